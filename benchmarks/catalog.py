@@ -1,0 +1,122 @@
+"""Speed of the catalog with 1,000 and with 1,000,000 batches: seal, plan, pieces, acknowledge, status, open, removal.
+
+Run: python benchmarks/catalog.py [batches ...]
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from jobpipe.store import CatalogReader, NewBatch, PartitionedWriter, Retention, SegmentFile, TopicLog, new_write_id
+from jobpipe.store.files import file_name
+
+PARTITIONS = 8
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ROWS = pa.record_batch([pa.array(range(2_000)), pa.array([f"row-{n}" for n in range(2_000)])], schema=SCHEMA)
+
+
+def write(log: TopicLog, *, inline: bool) -> tuple[NewBatch, list]:
+    write_id = new_write_id()
+    file = SegmentFile.create(log.segments, file_name(write_id, 0), inline_max=64 * 1024 if inline else 0)
+    writer = PartitionedWriter(SCHEMA, file, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        writer.write(ROWS.slice(0, 100) if inline else ROWS, partition)
+    schema_id = log.newest_schema()[0]
+    return NewBatch("", 0, "", write_id, schema_id, PARTITIONS, "rr"), writer.finish()
+
+
+def fill(directory: Path, count: int) -> None:
+    """Copy batch 0 ``count`` times by bulk insert."""
+    db = sqlite3.connect(directory / "catalog.db", isolation_level=None)
+    rows, size = db.execute("SELECT rows, bytes FROM batches WHERE n = 0").fetchone()
+    numbers = f"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {count - 1})"  # noqa: S608
+    db.execute("BEGIN")
+    db.execute(
+        f"INSERT INTO batches {numbers} SELECT x, epoch, '', 0, '', 'w' || x, rows, bytes, rows * (x + 1), "  # noqa: S608
+        "bytes * (x + 1), sealed_ms, sealed_up, 0 FROM c, batches WHERE n = 0"
+    )
+    db.execute(
+        f"INSERT INTO segments {numbers} SELECT x, partition, ordinal, file, offset, length, rows, record_batches, "  # noqa: S608
+        "idx, data FROM c, segments WHERE n = 0 ORDER BY x, partition"
+    )
+    db.execute("UPDATE meta SET next_n = ?, total_rows = ?, total_bytes = ?", (count, rows * count, size * count))
+    db.execute("COMMIT")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+def timed(name: str, work: Callable[[], object], times: int = 200) -> None:
+    spent = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        spent.append((time.perf_counter() - start) * 1000)
+    print(f"  {name:42} median {statistics.median(spent):8.3f} ms   max {max(spent):8.3f} ms")
+
+
+def run(count: int) -> None:
+    print(f"{count:,} batches x {PARTITIONS} segments")
+    with tempfile.TemporaryDirectory() as home:
+        directory = Path(home) / "topic"
+        log = TopicLog.open(directory, "topic")
+        log.take_over(1, "benchmark")
+        log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        log.seal(*write(log, inline=False))
+        log.close()
+        fill(directory, count)
+        timed("open + take over + sweep", lambda: reopen(directory), 5)
+        log = reopen(directory)
+        for inline in (False, True):
+            ready = [write(log, inline=inline) for _ in range(100)]
+            source = iter(ready)
+            name = f"seal, {'inline' if inline else 'file'} (writing not counted)"
+            timed(name, lambda source=source: log.seal(*next(source)), 100)
+        head = log.head()
+        tail, near = log.tail(), log._batches.at(head.n - 4)
+        timed("plan of 4 batches", lambda: log.plan(near, max_bytes=1 << 40))
+        size = log.status()["total_bytes"] // count
+        timed("plan from the tail, limit in the middle", lambda: log.plan(tail, max_bytes=size * count // 2))
+        timed("plan from the tail, no limit", lambda: log.plan(tail))
+        timed("describe the whole log", lambda: log.describe_range(tail, head))
+        timed("status", log.status)
+        reader = CatalogReader.open(directory, "topic")
+        timed("pieces, first page of 64, whole log", lambda: reader.pieces(tail, head, 3))
+        _, cursor = reader.pieces(tail, head, 3)
+        timed("pieces, next page of 64", lambda: reader.pieces(tail, head, 3, cursor=cursor))
+        timed("pieces, skip half of the log", lambda: reader.pieces(tail, head, 3, skip=count // 2), 3)
+        reader.close()
+        log.subscribe("s")
+        grant = log.grant("s", {})
+        log.first_position("s", tail)
+        steps = iter(range(1, 201))
+        timed("acknowledge", lambda: log.acknowledge("s", grant, log._batches.at(next(steps))))
+        steps = iter(range(201, 401))
+        timed("acknowledge + flush", lambda: (log.acknowledge("s", grant, log._batches.at(next(steps))), log.flush()))
+        log.acknowledge("s", grant, log._batches.at(min(count, 10_000)))
+        start = time.perf_counter()
+        removed = log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
+        spent = (time.perf_counter() - start) * 1000
+        print(
+            f"  retain: {removed.batches} batches in {spent:.0f} ms, {spent / (removed.batches / 1000):.1f} ms a 1,000"
+        )
+        log.close()
+
+
+def reopen(directory: Path) -> TopicLog:
+    log = TopicLog.open(directory, "topic")
+    log.take_over(log.epoch + 1, "benchmark")
+    log.sweep(set())
+    return log
+
+
+if __name__ == "__main__":
+    for batches in [int(arg) for arg in sys.argv[1:]] or [1_000, 1_000_000]:
+        run(batches)

@@ -1,0 +1,77 @@
+"""Job 1 of 4: stream the flights from CSV files into the topic `flights`.
+
+    python examples/flights/prepare.py --work /tmp/flights
+    spark-submit examples/flights/publish_flights.py --work /tmp/flights
+
+The other jobs may be started before or after this one. Publishing from Spark takes one object: JobPipeSink is a
+callable for foreachBatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from jobpipe import JobPipeSink
+from jobpipe.spark.session import recommended_conf
+
+# The subscribers read this schema from the topic; they need not repeat it.
+FLIGHTS = """
+    year INT, month INT, day INT,
+    dep_time INT, sched_dep_time INT, dep_delay INT,
+    arr_time INT, sched_arr_time INT, arr_delay INT,
+    carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,
+    air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
+    parser.add_argument("--topic", default="flights", help="topic to publish (default flights)")
+    parser.add_argument("--subscribers", default="delays,audit", help="subscriptions to keep rows for")
+    args = parser.parse_args()
+
+    spark = (
+        SparkSession.builder.appName("publish_flights")
+        .config(map=recommended_conf(checkpoints_local=True))
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("WARN")
+
+    flights = (
+        spark.readStream.schema(FLIGHTS)
+        .option("header", True)
+        .option("nullValue", "NA")
+        .option("maxFilesPerTrigger", 1)  # one part file, one micro-batch
+        .csv(str(args.work / "input"))
+    )
+
+    # Each micro-batch is sealed in the topic as a whole, once, also when Spark repeats it after a crash.
+    # All flights of a carrier go to the same partition, so they arrive in the order in which they were read.
+    sink = JobPipeSink(
+        args.topic,
+        parallelism=2,
+        partition_by=["carrier"],
+        schema=flights.schema,  # known before the first batch, so the subscribers can plan at once
+        required_subscribers=args.subscribers.split(","),
+    )
+    query = (
+        flights.writeStream.queryName("publish_flights")
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(args.work / "checkpoints" / "publish_flights"))
+        .trigger(availableNow=True)  # read all the files there are, then stop
+        .start()
+    )
+    query.awaitTermination()
+
+    sink.close(final=True)  # an end mark: the subscribers know that no more will come
+    print(f"published {args.topic}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Publish 10,000 rows a second, a number and a text each, for 30 seconds, into the topic `ten_thousand`.
+
+    spark-submit examples/ten_thousand/publisher.py --work /tmp/ten
+
+run.py starts this job and two subscribers, and checks what they got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from jobpipe import JobPipeSink
+from jobpipe.spark.session import recommended_conf
+
+
+class Record:
+    """What was sealed, batch by batch, in the file WORK/sealed.json."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.batches: dict[int, dict[str, int]] = {}
+
+    def add(self, batch_id: int, rows: DataFrame) -> None:
+        # The rate source makes the same rows again, so reading them twice is allowed here.
+        found = rows.agg(sf.count("*").alias("rows"), sf.sum("number").alias("sum"), sf.max("number").alias("max"))
+        self.batches[batch_id] = found.collect()[0].asDict()
+        self.file.write_text(json.dumps(self.batches))
+
+    @property
+    def rows(self) -> int:
+        return sum(batch["rows"] for batch in self.batches.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoint and record")
+    parser.add_argument("--topic", default="ten_thousand")
+    parser.add_argument("--subscribers", default="first,second", help="subscriptions to keep rows for")
+    parser.add_argument("--rows-per-second", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=30)
+    args = parser.parse_args()
+    total = args.rows_per_second * args.seconds
+
+    spark = (
+        SparkSession.builder.appName("ten_thousand publisher")
+        .config(map=recommended_conf(checkpoints_local=True))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("WARN")
+
+    rows = (
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", args.rows_per_second)
+        .option("numPartitions", 1)  # one task makes all numbers, so they rise within every partition of the topic
+        .load()
+        .where(sf.col("value") < total)
+        .select(sf.col("value").cast("int").alias("number"), sf.format_string("row %d", "value").alias("text"))
+    )
+
+    sink = JobPipeSink(
+        args.topic,
+        parallelism=2,
+        partition_by=["number"],
+        schema=rows.schema,
+        required_subscribers=args.subscribers.split(","),
+    )
+    record = Record(args.work / "sealed.json")
+
+    def publish(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        record.add(batch_id, batch)  # only after the sink returned: the batch is sealed
+
+    query = (
+        rows.writeStream.foreachBatch(publish)
+        .option("checkpointLocation", str(args.work / "checkpoints" / "publisher"))
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    while query.isActive and record.rows < total:
+        time.sleep(0.1)
+    query.stop()
+    if query.exception():
+        raise query.exception()
+
+    sink.close(final=True)
+    print(f"sealed {record.rows:,} rows in {len(record.batches)} batches")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""jobpipe: chain Spark Structured Streaming jobs directly over TCP. Typed rows, exactly once, no broker.
+
+The names below are loaded on first use, so that a process without Spark does not load Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobpipe.spark.await_end import await_end
+    from jobpipe.spark.sink import JobPipeSink
+    from jobpipe.subscriber.client import Subscription, subscribe
+
+__all__ = ["JobPipeSink", "Subscription", "await_end", "subscribe"]
+__version__ = "0.1.0"
+
+_HOME = {
+    "JobPipeSink": "jobpipe.spark.sink",
+    "Subscription": "jobpipe.subscriber.client",
+    "await_end": "jobpipe.spark.await_end",
+    "subscribe": "jobpipe.subscriber.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'jobpipe' has no attribute {name!r}")

@@ -1,0 +1,98 @@
+"""What an administrator asks: which topics there are, and how each one stands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.locate import Location, TopicLocator, from_records
+from jobpipe.discovery.security import client_tls
+from jobpipe.errors import TopicNotFound
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.certs import topic_server_name
+from jobpipe.wire.messages import Hello
+
+__all__ = ["Admin", "TopicLine"]
+
+
+@dataclass(frozen=True)
+class TopicLine:
+    """One topic as the registry has it; ``location`` is None while nobody serves it."""
+
+    name: str
+    location: Location | None
+
+
+class Admin:
+    """A registry session and one-off questions to coordinators; a context manager."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._locator = TopicLocator(config)
+        self._tls = client_tls(config)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the registry session."""
+        self._locator.close()
+
+    def topics(self) -> list[TopicLine]:
+        """Return all topics of the namespace, by name.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer.
+        """
+        handler = self._locator.handler
+        with map_registry_errors():
+            return [TopicLine(name, from_records(name, handler.records(name))) for name in sorted(handler.topics())]
+
+    def locate(self, topic: str) -> Location:
+        """Return where ``topic`` is served now.
+
+        Raises:
+            TopicNotFound: nobody serves it.
+        """
+        with map_registry_errors():
+            found = from_records(topic, self._locator.handler.records(topic))
+        if found is None:
+            raise TopicNotFound(
+                f"topic {topic!r} is not served now; `jobpipe topics` lists those that are", topic=topic
+            )
+        return found
+
+    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+        """Return the coordinator's status of ``topic``.
+
+        Raises:
+            TopicNotFound: nobody serves it.
+            LinkError: its coordinator does not answer.
+        """
+        with self._link(topic) as link:
+            return link.call("status", timeout=timeout).result
+
+    @contextmanager
+    def _link(self, topic: str) -> Iterator[BlockingLink]:
+        hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")
+        link = BlockingLink.connect(
+            self.locate(topic).control,
+            hello,
+            tls=self._tls,
+            server_hostname=topic_server_name(topic) if self._tls else None,
+        )
+        try:
+            yield link
+        finally:
+            link.close()

@@ -1,0 +1,25 @@
+"""Configuration: one definition of every key, and the sources that set them.
+
+This package knows nothing of the network, the registry or Spark; it turns texts into a frozen :class:`Config`.
+"""
+
+from jobpipe.config.checks import check_acks
+from jobpipe.config.definition import Key, Problem
+from jobpipe.config.model import Config
+from jobpipe.config.show import Row, explain, find_key, keys, render
+from jobpipe.config.sources import Resolved, load, resolve
+
+__all__ = [
+    "Config",
+    "Key",
+    "Problem",
+    "Resolved",
+    "Row",
+    "check_acks",
+    "explain",
+    "find_key",
+    "keys",
+    "load",
+    "render",
+    "resolve",
+]

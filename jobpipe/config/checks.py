@@ -1,0 +1,110 @@
+"""Checks of values that are right each by itself and wrong together."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from jobpipe.config.definition import Problem, config_error
+from jobpipe.config.model import KEYS, Config
+
+__all__ = ["check_acks", "check_together", "plaintext_beyond_loopback"]
+
+MAKE_CERTIFICATES = "make them with: jobpipe certs init, then jobpipe certs issue"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Blames ``blamed`` with the phrase that ``find`` returns; None means that all is well.
+
+    The check is left out while one of the attributes it ``reads`` has a wrong value of its own.
+    """
+
+    blamed: str
+    reads: tuple[str, ...]
+    find: Callable[[Config], str | None]
+
+
+def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collection[str] = ()) -> list[Problem]:
+    """Return the problems between values.
+
+    Args:
+        sources: where each key, by its full name, was set.
+        ignore: attributes whose own values are wrong.
+    """
+    by_attribute = {about.attribute: about for about in KEYS}
+    problems = []
+    for check in _CHECKS:
+        if any(attribute in ignore for attribute in (check.blamed, *check.reads)):
+            continue
+        if (expected := check.find(config)) is not None:
+            about = by_attribute[check.blamed]
+            value = about.show(getattr(config, check.blamed))
+            problems.append(Problem(sources[about.name], about.name, value, expected))
+    return problems
+
+
+def check_acks(config: Config, required_subscribers: Iterable[str] | None, min_subscribers: int | None) -> None:
+    """Check that ``acks=all`` has somebody to wait for; the sink knows its subscribers, this package does not.
+
+    Raises:
+        ConfigError: ``acks=all`` with neither required nor a least number of subscribers.
+    """
+    if config.acks == "all" and not list(required_subscribers or ()) and not min_subscribers:
+        expected = "stored, or required_subscribers or min_subscribers given to the sink"
+        raise config_error([Problem("option", "jobpipe.acks", "all", expected)])
+
+
+def plaintext_beyond_loopback(config: Config) -> bool:
+    """Whether links would leave this host without encryption."""
+    return not config.tls and not _listens_on_loopback(config)
+
+
+def _listens_on_loopback(config: Config) -> bool:
+    if config.subnet is not None:
+        return ipaddress.ip_network(config.subnet).is_loopback
+    return config.embedded
+
+
+def _acks_and_drop(config: Config) -> str | None:
+    if config.acks == "all" and config.on_full == "drop_oldest":
+        return "stored while jobpipe.spool.on_full is drop_oldest: a dropped batch can never be committed by all"
+    return None
+
+
+def _cap_holds_a_segment(config: Config) -> str | None:
+    if config.spool_max_bytes < config.segment_max_bytes:
+        return f"at least jobpipe.segment.max_bytes ({config.segment_max_bytes} bytes), or a smaller segment.max_bytes"
+    return None
+
+
+def _certificate_file(attribute: str) -> Callable[[Config], str | None]:
+    def find(config: Config) -> str | None:
+        given = [name for name in _FILES if getattr(config, name) is not None]
+        if not config.tls or getattr(config, attribute) is not None or (config.embedded and not given):
+            return None
+        if given:
+            listed = " and ".join(name.replace("_", ".") for name in given)
+            return f"a file: ssl.ca, ssl.cert and ssl.key go together, and only {listed} was given; {MAKE_CERTIFICATES}"
+        return f"a file: TLS is on and the registry is not embedded; {MAKE_CERTIFICATES}"
+
+    return find
+
+
+def _plaintext_said(config: Config) -> str | None:
+    if plaintext_beyond_loopback(config) and not config.allow_plaintext:
+        return (
+            "true: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and links leave loopback"
+        )
+    return None
+
+
+_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+_TLS = ("ssl_enabled", "platform_ssl", "registry_connect")
+_CHECKS = (
+    _Check("acks", ("on_full",), _acks_and_drop),
+    _Check("spool_max_bytes", ("segment_max_bytes",), _cap_holds_a_segment),
+    *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
+    _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),
+)

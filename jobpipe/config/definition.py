@@ -1,0 +1,134 @@
+"""What a configuration key is, and what a problem with one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobpipe.config.values import Kind
+from jobpipe.errors import ConfigError
+
+__all__ = ["Key", "Problem", "config_error", "key"]
+
+HIDDEN = "***"
+_SHOWN = 200  # characters of a wrong value that a message repeats
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key; everything that is known about it.
+
+    ``name`` is the full dotted name, ``attribute`` the field of :class:`jobpipe.config.Config` it fills, ``default``
+    the value as it would stand in YAML, ``recommended`` values worth offering (not the only ones allowed).
+    The value of a ``secret`` key is never shown.
+    """
+
+    name: str
+    attribute: str
+    kind: Kind
+    default: Any
+    documentation: str
+    group: str
+    recommended: tuple[str, ...] = ()
+    secret: bool = False
+
+    @property
+    def short(self) -> str:
+        """The name without the leading ``jobpipe.``, as options give it."""
+        return self.name.removeprefix("jobpipe.")
+
+    @property
+    def environment(self) -> str:
+        """The environment variable that sets the key."""
+        return "JOBPIPE__" + self.short.replace(".", "__").upper()
+
+    @property
+    def spark(self) -> str:
+        """The Spark property that sets the key."""
+        return "spark.jobpipe." + self.short
+
+    @property
+    def expected(self) -> str:
+        """What a value must look like, as a phrase."""
+        return self.kind.expected
+
+    @property
+    def default_text(self) -> str:
+        """The default as it stands in conf/jobpipe.yaml."""
+        if self.default is None:
+            return "null"
+        if isinstance(self.default, bool):
+            return "true" if self.default else "false"
+        return str(self.default)
+
+    def parse(self, raw: object, base: Path | None = None) -> Any:
+        """Return the value of ``raw``; relative paths start from ``base`` (default: the working folder).
+
+        Raises:
+            BadValueError: it is not of this key's kind.
+        """
+        return self.kind.parse(raw, base if base is not None else Path.cwd())
+
+    def format(self, value: Any) -> str:
+        """Return ``value`` as text that :meth:`parse` reads back."""
+        return self.kind.format(value)
+
+    def show(self, value: Any) -> str:
+        """Return ``value`` for people: a secret is hidden."""
+        return HIDDEN if self.secret and value is not None else self.format(value)
+
+
+def key(
+    name: str,
+    kind: Kind,
+    default: Any,
+    documentation: str,
+    *,
+    group: str,
+    recommended: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """Return a dataclass field that carries a key's definition; its default is the parsed ``default``."""
+    about = {"name": name, "kind": kind, "default": default, "documentation": documentation, "group": group}
+    return field(
+        default_factory=lambda: kind.parse(default, Path.cwd()),
+        repr=not secret,
+        metadata={"key": about | {"recommended": recommended, "secret": secret}},
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One wrong value: where it stands, which key, the value as text, and what was expected instead.
+
+    ``source`` is ``file:line``, ``option``, ``spark``, ``environment`` or ``default``; ``value`` is None where there
+    is none to show.
+    """
+
+    source: str
+    key: str
+    value: str | None
+    expected: str
+
+    def __str__(self) -> str:
+        value = "" if self.value is None else f" = {self.value}"
+        return f"{self.source}: {self.key}{value}: expected {self.expected}"
+
+
+def shown(raw: object, about: Key | None = None) -> str:
+    """Return a wrong value for a message: short, on one line, hidden if the key is secret."""
+    if about is not None and about.secret:
+        return HIDDEN
+    text = "null" if raw is None else str(raw).lower() if isinstance(raw, bool) else str(raw)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def config_error(problems: Iterable[Problem]) -> ConfigError:
+    """Return the one error that names all ``problems``, one line for each."""
+    listed = list(problems)
+    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
+    lines = "\n".join(f"  {problem}" for problem in listed)
+    return ConfigError(f"configuration: {count}\n{lines}", problems=[asdict(problem) for problem in listed])

@@ -1,0 +1,329 @@
+"""The definition of every configuration key: name, kind, default, documentation, and the attribute it fills.
+
+Parsing, validation, ``config show`` and the check of ``conf/jobpipe.yaml`` all read it from here.
+"""
+
+# ruff: noqa: RUF009  key() returns a dataclass field, made anew for each attribute
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, cast
+
+from jobpipe.config.definition import Key, key
+from jobpipe.config.places import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
+from jobpipe.config.values import (
+    BOOLEAN,
+    PATH,
+    choice,
+    duration,
+    optional,
+    size,
+    whole,
+)
+
+__all__ = ["KEYS", "Config"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one process: times in seconds, sizes in bytes, absolute paths.
+
+    Made by :func:`jobpipe.config.load`, which checks it. ``Config()`` holds the defaults and reads no source;
+    values given to the constructor are not checked.
+    """
+
+    home: Path = key(
+        "jobpipe.home",
+        PATH,
+        "~/.jobpipe",
+        "Folder of this user's embedded ZooKeeper, own CA and default spool.",
+        group="general",
+    )
+
+    registry_connect: str = key(
+        "jobpipe.registerserver.connect",
+        CONNECT,
+        "embedded",
+        "Where the registry is: host:port,host:port of a ZooKeeper ensemble, with /path behind it for a chroot; or "
+        "embedded, which starts, or joins, the ZooKeeper of this home on loopback.",
+        group="registry",
+        recommended=("embedded", "zk1:2181,zk2:2181,zk3:2181"),
+    )
+    registry_handler: str = key(
+        "jobpipe.registerserver.handler",
+        HANDLER,
+        "zookeeper",
+        "What speaks to the registry: zookeeper, or your own RegisterServerHandler as package.module:Class.",
+        group="registry",
+        recommended=("zookeeper",),
+    )
+    namespace: str = key(
+        "jobpipe.registerserver.topic.storage",
+        ZNODE,
+        "/jobpipe/topics",
+        "Namespace: the registry path under which topics are registered. Jobs meet only within one namespace.",
+        group="registry",
+    )
+    registry_session_timeout: float = key(
+        "jobpipe.registerserver.session.timeout",
+        duration(1.0),
+        "10s",
+        "How long the registry keeps the registrations of a process it does not hear from.",
+        group="registry",
+    )
+    registry_connect_timeout: float = key(
+        "jobpipe.registerserver.connect.timeout",
+        duration(0.1),
+        "15s",
+        "How long to wait for the first connection to the registry.",
+        group="registry",
+    )
+
+    port_range: tuple[int, int] = key(
+        "jobpipe.sinkserver.port.range",
+        PORT_RANGE,
+        "28444-28943",
+        "Ports a publisher may listen on: a range or one port. Each publisher job takes two or more of them.",
+        group="network",
+    )
+    subnet: str | None = key(
+        "jobpipe.sinkserver.subnet",
+        optional(SUBNET),
+        None,
+        "Listen on, and advertise, the interface in this subnet, for example 10.162.222.0/24. null = loopback when the "
+        "registry is embedded, else the host's primary address.",
+        group="network",
+    )
+    advertise: str | None = key(
+        "jobpipe.sinkserver.advertise",
+        optional(HOST),
+        None,
+        "Host name or address that subscribers are told to connect to, where it is not the one listened on (NAT, "
+        "containers). null = the address listened on.",
+        group="network",
+    )
+    discovery_timeout: float = key(
+        "jobpipe.discovery.timeout",
+        duration(0.1),
+        "60s",
+        "How long a subscriber waits for a topic to appear in the registry before it fails.",
+        group="network",
+    )
+
+    spool_dir: Path = key(
+        "jobpipe.spool.dir",
+        optional(PATH),
+        None,
+        "Folder of the topics' catalogs and segments, on a local disk. null = spool under home.",
+        group="spool",
+    )
+    spool_placement: Literal["driver"] = key(
+        "jobpipe.spool.placement",
+        choice("driver", later=("shared", "host")),
+        "driver",
+        "Where segments are kept: driver = on the host of the publisher's driver.",
+        group="spool",
+        recommended=("driver",),
+    )
+    fsync: bool = key(
+        "jobpipe.spool.fsync",
+        BOOLEAN,
+        True,
+        "Force sealed batches to the disk. false is faster, but a power loss may then take sealed batches; kill -9 "
+        "does not.",
+        group="spool",
+    )
+    spool_max_bytes: int = key(
+        "jobpipe.spool.max_bytes",
+        size(1024),
+        "8GiB",
+        "Hard cap of a topic's spool, at least segment.max_bytes. One batch may pass it; a batch that alone exceeds "
+        "it fails.",
+        group="spool",
+    )
+    on_full: Literal["block", "drop_oldest"] = key(
+        "jobpipe.spool.on_full",
+        choice("block", "drop_oldest"),
+        "block",
+        "At the cap: block = the publisher waits for the slow subscription and names it; drop_oldest = the oldest "
+        "batches go, and subscriptions that needed them fail with data loss.",
+        group="spool",
+        recommended=("block", "drop_oldest"),
+    )
+
+    linger: float = key(
+        "jobpipe.coordinator.linger",
+        duration(),
+        "60s",
+        "How long the coordinator goes on serving what is sealed after its job died.",
+        group="publisher",
+    )
+    write_path: Literal["auto", "collect", "tasks"] = key(
+        "jobpipe.write_path",
+        choice("auto", "collect", "tasks"),
+        "auto",
+        "How a batch reaches the spool: collect = through the driver, least latency for small batches; tasks = each "
+        "Spark task writes its rows; auto = by the size of the batches before.",
+        group="publisher",
+        recommended=("auto", "collect", "tasks"),
+    )
+    parallelism: int | None = key(
+        "jobpipe.parallelism",
+        optional(whole(1, 10_000)),
+        None,
+        "Partitions of a published batch. null = those of the DataFrame.",
+        group="publisher",
+    )
+    acks: Literal["stored", "all"] = key(
+        "jobpipe.acks",
+        choice("stored", "all"),
+        "stored",
+        "How far a batch must have got before the sink returns to Spark: stored = durable in the spool; all = "
+        "committed by every required subscription (needs required_subscribers or min_subscribers of the sink, and "
+        "on_full block).",
+        group="publisher",
+        recommended=("stored", "all"),
+    )
+    acks_timeout: float = key(
+        "jobpipe.acks.timeout",
+        duration(0.1),
+        "10min",
+        "How long the sink waits for subscribers (acks=all, or room in a full spool) before it fails with their names.",
+        group="publisher",
+    )
+    segment_max_bytes: int = key(
+        "jobpipe.segment.max_bytes",
+        size(1024),
+        "64MiB",
+        "Size at which a segment ends and the next one begins.",
+        group="publisher",
+    )
+    segment_compression: Literal["none", "lz4", "zstd"] = key(
+        "jobpipe.segment.compression",
+        choice("none", "lz4", "zstd"),
+        "none",
+        "Compression of the columns in segments, on the disk and on the wire.",
+        group="publisher",
+        recommended=("none", "lz4", "zstd"),
+    )
+
+    retention_time: float = key(
+        "jobpipe.retention.time",
+        duration(),
+        "10min",
+        "Batches that every subscription has acknowledged are kept this long after they were sealed, counted while a "
+        "coordinator is up. Batches not yet acknowledged are kept in any case.",
+        group="retention",
+    )
+    retention_bytes: int = key(
+        "jobpipe.retention.bytes",
+        size(),
+        "1GiB",
+        "Acknowledged batches beyond this size of the topic go before retention.time is over.",
+        group="retention",
+    )
+    ack_grace: float = key(
+        "jobpipe.retention.ack_grace",
+        duration(),
+        "60s",
+        "Least time from the last acknowledgement of a batch to its removal: Spark's own checkpoint is not forced to "
+        "the disk.",
+        group="retention",
+    )
+    subscription_expiry: float = key(
+        "jobpipe.subscription.expiry",
+        duration(1.0),
+        "24h",
+        "A subscription that is not required and was not seen for this long, while a coordinator was up, is dropped; "
+        "it fails when it returns.",
+        group="retention",
+    )
+
+    read_timeout: float = key(
+        "jobpipe.read.timeout",
+        duration(0.1),
+        "10min",
+        "How long a subscriber's task tries to reach a coordinator of its topic before it fails.",
+        group="subscriber",
+    )
+
+    ssl_enabled: bool = key(
+        "jobpipe.ssl.enabled",
+        BOOLEAN,
+        True,
+        "jobpipe's own switch. Links are encrypted, with certificates checked on both sides, when this switch and "
+        "security.ssl.enabled are both true.",
+        group="security",
+    )
+    ssl_ca: Path | None = key(
+        "jobpipe.ssl.ca",
+        optional(PATH),
+        None,
+        "Certificate of the CA (PEM) that all jobs of the namespace trust. null + embedded registry = made on first "
+        "use under home; else run: jobpipe certs init.",
+        group="security",
+    )
+    ssl_cert: Path | None = key(
+        "jobpipe.ssl.cert",
+        optional(PATH),
+        None,
+        "This process's certificate (PEM), for serving and for connecting. null as with ssl.ca.",
+        group="security",
+    )
+    ssl_key: Path | None = key(
+        "jobpipe.ssl.key",
+        optional(PATH),
+        None,
+        "Private key of ssl.cert (PEM, not encrypted), which only its owner may read. null as with ssl.ca.",
+        group="security",
+    )
+    platform_ssl: bool = key(
+        "security.ssl.enabled",
+        BOOLEAN,
+        True,
+        "The platform's switch for encryption, beside jobpipe.ssl.enabled.",
+        group="security",
+    )
+    allow_plaintext: bool = key(
+        "security.allow_plaintext",
+        BOOLEAN,
+        False,
+        "Allow links without encryption and without identities beyond loopback.",
+        group="security",
+    )
+
+    def __post_init__(self) -> None:
+        if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
+            object.__setattr__(self, "spool_dir", self.home / "spool")
+
+    @property
+    def tls(self) -> bool:
+        """Whether links are encrypted: both switches are on."""
+        return self.ssl_enabled and self.platform_ssl
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the registry is the embedded ZooKeeper of ``home``."""
+        return self.registry_connect == "embedded"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return every key with its value as text, for another process; it holds secrets, if there are any."""
+        return {about.name: about.format(getattr(self, about.attribute)) for about in KEYS}
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, str]) -> Config:
+        """Return the settings that :meth:`to_dict` wrote; keys that are missing have their defaults.
+
+        Raises:
+            ConfigError: as :func:`jobpipe.config.load`.
+        """
+        from jobpipe.config.sources import from_mapping  # needs this module
+
+        return from_mapping(mapping)
+
+
+KEYS: tuple[Key, ...] = tuple(Key(attribute=field.name, **field.metadata["key"]) for field in fields(Config))
+"""Every key, in the order of conf/jobpipe.yaml."""

@@ -1,0 +1,189 @@
+"""Reads all sources of the configuration, checks every value, and merges them by precedence.
+
+Options, then ``spark.jobpipe.*``, then the environment, then the file, then the defaults. A wrong value is reported
+even if a source above hides it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobpipe.config.checks import check_together
+from jobpipe.config.definition import Problem, config_error, shown
+from jobpipe.config.document import Entry, read_document
+from jobpipe.config.model import KEYS, Config
+from jobpipe.config.names import by_exact_name, by_loose_name, is_section, nearest
+from jobpipe.config.values import BadValueError
+
+__all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "resolve"]
+
+ENVIRONMENT_FILE = "JOBPIPE_CONFIG"
+ENVIRONMENT_PREFIX = "JOBPIPE__"
+SPARK_PREFIX = "spark.jobpipe."
+SYSTEM_FILE = Path("/etc/jobpipe/jobpipe.yaml")
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and where it came from: the source of each key by its full name, and the file, if any."""
+
+    config: Config
+    sources: Mapping[str, str]
+    file: Path | None
+
+
+def load(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    spark: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the configuration of this process.
+
+    Args:
+        path: the configuration file; None looks for one, see :func:`find_file`.
+        overrides: options, by attribute (``retention_time``) or dotted key (``retention.time``), with or without
+            ``jobpipe.``; None as a value means "not given".
+        spark: Spark's properties; only ``spark.jobpipe.*`` are looked at.
+        environ: the environment, default ``os.environ``; ``JOBPIPE__SPOOL__MAX_BYTES`` sets ``spool.max_bytes``.
+
+    Raises:
+        ConfigError: with every problem of every source in ``fields["problems"]``, each a dict with ``source``
+            (``file:line``, ``option``, ``spark``, ``environment``, ``default``), ``key``, ``value``, ``expected``.
+    """
+    return resolve(path, overrides=overrides, spark=spark, environ=environ).config
+
+
+def resolve(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    spark: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Do as :func:`load`, and tell where each value came from."""
+    environ = os.environ if environ is None else environ
+    merge = _Merge()
+    merge.add_loose(_from_options(overrides or {}))
+    merge.add_loose(_from_spark(spark or {}))
+    merge.add_loose(_from_environment(environ))
+    file, named_by = find_file(path, environ)
+    if file is not None:
+        entries, problems = read_document(file, named_by)
+        merge.problems += problems
+        merge.add_exact(entries)
+    config = merge.finish()
+    return Resolved(config, merge.sources, file)
+
+
+def from_mapping(mapping: Mapping[str, str]) -> Config:
+    """Return the configuration with exactly these full keys, and the defaults for the others."""
+    merge = _Merge()
+    merge.add_exact(Entry(name, raw, "option", Path.cwd()) for name, raw in mapping.items())
+    return merge.finish()
+
+
+def find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> tuple[Path | None, str]:
+    """Return the configuration file and the source that names it.
+
+    A file named by ``path`` or by ``JOBPIPE_CONFIG`` is returned whether it exists or not; of the usual places the
+    first one that exists.
+    """
+    if path is not None:
+        return _absolute(path), "option"
+    if named := environ.get(ENVIRONMENT_FILE, "").strip():
+        return _absolute(named), "environment"
+    usual = (Path("conf/jobpipe.yaml"), Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
+    for candidate in map(_absolute, usual):
+        if candidate.exists():
+            return candidate, str(candidate)
+    return None, DEFAULT
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _from_options(overrides: Mapping[str, Any]) -> Iterable[Entry]:
+    return [Entry(name, raw, "option", Path.cwd()) for name, raw in overrides.items() if raw is not None]
+
+
+def _from_spark(properties: Mapping[str, str]) -> Iterable[Entry]:
+    return [
+        Entry(name.removeprefix("spark."), raw, "spark", Path.cwd())
+        for name, raw in properties.items()
+        if name.startswith(SPARK_PREFIX)
+    ]
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterable[Entry]:
+    return [
+        Entry(name[len(ENVIRONMENT_PREFIX) :].lower().replace("__", "."), raw, "environment", Path.cwd())
+        for name, raw in environ.items()
+        if name.upper().startswith(ENVIRONMENT_PREFIX)
+    ]
+
+
+class _Merge:
+    """Collects values, the highest source first, and every problem on the way."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.sources: dict[str, str] = {about.name: DEFAULT for about in KEYS}
+        self._values: dict[str, Any] = {}
+        self._bad: set[str] = set()
+
+    def add_loose(self, entries: Iterable[Entry]) -> None:
+        """Add a source whose names may leave ``jobpipe.`` out or be attributes."""
+        self._add(entries, loose=True)
+
+    def add_exact(self, entries: Iterable[Entry]) -> None:
+        """Add a source that gives full names."""
+        self._add(entries, loose=False)
+
+    def _add(self, entries: Iterable[Entry], *, loose: bool) -> None:
+        given: set[str] = set()
+        for entry in entries:
+            about = by_loose_name(entry.name) if loose else by_exact_name(entry.name)
+            if about is None:
+                if entry.raw is not None or not is_section(entry.name):  # "jobpipe:" with nothing below is no mistake
+                    self._unknown(entry)
+                continue
+            if about.attribute in given:
+                self._problem(entry, about.name, None, f"the key once; {about.short} is given under another name too")
+                continue
+            given.add(about.attribute)
+            try:
+                value = about.parse(entry.raw, entry.base)
+            except BadValueError as error:
+                self._bad.add(about.attribute)
+                self._problem(entry, about.name, shown(entry.raw, about), str(error) or about.expected)
+                continue
+            if about.attribute not in self._values:
+                self._values[about.attribute] = value
+                self.sources[about.name] = entry.source
+
+    def _unknown(self, entry: Entry) -> None:
+        # no value: it may be a secret under a name that was mistyped
+        self._problem(entry, entry.name, None, f"a known key; the nearest is {nearest(entry.name)}")
+
+    def _problem(self, entry: Entry, name: str, value: str | None, expected: str) -> None:
+        self.problems.append(Problem(entry.source, name, value, expected))
+
+    def finish(self) -> Config:
+        """Return the checked configuration.
+
+        Raises:
+            ConfigError: there are problems.
+        """
+        config = Config(**self._values)
+        self.problems += check_together(config, self.sources, ignore=self._bad)
+        if self.problems:
+            raise config_error(self.problems)
+        return config

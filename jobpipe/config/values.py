@@ -1,0 +1,227 @@
+"""Kinds of configuration values: text to value, value to text, and what to say when a value does not fit.
+
+Each kind reads what YAML gives (numbers, booleans, null, text) and what options and the environment give (text only).
+For every value ``v`` of a kind, ``parse(format(v)) == v``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BOOLEAN",
+    "PATH",
+    "BadValueError",
+    "Kind",
+    "choice",
+    "duration",
+    "optional",
+    "plain_text",
+    "plain_whole",
+    "size",
+    "whole",
+]
+
+
+class BadValueError(ValueError):
+    """A value does not fit its kind; the text, if any, says more than ``Kind.expected``."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the values of a key are read and written.
+
+    ``parse`` takes the raw value and the folder that relative paths start from, and raises :class:`BadValueError`.
+    """
+
+    name: str
+    expected: str
+    parse: Callable[[object, Path], Any]
+    format: Callable[[Any], str] = str
+    nullable: bool = False
+
+
+DURATION_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION_MAX = 3650 * 86400.0  # ten years: still accepted as a time-out by sockets, locks and event loops
+SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+SIZE_MAX = 2**60
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+def duration(minimum: float = 0.0) -> Kind:
+    """Return the kind of times, in seconds as a float, not below ``minimum``."""
+
+    def parse(raw: object, _base: Path) -> float:
+        number, unit = _split(raw)
+        seconds = _scaled_seconds(number, unit)
+        if not minimum <= seconds <= DURATION_MAX:
+            raise BadValueError
+        return seconds
+
+    least = f"at least {_format_duration(minimum)}, " if minimum else ""
+    return Kind(
+        "duration",
+        f"a time, {least}such as 500ms, 60s, 10min or 24h (a plain number is seconds)",
+        parse,
+        _format_duration,
+    )
+
+
+def size(minimum: int = 0) -> Kind:
+    """Return the kind of sizes, in whole bytes, not below ``minimum``."""
+
+    def parse(raw: object, _base: Path) -> int:
+        number, unit = _split(raw)
+        factor = SIZE_UNITS.get(unit.lower())
+        if factor is None:
+            raise BadValueError
+        count = int(number) * factor if number.isdigit() else float(number) * factor
+        if not minimum <= count <= SIZE_MAX or count != int(count):
+            raise BadValueError
+        return int(count)
+
+    least = f"at least {_format_size(minimum)}, " if minimum else ""
+    return Kind("size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size)
+
+
+def whole(minimum: int, maximum: int) -> Kind:
+    """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
+
+    def parse(raw: object, _base: Path) -> int:
+        number = plain_whole(raw)
+        if not minimum <= number <= maximum:
+            raise BadValueError
+        return number
+
+    return Kind("number", f"a whole number from {minimum} to {maximum}", parse)
+
+
+def choice(*values: str, later: tuple[str, ...] = ()) -> Kind:
+    """Return the kind of one word out of ``values``; words in ``later`` are refused as not made yet."""
+    listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
+
+    def parse(raw: object, _base: Path) -> str:
+        text = plain_text(raw)
+        if text in later:
+            raise BadValueError(f"{listed} ({text} is planned, not made yet)")
+        if text not in values:
+            raise BadValueError
+        return text
+
+    return Kind("choice", listed, parse)
+
+
+def optional(kind: Kind) -> Kind:
+    """Return ``kind`` with null (also the words ``null`` and the empty text) allowed and read as None."""
+
+    def parse(raw: object, base: Path) -> Any:
+        if raw is None or (isinstance(raw, str) and raw.strip().lower() in ("", "null")):
+            return None
+        return kind.parse(raw, base)
+
+    def write(value: Any) -> str:
+        return "null" if value is None else kind.format(value)
+
+    return Kind(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
+
+
+def _parse_boolean(raw: object, _base: Path) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.strip().lower() in ("true", "false"):
+        return raw.strip().lower() == "true"
+    raise BadValueError
+
+
+def _parse_path(raw: object, base: Path) -> Path:
+    text = os.fspath(raw) if isinstance(raw, os.PathLike) else raw
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise BadValueError
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:  # ~somebody who does not exist
+        raise BadValueError from error
+    return Path(os.path.abspath(base / path))
+
+
+BOOLEAN = Kind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
+PATH = Kind("path", "a path; ~ is the home folder", _parse_path)
+
+
+def plain_text(raw: object) -> str:
+    """Return a text that is not empty, without blanks around it."""
+    if not isinstance(raw, str) or not raw.strip():
+        raise BadValueError
+    return raw.strip()
+
+
+def plain_whole(raw: object) -> int:
+    """Return a whole number not below zero if it comes as text."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and len(raw) <= 20 and raw.strip().isascii() and raw.strip().isdigit():
+        return int(raw)
+    raise BadValueError
+
+
+def _split(raw: object) -> tuple[str, str]:
+    """Return number and unit, both as text, of a duration or size."""
+    if isinstance(raw, bool):
+        raise BadValueError
+    if isinstance(raw, (int, float)):
+        if not 0 <= raw <= SIZE_MAX:  # NaN fails here too
+            raise BadValueError
+        return repr(raw), ""
+    match = _NUMBER.fullmatch(plain_text(raw)) if isinstance(raw, str) and len(raw) <= 40 else None
+    if match is None:
+        raise BadValueError
+    return match[1], match[2]
+
+
+def _scaled_seconds(number: str, unit: str) -> float:
+    if unit == "ms":
+        return float(number) / 1000  # a division is exact where a multiplication by 0.001 is not
+    factor = DURATION_UNITS.get(unit) if unit else 1.0
+    if factor is None:
+        raise BadValueError
+    return float(number) * factor
+
+
+def _format_duration(seconds: float) -> str:
+    """Return the shortest exact text: 600.0 is ``10min``, 86400.0 is ``24h``, 0.5 is ``500ms``."""
+    if seconds == 0:
+        return "0s"
+    if seconds % 3600 == 0:
+        return f"{int(seconds // 3600)}h"
+    if seconds % 60 == 0 and seconds > 60:
+        return f"{int(seconds // 60)}min"
+    if seconds == int(seconds):
+        return f"{int(seconds)}s"
+    if round(seconds * 1000) / 1000 == seconds and seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    return f"{seconds!r}s"
+
+
+def _format_size(count: int) -> str:
+    """Return the shortest exact text in binary or decimal units."""
+    for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "KB"):
+        factor = SIZE_UNITS[unit.lower()]
+        if count and count % factor == 0:
+            return f"{count // factor}{unit}"
+    return str(count)

@@ -1,0 +1,58 @@
+"""``python -m jobpipe.coordinator.data_process``: the data server; ends when its standard input does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.coordinator.data import DataService
+from jobpipe.coordinator.process import answer_fault, answer_ready, handle_signals, read_order, set_up_logging
+from jobpipe.discovery.security import server_tls
+from jobpipe.net.address import bind_in_range
+from jobpipe.net.server import Server
+
+
+async def run(order: dict[str, Any]) -> None:
+    """Serve until SIGTERM or the end of standard input."""
+    config = Config.from_dict(order["config"])
+    service = DataService(config, order["instance"])
+    server = Server(service, tls=server_tls(config))
+    sock = bind_in_range(order["host"], config.port_range)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    finished = asyncio.Event()
+    handle_signals(finished)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 20)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    async def follow_starter() -> None:
+        # Each line says where a topic's spool is; the end of the pipe is the end of the coordinator.
+        while line := await reader.readline():
+            topic, _, directory = line.decode().rstrip("\n").partition("\t")
+            service.directories[topic] = Path(directory)
+        finished.set()
+
+    follower = asyncio.create_task(follow_starter())
+    answer_ready(port=port)
+    await finished.wait()
+    follower.cancel()
+    transport.close()
+    await server.close(grace=2.0)
+    await service.close()
+
+
+def main() -> None:
+    """Run the program."""
+    set_up_logging()
+    try:
+        asyncio.run(run(read_order()))
+    except Exception as error:  # noqa: BLE001 - told to the starter
+        answer_fault(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The coordinator's state: its topics, its registry session, and when it ends.
+
+One coordinator serves all topics of one publisher job. It watches its parent, the driver. While the driver lives it
+stays; once every topic is closed, or the driver is gone, it goes on serving what is sealed until all subscriptions have
+acknowledged everything or nothing has advanced for ``coordinator.linger``, and hands a topic over at once to a
+publisher that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.coordinator.ownership import claim_topic, is_alive, this_process
+from jobpipe.coordinator.topic import ServedTopic, TopicSettings
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.errors import ConfigError, JobpipeError, TopicOwned
+from jobpipe.net.address import Endpoint
+from jobpipe.store import NewBatch, TopicLog
+from jobpipe.store.marker import mark_directory
+from registry.handler import RegisterServerHandler
+from registry.names import check_name
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["Host", "Parent"]
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
+RETAIN_EVERY = 5  # ticks between two looks at retention and the parent
+HANDOVER_EXTRA_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The process whose end ends the coordinator."""
+
+    pid: int
+    started: float
+
+
+class Host:
+    """Owns the topics of this process."""
+
+    def __init__(
+        self,
+        config: Config,
+        handler: RegisterServerHandler,
+        *,
+        control: Endpoint,
+        data: Endpoint,
+        tls: ssl.SSLContext | None,
+        parent: Parent | None,
+        instance: str,
+        data_process: subprocess.Popen[bytes],
+    ) -> None:
+        self.config = config
+        self.control_endpoint = control
+        self.data_endpoint = data
+        self.instance = instance
+        self._data_process = data_process
+        self.topics: dict[str, ServedTopic] = {}
+        self.finished = asyncio.Event()
+        self._handler = handler
+        self._tls = tls
+        self._parent = parent
+        self._opening = asyncio.Lock()
+        self._process = this_process()
+        self._touched = time.monotonic()
+        self._had_topic = False
+        self._orphan_since: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+
+        def on_lost(topic: str) -> None:
+            loop.call_soon_threadsafe(self._spawn_lost, topic)
+
+        handler.on_lost = on_lost
+
+    def touch(self) -> None:
+        """Note that somebody asked for something."""
+        self._touched = time.monotonic()
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def open_topic(self, topic: str, args: dict[str, Any]) -> ServedTopic:
+        """Take a topic over for this job's publisher: claim, epoch, log, registration.
+
+        Raises:
+            TopicOwned: another live publisher has it, or another sink of this job.
+        """
+        check_name(topic)
+        settings = TopicSettings(
+            publisher=str(args["name"]),
+            parallelism=int(args["parallelism"]),
+            required=tuple(str(name) for name in args.get("required", ())),
+            min_subscribers=int(args.get("min_subscribers", 0)),
+        )
+        if settings.parallelism < 1:
+            raise ConfigError(f"topic {topic!r}: parallelism={settings.parallelism}, expected at least 1", topic=topic)
+        for name in settings.required:
+            check_name(name)
+        config = Config.from_dict(args["config"])
+        async with self._opening:
+            present = self.topics.get(topic)
+            if present is not None:
+                if present.publishing and not self._parent_is_dead():
+                    raise TopicOwned(
+                        f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
+                        f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or close() it first",
+                        topic=topic,
+                        owner={"name": present.settings.publisher, **self._process},
+                    )
+                await self._drop(present, unregister=True)
+            served = await self._take_over(topic, config, settings)
+            self.topics[topic] = served
+            self._had_topic = True
+            return served
+
+    async def _take_over(self, topic: str, config: Config, settings: TopicSettings) -> ServedTopic:
+        epoch = 0
+
+        def make_owner() -> OwnerRecord:
+            return OwnerRecord(
+                endpoint=str(self.control_endpoint),
+                epoch=epoch,
+                instance=self.instance,
+                name=settings.publisher,
+                **self._process,
+            )
+
+        await claim_topic(
+            self._handler,
+            topic,
+            make_owner,
+            tls=self._tls,
+            timeout=self.config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
+        )
+        store: TopicLog | None = None
+        try:
+            store = await asyncio.to_thread(TopicLog.open, config.spool_dir / topic, topic, fsync=config.fsync)
+            with map_registry_errors():
+                epoch = await asyncio.to_thread(self._handler.next_epoch, topic, store.epoch + 1)
+                await asyncio.to_thread(store.take_over, epoch, settings.publisher)
+                await asyncio.to_thread(self._handler.claim, topic, make_owner())
+            await asyncio.to_thread(store.require, settings.required)
+            swept = await asyncio.to_thread(store.sweep, set())
+            await asyncio.to_thread(mark_directory, store.directory, self.instance)
+            await asyncio.to_thread(self._tell_data_process, topic, config)
+            served = ServedTopic(topic, store, config, settings)
+            for index in range(1, settings.parallelism + 1):
+                record = RegisterRecord(
+                    host=self.control_endpoint.host,
+                    port=self.control_endpoint.port,
+                    parallelism=settings.parallelism,
+                    index=index,
+                    coordinator=str(self.control_endpoint),
+                    data=str(self.data_endpoint),
+                    epoch=epoch,
+                    instance=self.instance,
+                    ssl=self._tls is not None,
+                )
+                with map_registry_errors():
+                    await asyncio.to_thread(self._handler.register, topic, record)
+        except BaseException:
+            if store is not None:
+                await asyncio.to_thread(store.close)
+            with map_registry_errors():
+                await asyncio.to_thread(self._handler.release, topic)
+            raise
+        log.info("topic %s: epoch %d, head %d, swept %d orphans", topic, epoch, served.head.n, swept)
+        return served
+
+    def _tell_data_process(self, topic: str, config: Config) -> None:
+        assert self._data_process.stdin is not None  # noqa: S101 - started with a pipe
+        self._data_process.stdin.write(f"{topic}\t{config.spool_dir / topic}\n".encode())
+        self._data_process.stdin.flush()
+
+    async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
+        """The publisher is done; with ``final`` seal an end mark. What is sealed is still served."""
+        if final and topic.publishing and not topic.ended:
+            await topic.seal(NewBatch.end_mark(topic.settings.parallelism), [])
+        topic.publishing = False
+        topic.progress_at = time.monotonic()
+
+    async def hand_over(self, topic: ServedTopic, to: str) -> bool:
+        """Release a topic whose publisher is gone; False while the publisher lives."""
+        if topic.publishing and not self._parent_is_dead():
+            return False
+        log.info("topic %s: handed over to %s", topic.topic, to)
+        await self._drop(topic, unregister=True)
+        return True
+
+    async def fence(self, topic: ServedTopic, epoch: int) -> None:
+        """A higher epoch exists: stop sealing and serving this topic."""
+        log.warning("topic %s: fenced, epoch %d exists and ours is %d", topic.topic, epoch, topic.epoch)
+        await self._drop(topic, unregister=True)
+
+    async def _drop(self, topic: ServedTopic, *, unregister: bool) -> None:
+        if self.topics.get(topic.topic) is topic:
+            del self.topics[topic.topic]
+        await topic.close()
+        if not unregister:
+            return
+        try:
+            with map_registry_errors():
+                for index in range(1, topic.settings.parallelism + 1):
+                    await asyncio.to_thread(self._handler.unregister, topic.topic, index)
+                await asyncio.to_thread(self._handler.release, topic.topic)
+                await asyncio.to_thread(self._handler.delete_topic_node, topic.topic)
+        except JobpipeError as error:
+            log.warning("topic %s: could not unregister: %s", topic.topic, error)
+
+    def _spawn_lost(self, name: str) -> None:
+        async def lost() -> None:
+            topic = self.topics.get(name)
+            if topic is not None:
+                with map_registry_errors():
+                    epoch = await asyncio.to_thread(self._handler.epoch, name)
+                if epoch > topic.epoch:
+                    await self.fence(topic, epoch)
+
+        task = asyncio.get_running_loop().create_task(lost())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def _parent_is_dead(self) -> bool:
+        if self._parent is None:
+            return False
+        return is_alive(str(self._process["host"]), self._parent.pid, self._parent.started) is False
+
+    async def live(self) -> None:
+        """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
+        last, count = time.monotonic(), 0
+        while not self.finished.is_set():
+            try:
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self.finished.wait()
+            except TimeoutError:
+                pass
+            now = time.monotonic()
+            count += 1
+            retain = count % RETAIN_EVERY == 0
+            for topic in list(self.topics.values()):
+                try:
+                    await topic.tick(now - last, retain=retain)
+                except JobpipeError:
+                    log.exception("topic %s: tick", topic.topic)
+            last = now
+            if retain and await self._is_over():
+                self.finished.set()
+
+    async def _is_over(self) -> bool:
+        now, orphan = time.monotonic(), self._parent_is_dead()
+        if orphan and self._orphan_since is None:
+            self._orphan_since = now
+            log.info("the publisher's process is gone; serving what is sealed for %g s", self.config.linger)
+        if not self._had_topic:
+            return orphan or now - self._touched > self.config.linger
+        for topic in list(self.topics.values()):
+            if topic.publishing and not orphan:
+                return False
+            if not topic.publishing and not await topic.lagging():
+                continue  # closed cleanly and read by everybody
+            if now - max(topic.progress_at, self._orphan_since or 0.0) < self.config.linger:
+                return False
+        # A job between two sinks (a notebook) keeps its coordinator while it lives and something was asked lately.
+        return orphan or time.monotonic() - self._touched > 1.0
+
+    async def close(self) -> None:
+        """Close every topic and the registry session."""
+        for topic in list(self.topics.values()):
+            await self._drop(topic, unregister=True)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.to_thread(self._handler.shutdown)

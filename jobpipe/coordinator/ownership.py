@@ -1,0 +1,121 @@
+"""Who publishes a topic: claim it in the registry, or find out that somebody living has it.
+
+An owner's record is only a hint. Same host and dead process: its claim is removed at once. Otherwise it is asked: a
+coordinator that outlived its publisher hands the topic over; one whose publisher lives refuses, and the newcomer's
+error names it; silence means waiting for its registry session to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.errors import LinkError, NotAuthorized, TopicOwned
+from jobpipe.net.address import Endpoint
+from jobpipe.net.certs import topic_server_name
+from jobpipe.net.link import connect
+from jobpipe.wire.messages import Hello
+from registry.handler import RegisterServerHandler
+from registry.records import OwnerRecord
+
+__all__ = ["claim_topic", "is_alive", "this_process"]
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.25
+
+
+def this_process() -> dict[str, Any]:
+    """Return host, pid and start time of the calling process: together they name it for good."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def is_alive(host: str, pid: int, started: float) -> bool | None:
+    """Tell whether a process lives; None when it is on another host, where nobody here can know."""
+    if host != socket.gethostname():
+        return None
+    try:
+        process = psutil.Process(pid)
+        # create_time is read with a granularity of 10 ms; a pid used again differs by far more.
+        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def claim_topic(
+    handler: RegisterServerHandler,
+    topic: str,
+    make_owner: Callable[[], OwnerRecord],
+    *,
+    tls: ssl.SSLContext | None,
+    timeout: float,
+) -> None:
+    """Claim ``topic`` for ``make_owner()``, taking it over from a dead or a willing owner.
+
+    Args:
+        timeout: seconds to wait for a silent owner's registry session to end.
+
+    Raises:
+        TopicOwned: a live publisher has it; the message names it.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        mine = make_owner()
+        try:
+            with map_registry_errors():
+                await asyncio.to_thread(handler.create_topic_node, topic)
+                await asyncio.to_thread(handler.claim, topic, mine)
+        except TopicOwned as error:
+            with map_registry_errors():
+                present = await asyncio.to_thread(handler.owner, topic)
+            if present is None:
+                continue
+            if is_alive(present.host, present.pid, present.started) is False:
+                log.info("topic %s: its owner (pid %d) is dead, taking over", topic, present.pid)
+                with map_registry_errors():
+                    await asyncio.to_thread(handler.evict, topic, present.instance)
+                continue
+            await _ask(topic, present, mine.name, tls, error)
+            if time.monotonic() > deadline:
+                raise _owned(topic, present, "it does not answer, but its registry session lives") from error
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+async def _ask(topic: str, owner: OwnerRecord, name: str, tls: ssl.SSLContext | None, error: TopicOwned) -> None:
+    """Ask the owner's coordinator to hand over; return when it did, or when it is silent."""
+    hello = Hello(topic=topic, role="admin", name=name, instance=f"newcomer-{os.getpid()}")
+    try:
+        link = await connect(
+            Endpoint.parse(owner.endpoint), hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
+        )
+    except (LinkError, NotAuthorized) as silence:
+        log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
+        return
+    try:
+        reply = await link.call("handover", {"topic": topic}, timeout=15.0)
+    except LinkError:
+        return
+    finally:
+        await link.close()
+    if not reply.result.get("released"):
+        raise _owned(topic, owner, "one topic has one live publisher") from error
+
+
+def _owned(topic: str, owner: OwnerRecord, why: str) -> TopicOwned:
+    return TopicOwned(
+        f"topic {topic!r} already has a publisher: {owner.name!r} on {owner.host}, pid {owner.pid}, endpoint "
+        f"{owner.endpoint}, epoch {owner.epoch}; {why}. Stop it first, or publish to another topic",
+        topic=topic,
+        owner={"name": owner.name, "host": owner.host, "pid": owner.pid, "endpoint": owner.endpoint},
+    )

@@ -1,0 +1,132 @@
+"""Starts coordinator and data processes, and what both share as programs.
+
+Each is told what to do by one JSON line on its standard input, never by arguments, and answers with one JSON line on
+its standard output: ``{"ready": {...}}`` or ``{"fault": [code, message, fields]}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from jobpipe.errors import JobpipeError, WaitTimeout, from_fault, to_fault
+
+__all__ = ["answer_fault", "answer_ready", "handle_signals", "read_order", "set_up_logging", "start_program"]
+
+log = logging.getLogger(__name__)
+
+
+def start_program(
+    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
+) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Start ``python -m module``, give it ``order`` and return it with its ready answer.
+
+    It gets a session of its own, so that a Ctrl-C in the terminal does not reach it.
+
+    Args:
+        keep_stdin: leave its standard input open, so that it sees our end.
+        log_file: where its standard error goes.
+
+    Raises:
+        JobpipeError: the program's own error.
+        WaitTimeout: no answer within ``timeout`` seconds; the program was ended.
+    """
+    log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=descriptor,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        os.close(descriptor)
+    killer = threading.Timer(timeout, process.kill)
+    killer.start()
+    try:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = b""
+    finally:
+        killer.cancel()
+    if not line:
+        process.kill()
+        code = process.wait()
+        _close_pipes(process)
+        raise WaitTimeout(
+            f"{module} gave no answer within {timeout:g} s (exit code {code}); its log is {log_file}",
+            program=module,
+            log=str(log_file),
+        )
+    answer = json.loads(line)
+    if "fault" in answer:
+        process.wait(timeout)
+        _close_pipes(process)
+        raise from_fault(*answer["fault"])
+    _close(process.stdout)
+    if not keep_stdin:
+        _close(process.stdin)
+    return process, answer["ready"]
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    _close(process.stdin)
+    _close(process.stdout)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+
+
+def read_order() -> dict[str, Any]:
+    """Return the order that the starter wrote."""
+    order = json.loads(sys.stdin.buffer.readline())
+    if not isinstance(order, dict):
+        raise TypeError("an order is a JSON object")
+    return order
+
+
+def answer_ready(**ready: Any) -> None:
+    """Tell the starter that this program is ready."""
+    sys.stdout.write(json.dumps({"ready": ready}) + "\n")
+    sys.stdout.flush()
+
+
+def answer_fault(error: BaseException) -> NoReturn:
+    """Tell the starter what went wrong, and end."""
+    if not isinstance(error, JobpipeError):
+        log.error("start failed", exc_info=error)
+    sys.stdout.write(json.dumps({"fault": to_fault(error)}, default=str) + "\n")
+    sys.stdout.flush()
+    sys.exit(1)
+
+
+def set_up_logging() -> None:
+    """Log to standard error, one line an event; kazoo at INFO at most, since at DEBUG it logs passwords."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def handle_signals(finished: asyncio.Event) -> None:
+    """Let SIGTERM and SIGINT end the program cleanly."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, finished.set)

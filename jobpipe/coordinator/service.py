@@ -1,0 +1,290 @@
+"""The control server's answers: one method for each operation of publishers, subscribers and administrators.
+
+Every operation is legal for some roles only (``OPERATIONS``). Positions travel as JSON objects with the keys
+``log``, ``epoch``, ``n`` and ``r``.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.net.link import Link
+from jobpipe.store import NewBatch, Plan, Position, SegmentInfo
+from jobpipe.wire.messages import Hello, Request, Welcome
+
+if TYPE_CHECKING:
+    from jobpipe.coordinator.host import Host
+
+__all__ = ["ControlService"]
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 20.0  # of one long poll; the asker asks again
+Answer = tuple[dict[str, Any], bytes]
+
+
+class Operation(Protocol):
+    """An operation of the service."""
+
+    def __call__(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Awaitable[Answer]: ...
+
+
+class ControlService:
+    """Implements :class:`jobpipe.net.server.Handler` for control links."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        publisher, subscriber, reader, admin = "publisher", "subscriber", "reader", "admin"
+        everyone = {publisher, subscriber, reader, admin}
+        self._operations: dict[str, tuple[set[str], Operation]] = {
+            "begin": ({publisher}, self._begin),
+            "seal": ({publisher}, self._seal),
+            "acked": ({publisher}, self._acked),
+            "drained": ({publisher, admin}, self._drained),
+            "close": ({publisher}, self._close),
+            "declare": ({publisher}, self._declare),
+            "grant": ({subscriber}, self._grant),
+            "first": ({subscriber}, self._first),
+            "poll": (everyone, self._poll),
+            "plan": ({subscriber}, self._plan),
+            "ack": ({subscriber}, self._ack),
+            "bounds": ({subscriber, reader}, self._bounds),
+            "range": ({subscriber, reader}, self._range),
+            "lease": ({reader}, self._lease),
+            "release": ({reader}, self._release),
+            "schema": (everyone, self._schema),
+            "status": (everyone, self._status),
+            "handover": ({admin}, self._handover),
+        }
+
+    # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
+
+    async def welcome(self, link: Link, hello: Hello) -> Welcome:
+        """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""
+        topic = self._host.topics.get(hello.topic)
+        if topic is None:
+            if hello.role == "publisher":
+                return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._host.instance)
+            raise TopicNotFound(f"topic {hello.topic!r} is not served here", topic=hello.topic)
+        if hello.epoch > topic.epoch:
+            await self._host.fence(topic, hello.epoch)
+            raise TopicNotFound(
+                f"topic {hello.topic!r}: a publisher with epoch {hello.epoch} exists, this one has {topic.epoch}",
+                topic=hello.topic,
+            )
+        return Welcome(version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._host.instance)
+
+    async def handle(self, link: Link, request: Request) -> Answer:
+        """Answer one request."""
+        self._host.touch()
+        hello = link.hello
+        if request.op == "open":
+            if hello.role != "publisher":
+                raise NotAuthorized("operation 'open' is for publishers", op=request.op)
+            topic = await self._host.open_topic(hello.topic, request.args)
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
+        try:
+            roles, operation = self._operations[request.op]
+        except KeyError:
+            raise RemoteProtocolError(f"unknown operation {request.op!r}", op=request.op) from None
+        if hello.role not in roles:
+            raise NotAuthorized(f"operation {request.op!r} is not for the role {hello.role!r}", op=request.op)
+        served = self._host.topics.get(hello.topic)
+        if served is None and hello.role == "publisher":
+            raise Fenced(
+                f"topic {hello.topic!r}: another publisher has taken it over; this one must end", topic=hello.topic
+            )
+        if served is None:
+            raise TopicNotFound(f"topic {hello.topic!r} is no longer served here", topic=hello.topic)
+        try:
+            return await operation(link, served, request.args, request.blob)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
+            ) from error
+
+    def disconnected(self, link: Link, why: JobpipeError) -> None:
+        """A link ended; its names and positions stay."""
+        served = self._host.topics.get(link.hello.topic)
+        if served is not None:
+            served.disconnected(link)
+
+    # -- publisher -----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        last = await topic.run(topic.store.last_sealed, str(args["query_id"]))
+        result: dict[str, Any] = {"last": None, "full": None}
+        if last is not None:
+            result["last"] = {"batch_id": last.batch_id, "n": last.n, "run_id": last.run_id}
+        if args.get("room", True):
+            result["full"] = await topic.room(_wait(args))
+        return result, b""
+
+    async def _seal(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        schema_id = await topic.run(
+            topic.store.add_schema, base64.b64decode(args["schema"]["arrow"]), args["schema"].get("spark")
+        )
+        segments, used = [], 0
+        for item in args["segments"]:
+            inline = item.get("inline")
+            data = None if inline is None else blob[used : used + int(inline)]
+            used += 0 if data is None else len(data)
+            segments.append(SegmentInfo.from_json(item, data))
+        batch = NewBatch(
+            query_id=str(args["query_id"]),
+            batch_id=int(args["batch_id"]),
+            run_id=str(args["run_id"]),
+            write_id=str(args["write_id"]),
+            schema_id=schema_id,
+            partitions=int(args["partitions"]),
+            partitioner=str(args["partitioner"]),
+            end=False,
+        )
+        position = await topic.seal(batch, segments)
+        return {"position": position.to_json()}, b""
+
+    async def _declare(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        number = await topic.run(topic.store.add_schema, blob, args.get("spark"))
+        topic.news.ring()
+        return {"id": number}, b""
+
+    async def _acked(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        missing = await topic.missing_acks(int(args["n"]))
+        if missing and await topic.acked.wait(_wait(args)):
+            missing = await topic.missing_acks(int(args["n"]))
+        topic.mark_ack_wait(missing)
+        return {"missing": missing}, b""
+
+    async def _drained(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        lagging = await topic.lagging()
+        if lagging and await topic.acked.wait(_wait(args)):
+            lagging = await topic.lagging()
+        return {"lagging": lagging}, b""
+
+    async def _close(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        await self._host.close_publisher(topic, final=bool(args["final"]))
+        return {"head": topic.head.to_json()}, b""
+
+    # -- subscriber ----------------------------------------------------------------------------------------------------
+
+    async def _grant(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        where = {"host": str(args.get("host", "")), "pid": int(args.get("pid", 0))}
+        holder = await topic.grant(_name(link), link.hello.instance, link, where)
+        return {"grant": holder.grant, **self._news(topic)}, b""
+
+    async def _first(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        topic.held(_name(link), int(args["grant"]))
+        starting = str(args["starting"])
+        if starting not in ("earliest", "latest", "committed"):
+            raise ValueError(f"starting={starting!r}")
+        return {"position": (await topic.first_position(_name(link), starting)).to_json()}, b""
+
+    async def _poll(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        known = {key: args.get(key) for key in ("head", "ended", "waiting")}
+        if known == self._news(topic):
+            await topic.news.wait(_wait(args))
+        if topic.closed:
+            raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
+        return self._news(topic), b""
+
+    def _news(self, topic: ServedTopic) -> dict[str, Any]:
+        return {"head": topic.head.to_json(), "ended": topic.ended, "waiting": topic.waiting}
+
+    async def _plan(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        plan = await topic.plan(
+            _name(link),
+            int(args["grant"]),
+            Position.from_json(args["start"]),
+            None if args.get("stop") is None else Position.from_json(args["stop"]),
+            None if args.get("max_rows") is None else int(args["max_rows"]),
+            None if args.get("max_bytes") is None else int(args["max_bytes"]),
+        )
+        return self._planned(plan), b""
+
+    async def _ack(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        await topic.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
+        return {}, b""
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    async def _bounds(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        def work() -> dict[str, Any]:
+            acked = {s.name: s.acked for s in topic.store.subscriptions()}.get(str(args.get("name", "")))
+            return {
+                "tail": topic.store.tail().to_json(),
+                "head": topic.store.head().to_json(),
+                "committed": None if acked is None else acked.to_json(),
+                "ended": topic.store.ended(),
+            }
+
+        return await topic.run(work), b""
+
+    async def _range(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
+        if link.hello.role == "subscriber":  # a replay after a restart: keep what it will read
+            topic.held(_name(link), int(args["grant"]))
+            await topic.run(topic.store.declare, _name(link), int(args["grant"]), start)
+
+        def work() -> list[Plan]:
+            topic.store.check(start)
+            topic.store.check(end)
+            return topic.store.describe_range(start, end)
+
+        plans = await topic.run(work)
+        return {"plans": [self._planned(plan) for plan in plans], "data": str(self._host.data_endpoint)}, b""
+
+    def _planned(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "start": plan.start.to_json(),
+            "end": plan.end.to_json(),
+            "rows": plan.rows,
+            "bytes": plan.bytes,
+            "partitions": plan.partitions,
+            "schema_id": plan.schema_id,
+            "ends": plan.ends,
+        }
+
+    async def _lease(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        await topic.run(
+            topic.store.lease, str(args["id"]), int(args["first"]), int(args["last"]), float(args["seconds"])
+        )
+        return {}, b""
+
+    async def _release(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        await topic.run(topic.store.release, str(args["id"]))
+        return {}, b""
+
+    async def _schema(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        wanted = args.get("id")
+
+        def work() -> Any:
+            return topic.store.newest_schema() if wanted is None else topic.store.schema(int(wanted))
+
+        found = await topic.run(work)
+        if found is None and await topic.news.wait(_wait(args)):
+            found = await topic.run(work)
+        if found is None:
+            return {"id": None}, b""
+        number, arrow, spark = found
+        return {"id": number, "spark": spark}, arrow
+
+    async def _status(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        status = await topic.status()
+        status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        return status, b""
+
+    async def _handover(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        return {"released": await self._host.hand_over(topic, to=_name(link))}, b""
+
+
+def _name(link: Link) -> str:
+    return link.hello.name or ""
+
+
+def _wait(args: dict[str, Any]) -> float:
+    return min(max(float(args.get("wait", 0.0)), 0.0), MAX_WAIT_SECONDS)

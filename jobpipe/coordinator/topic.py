@@ -1,0 +1,340 @@
+"""One topic that this coordinator publishes: its log, its live subscribers, and those who wait for news."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from jobpipe.config import Config
+from jobpipe.coordinator.bell import Bell
+from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull
+from jobpipe.net.link import Link
+from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, TopicLog
+
+__all__ = ["Holder", "ServedTopic", "TopicSettings"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """What the publisher asks for, beside the configuration."""
+
+    publisher: str
+    parallelism: int
+    required: tuple[str, ...] = ()
+    min_subscribers: int = 0
+    driver: dict[str, Any] | None = None  # {"host", "pid", "started"} of the process that publishes
+
+
+@dataclass
+class Holder:
+    """The live holder of one subscription's name."""
+
+    instance: str
+    grant: int
+    link: Link | None
+    where: dict[str, Any]
+    reconnects: int = 0
+    seen: float = field(default_factory=time.monotonic)
+
+
+class ServedTopic:
+    """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live."""
+
+    def __init__(self, topic: str, store: TopicLog, config: Config, settings: TopicSettings) -> None:
+        self.topic = topic
+        self.config = config
+        self.settings = settings
+        self.log_id = store.log_id
+        self.epoch = store.epoch
+        self.head = store.head()
+        self.ended = store.ended()
+        self.publishing = True  # a publisher holds the topic; False once it closed, died or was fenced
+        self.waiting: str | None = None
+        self.holders: dict[str, Holder] = {}
+        self.news = Bell()  # head moved, schema known, publisher waits
+        self.acked = Bell()  # some acknowledgement advanced
+        self.progress_at = time.monotonic()
+        self._store = store
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
+        self._closed = False
+
+    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``work`` in the log's thread: a slow disk never blocks the loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+    @property
+    def closed(self) -> bool:
+        """True once the topic is not served here any more."""
+        return self._closed
+
+    @property
+    def store(self) -> TopicLog:
+        """The log; to be used through :meth:`run` only."""
+        return self._store
+
+    @property
+    def retention(self) -> Retention:
+        """The rules of retention as configured for this topic."""
+        config = self.config
+        return Retention(
+            time=config.retention_time,
+            bytes=config.retention_bytes,
+            ack_grace=config.ack_grace,
+            subscription_expiry=config.subscription_expiry,
+            min_subscribers=self.settings.min_subscribers,
+        )
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def room(self, wait: float) -> str | None:
+        """Return None when the spool has room, else, after ``wait`` seconds, the words that say who keeps it full."""
+        limit = self.config.spool_max_bytes
+        if await self.run(self._store.used_bytes) < limit:
+            self._set_waiting(None)
+            return None
+        need = await self.run(self._store.used_bytes) - limit + 1
+        await self.run(self._store.retain, self.retention, need=need)
+        if await self.run(self._store.used_bytes) < limit:
+            self._set_waiting(None)
+            return None
+        if self.config.on_full == "drop_oldest":
+            removed = await self.run(self._store.drop_oldest, need)
+            log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
+            self._set_waiting(None)
+            return None
+        slow = await self.run(self._slowest)
+        self._set_waiting(f"the spool is full ({limit} bytes); {slow}")
+        await self.acked.wait(wait)
+        return self.waiting
+
+    def mark_ack_wait(self, missing: list[str]) -> None:
+        """Tell subscribers that the publisher waits for their acknowledgements."""
+        self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
+
+    def _slowest(self) -> str:
+        subscriptions = self._store.status()["subscriptions"]
+        if not subscriptions:
+            missing = self.settings.min_subscribers
+            return f"no subscription exists yet and min_subscribers={missing}" if missing else "nobody has read it yet"
+        slow = max(subscriptions, key=lambda line: line["lag"]["batches"])
+        return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
+
+    def _set_waiting(self, why: str | None) -> None:
+        if why != self.waiting:
+            self.waiting = why
+            self.news.ring()
+
+    async def seal(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
+        """Make the batch visible: the one commit point.
+
+        Raises:
+            Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt: see :meth:`TopicLog.seal`.
+            SpoolFull: this batch alone exceeds the cap.
+        """
+        if not self.publishing:
+            raise Fenced(f"topic {self.topic!r}: this publisher was closed or replaced", topic=self.topic)
+        size = sum(segment.length for segment in segments)
+        if size > self.config.spool_max_bytes:
+            raise SpoolFull(
+                f"topic {self.topic!r}: batch {batch.batch_id} alone has {size} bytes, more than "
+                f"jobpipe.spool.max_bytes={self.config.spool_max_bytes}; make micro-batches smaller or raise the cap",
+                topic=self.topic,
+                size=size,
+                limit=self.config.spool_max_bytes,
+            )
+        position = await self.run(self._store.seal, batch, segments)
+        self.head = await self.run(self._store.head)
+        self.ended = await self.run(self._store.ended)
+        self.news.ring()
+        return position
+
+    async def missing_acks(self, n: int) -> list[str]:
+        """Return the names that ``acks=all`` still waits for at offset ``n``."""
+        acked = {s.name: s.acked for s in await self.run(self._store.subscriptions)}
+        missing = [name for name in self.settings.required if acked.get(name) is None or acked[name].n < n]  # type: ignore[union-attr]
+        done = sum(1 for position in acked.values() if position is not None and position.n >= n)
+        if done < self.settings.min_subscribers:
+            missing.append(
+                f"{self.settings.min_subscribers - done} more of min_subscribers={self.settings.min_subscribers}"
+            )
+        return missing
+
+    async def lagging(self) -> dict[str, int]:
+        """Return the subscriptions that have not acknowledged all, with their lag in batches."""
+        status = await self.run(self._store.status)
+        return {line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"] > 0}
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
+        """Give the subscription's name to a reader.
+
+        Raises:
+            NameTaken: another live reader has it, found out by a ping.
+        """
+        holder = self.holders.get(name)
+        if holder is not None and holder.instance == instance:
+            holder.link, holder.seen = link, time.monotonic()
+            holder.reconnects += 1
+            return holder
+        if holder is not None and holder.link is not None:
+            try:
+                await holder.link.ping(2.0)
+            except (LinkError, TimeoutError):
+                log.info("topic %s: the holder of %s does not answer, its name passes on", self.topic, name)
+            else:
+                raise NameTaken(
+                    f"topic {self.topic!r}: subscription {name!r} is held by a live subscriber "
+                    f"({_where(holder.where)}); give this query another name, or stop that one",
+                    topic=self.topic,
+                    name=name,
+                    holder=holder.where,
+                )
+        await self.run(self._store.subscribe, name, required=name in self.settings.required)
+        known = next((s for s in await self.run(self._store.subscriptions) if s.name == name), None)
+        if known is not None and known.holder is not None and known.holder.get("instance") == instance:
+            number, again = known.grant, 1  # it outlived an earlier coordinator
+        else:
+            number, again = await self.run(self._store.grant, name, {"instance": instance, **where}), 0
+        fresh = Holder(instance, number, link, where, reconnects=again)
+        self.holders[name] = fresh
+        return fresh
+
+    def held(self, name: str, grant: int) -> Holder:
+        """Return the holder, checking its grant number.
+
+        Raises:
+            Fenced: the name was given to somebody else since.
+        """
+        holder = self.holders.get(name)
+        if holder is None or holder.grant != grant:
+            raise Fenced(
+                f"topic {self.topic!r}: subscription {name!r} was taken over by another subscriber"
+                + (f" ({_where(holder.where)})" if holder else ""),
+                topic=self.topic,
+                name=name,
+                grant=grant,
+            )
+        holder.seen = time.monotonic()
+        return holder
+
+    async def first_position(self, name: str, starting: str) -> Position:
+        """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
+
+        def decide() -> Position:
+            known = next(s for s in self._store.subscriptions() if s.name == name)
+            if starting == "earliest":
+                proposed = self._store.tail()
+            elif starting == "latest" or known.acked is None:
+                proposed = self._store.head()
+            else:
+                proposed = known.acked
+            return self._store.first_position(name, proposed)
+
+        return await self.run(decide)
+
+    async def acknowledge(self, name: str, grant: int, position: Position) -> None:
+        """Take an acknowledgement; it reaches the disk with the next seal or tick."""
+        self.held(name, grant)
+        if await self.run(self._store.acknowledge, name, grant, position):
+            self.progress_at = time.monotonic()
+            self.acked.ring()
+
+    async def plan(
+        self,
+        name: str,
+        grant: int,
+        start: Position,
+        stop: Position | None,
+        max_rows: int | None,
+        max_bytes: int | None,
+    ) -> Plan:
+        """Acknowledge ``start`` (the batch that ends there is committed) and plan what follows it, at most to ``stop``."""
+        self.held(name, grant)
+
+        def work() -> tuple[Plan, bool]:
+            self._store.check(start)
+            self._store.declare(name, grant, start)
+            advanced = self._store.acknowledge(name, grant, start)
+            return self._store.plan(start, until=stop, max_rows=max_rows, max_bytes=max_bytes), advanced
+
+        plan, advanced = await self.run(work)
+        if advanced:
+            self.progress_at = time.monotonic()
+            self.acked.ring()
+        return plan
+
+    def disconnected(self, link: Link) -> None:
+        """Forget a link; names and positions stay."""
+        for holder in self.holders.values():
+            if holder.link is link:
+                holder.link = None
+                holder.seen = time.monotonic()
+
+    async def status(self) -> dict[str, Any]:
+        """Return the JSON that ``describe`` and the demo show."""
+        status = await self.run(self._store.status)
+        status["stored_bytes"] = status.pop("bytes")
+        status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
+        status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
+        status.update(
+            publisher=self.settings.publisher,
+            parallelism=self.settings.parallelism,
+            publishing=self.publishing,
+            waiting=self.waiting,
+            ended=self.ended,
+        )
+        for line in status["subscriptions"]:
+            holder = self.holders.get(line["name"])
+            acked = line.pop("acked")
+            line["position"] = None if acked is None else acked["n"]
+            line["state"] = "connected" if holder is not None and holder.link is not None else "disconnected"
+            line["reconnects"] = holder.reconnects if holder is not None else 0
+            line["last_seen"] = round(time.monotonic() - holder.seen, 3) if holder is not None else None
+            line["where"] = holder.where if holder is not None else None
+        return status
+
+    async def tick(self, seconds: float, *, retain: bool) -> None:
+        """Pass ``seconds`` of uptime: write acknowledgements, and with ``retain`` apply retention."""
+
+        def work() -> None:
+            self._store.tick(seconds)
+            self._store.flush()
+            if retain:
+                for name, holder in self.holders.items():
+                    if holder.link is not None:
+                        self._store.touch(name)
+                    elif time.monotonic() - holder.seen > self.config.read_timeout:
+                        self._store.drop_declared(name)  # it is not coming back to what it was reading
+                self._store.retain(self.retention)
+
+        await self.run(work)
+
+    async def close(self) -> None:
+        """Write what is pending and close the log; the executor's thread ends."""
+        if self._closed:
+            return
+        self._closed = True
+        self.publishing = False
+        try:
+            await self.run(self._store.close)
+        except JobpipeError:
+            log.exception("topic %s: closing the log", self.topic)
+        finally:
+            self._executor.shutdown(wait=False)
+            self.news.ring()
+            self.acked.ring()
+
+
+def _where(where: dict[str, Any]) -> str:
+    return f"host {where.get('host', '?')}, pid {where.get('pid', '?')}"

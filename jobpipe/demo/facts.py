@@ -1,0 +1,118 @@
+"""Checks what the jobs found against the file itself. Uses pyarrow alone, no Spark, and none of the jobs' code."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+__all__ = ["AUDIT", "Fact", "audit_facts", "expected_report", "report_facts"]
+
+# What is known of the flights of 2013.
+AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
+
+REPORT: Final[dict[str, pa.DataType]] = {
+    "carrier": pa.string(),
+    "day": pa.date32(),
+    "flights": pa.int64(),
+    "departed": pa.int64(),
+    "late": pa.int64(),
+    "delay_sum": pa.int64(),
+    "delay_max": pa.int64(),
+    "delay_mean": pa.float64(),
+}
+Report: TypeAlias = dict[tuple[str, date], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the final table."""
+
+    what: str
+    expected: Any
+    got: Any
+
+    @property
+    def ok(self) -> bool:
+        """True if what was expected was got."""
+        return bool(self.expected == self.got)
+
+
+def audit_facts(file: Path) -> list[Fact]:
+    """Compare the findings of the job ``audit`` with the known facts; a missing file is a fact too."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        found = {}
+    return [Fact(f"audit: {fact}", expected, found.get(fact, "nothing")) for fact, expected in AUDIT.items()]
+
+
+def expected_report(source: Path) -> Report:
+    """Sum up the zipped CSV file of all flights per carrier and day."""
+    wanted = {"year": pa.int32(), "month": pa.int32(), "day": pa.int32(), "carrier": pa.string()}
+    convert = pa.csv.ConvertOptions(
+        column_types={**wanted, "dep_time": pa.int64(), "dep_delay": pa.int64()},
+        include_columns=[*wanted, "dep_time", "dep_delay"],
+        null_values=["NA"],
+        strings_can_be_null=True,
+    )
+    with zipfile.ZipFile(source) as archive, archive.open("flights.csv") as file:
+        flights = pa.csv.read_csv(file, convert_options=convert)
+    late = pc.if_else(pc.greater(flights["dep_delay"], pa.scalar(15)), 1, 0)
+    sums = (
+        flights.append_column("late", late)
+        .group_by(["carrier", "year", "month", "day"])
+        .aggregate(
+            [([], "count_all"), ("dep_time", "count"), ("late", "sum"), ("dep_delay", "sum"), ("dep_delay", "max")]
+        )
+    )
+    report: Report = {}
+    for row in sums.to_pylist():
+        departed, total = row["dep_time_count"], row["dep_delay_sum"]
+        report[row["carrier"], date(row["year"], row["month"], row["day"])] = (
+            row["count_all"],
+            departed,
+            row["late_sum"] or 0,
+            total,
+            row["dep_delay_max"],
+            total / departed if departed else None,
+        )
+    return report
+
+
+def read_report(file: Path) -> Report:
+    """Read the result of the job ``report``.
+
+    Raises:
+        OSError: it is not there.
+        pa.ArrowInvalid: it does not have the expected columns and types.
+    """
+    convert = pa.csv.ConvertOptions(column_types=REPORT, include_columns=list(REPORT), strings_can_be_null=True)
+    table = pa.csv.read_csv(file, convert_options=convert)
+    rows = zip(*(table[name].to_pylist() for name in REPORT), strict=True)
+    return {(carrier, day): tuple(values) for carrier, day, *values in rows}
+
+
+def report_facts(file: Path, source: Path) -> list[Fact]:
+    """Compare the result of the job ``report`` with the same sums straight from the file."""
+    expected = expected_report(source)
+    try:
+        got = read_report(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        return [Fact("report: rows (carrier, day)", len(expected), f"unreadable: {error}")]
+    wrong = [key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key)]
+    flights = [sum(values[0] for values in rows.values()) for rows in (expected, got)]
+    minutes = [sum(values[3] or 0 for values in rows.values()) for rows in (expected, got)]
+    return [
+        Fact("report: rows (carrier, day)", len(expected), len(got)),
+        Fact("report: flights", *flights),
+        Fact("report: minutes of delay", *minutes),
+        Fact("report: rows that differ from the file", 0, len(wrong)),
+    ]

@@ -1,0 +1,83 @@
+"""Opens the RegisterServerHandler that the configuration names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jobpipe.config import Config
+from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
+from registry import errors as registry_errors
+from registry.embedded import EmbeddedZooKeeper
+from registry.handler import RegisterServerHandler
+
+__all__ = ["map_registry_errors", "open_handler"]
+
+
+@contextmanager
+def map_registry_errors() -> Iterator[None]:
+    """Turn errors of the registry package into those of :mod:`jobpipe.errors`."""
+    try:
+        yield
+    except registry_errors.TopicOwned as error:
+        owner = error.owner
+        raise TopicOwned(
+            f"{error}", owner={"name": owner.name, "host": owner.host, "pid": owner.pid} if owner else None
+        ) from error
+    except registry_errors.Unavailable as error:
+        raise RegistryUnavailable(str(error)) from error
+    except registry_errors.InvalidName as error:
+        raise ConfigError(str(error)) from error
+    except registry_errors.RegistryError as error:
+        raise RegistryUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def handler_class(name: str) -> type[RegisterServerHandler]:
+    """Return the class behind ``jobpipe.registerserver.handler``: ``zookeeper`` or ``package.module:Class``.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no RegisterServerHandler.
+    """
+    if name == "zookeeper":
+        from registry.zookeeper import ZooKeeperRegisterServerHandler
+
+        return ZooKeeperRegisterServerHandler
+    module_name, _, class_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"jobpipe.registerserver.handler={name!r} cannot be loaded: {error}; expected zookeeper or package.module:Class",
+            key="jobpipe.registerserver.handler",
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, RegisterServerHandler)):
+        raise ConfigError(
+            f"jobpipe.registerserver.handler={name!r} is no registry.handler.RegisterServerHandler",
+            key="jobpipe.registerserver.handler",
+        )
+    return found
+
+
+def open_handler(config: Config) -> RegisterServerHandler:
+    """Return a started handler; the embedded ZooKeeper of this home is started first where it is asked for.
+
+    Blocking, at most about ``registerserver.connect.timeout`` (plus the start of the embedded server). The caller
+    owns the handler and must call its ``shutdown()``.
+
+    Raises:
+        RegistryUnavailable: nothing answered in time.
+        ConfigError: the handler cannot be loaded.
+    """
+    handler = handler_class(config.registry_handler)()
+    with map_registry_errors():
+        connect = EmbeddedZooKeeper(config.home).ensure() if config.embedded else config.registry_connect
+        handler.start(
+            {
+                "connect": connect,
+                "topic.storage": config.namespace,
+                "session.timeout": str(config.registry_session_timeout),
+                "connect.timeout": str(config.registry_connect_timeout),
+            }
+        )
+    return handler

@@ -1,0 +1,226 @@
+"""Every error jobpipe raises, in one tree.
+
+    JobpipeError
+    ├── ConfigError            a configuration file or key, an option, a certificate file: what, where, what is expected
+    │   └── AddressError       no interface in the subnet, no port free in the range
+    ├── RegistryUnavailable    the registry does not answer, or refuses us
+    ├── TopicNotFound          no publisher registered the topic in time
+    ├── TopicOwned             another live publisher has the topic
+    ├── Fenced                 a newer publisher (epoch) or a newer holder of the name (grant) exists
+    ├── NameTaken              another live subscriber has the subscription's name
+    ├── DataLoss               rows that were promised are not there any more: topic and exact missing range
+    ├── CheckpointTooOld       Spark replays a batch that is older than the last one sealed
+    ├── DuplicateCall          the sink was called twice in one batch
+    ├── UnsupportedType        a column's type cannot pass
+    ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
+    ├── WaitTimeout            a wait with a deadline ended: drain, acknowledgements, room in the spool
+    ├── SpoolError             the spool's disk or catalog fails
+    │   ├── SegmentCorrupt     committed bytes do not match their checksum
+    │   └── SpoolFull          the hard cap is reached, or one batch alone exceeds it
+    ├── LinkError              a connection; another attempt may work
+    │   ├── LinkClosed         we closed it
+    │   ├── LinkEnded          the peer said goodbye
+    │   ├── LinkBroken         cut, reset, refused, unexpected end
+    │   └── LinkTimeout        silence past the deadline
+    ├── NotAuthorized          TLS or permission: another attempt will not help
+    └── ProtocolError          the bytes break the protocol; close the link, never resynchronise
+        ├── LocalProtocolError     our own code asked for an illegal step: a bug
+        └── RemoteProtocolError    the peer broke it
+            ├── FrameTooLarge
+            └── ChecksumMismatch
+
+An error that a peer must see travels as (code, message, fields): see :func:`to_fault` and :func:`from_fault`.
+This module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AddressError",
+    "CheckpointTooOld",
+    "ChecksumMismatch",
+    "ConfigError",
+    "DataLoss",
+    "DuplicateCall",
+    "Fenced",
+    "FrameTooLarge",
+    "JobpipeError",
+    "LinkBroken",
+    "LinkClosed",
+    "LinkEnded",
+    "LinkError",
+    "LinkTimeout",
+    "LocalProtocolError",
+    "NameTaken",
+    "NotAuthorized",
+    "ProtocolError",
+    "RegistryUnavailable",
+    "RemoteProtocolError",
+    "SchemaMismatch",
+    "SegmentCorrupt",
+    "SpoolError",
+    "SpoolFull",
+    "TopicNotFound",
+    "TopicOwned",
+    "UnsupportedType",
+    "WaitTimeout",
+    "from_fault",
+    "to_fault",
+]
+
+
+class JobpipeError(Exception):
+    """Root of all errors of jobpipe.
+
+    ``fields`` holds the facts the message was made from (topic, offset, endpoint, file, key ...), as JSON values,
+    so that callers and tests need not parse texts.
+    """
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark pickles errors between its processes; keyword arguments would be lost.
+        return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _rebuild(kind: type[JobpipeError], message: str, fields: dict[str, Any]) -> JobpipeError:
+    return kind(message, **fields)
+
+
+class ConfigError(JobpipeError):
+    """A configuration file, key or option is wrong. ``fields["problems"]`` lists all that were found."""
+
+
+class AddressError(ConfigError):
+    """No interface lies in the subnet, or no port of the range is free."""
+
+
+class RegistryUnavailable(JobpipeError):
+    """The registry does not answer in time, or refuses us."""
+
+
+class TopicNotFound(JobpipeError):
+    """No publisher registered the topic before the deadline."""
+
+
+class TopicOwned(JobpipeError):
+    """Another live publisher has the topic; the message names it."""
+
+
+class Fenced(JobpipeError):
+    """A newer publisher, or a newer holder of the subscription's name, has taken over; this one must end."""
+
+
+class NameTaken(JobpipeError):
+    """Another live subscriber has the subscription's name; the message names it."""
+
+
+class DataLoss(JobpipeError):
+    """Promised rows are not there any more; the message names topic and missing range."""
+
+
+class CheckpointTooOld(JobpipeError):
+    """Spark replays a batch id below the last one sealed for its query: the checkpoint is an old copy."""
+
+
+class DuplicateCall(JobpipeError):
+    """The sink was called twice for one batch within one run."""
+
+
+class UnsupportedType(JobpipeError):
+    """A column has a type that cannot pass; the message names column and type."""
+
+
+class SchemaMismatch(JobpipeError):
+    """Rows do not fit the schema asked for; the message names the columns."""
+
+
+class WaitTimeout(JobpipeError):
+    """A wait with a deadline ended before its condition came true."""
+
+
+class SpoolError(JobpipeError):
+    """The spool's disk, directory or catalog fails."""
+
+
+class SegmentCorrupt(SpoolError):
+    """Committed bytes do not match their checksum or length."""
+
+
+class SpoolFull(SpoolError):
+    """The hard cap ``spool.max_bytes`` is reached, or one batch alone exceeds it."""
+
+
+class LinkError(JobpipeError):
+    """A connection failed in a way that another attempt may mend."""
+
+
+class LinkClosed(LinkError):
+    """We closed the link ourselves."""
+
+
+class LinkEnded(LinkError):
+    """The peer said goodbye."""
+
+
+class LinkBroken(LinkError):
+    """The link was cut, reset or refused, or ended without goodbye."""
+
+
+class LinkTimeout(LinkError):
+    """The peer was silent past the deadline."""
+
+
+class NotAuthorized(JobpipeError):
+    """TLS or a permission refuses us; another attempt will not help."""
+
+
+class ProtocolError(JobpipeError):
+    """The protocol was broken. Never resynchronise: close the link."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own code asked for an illegal step; a bug."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol."""
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame header announces more bytes than the limit."""
+
+
+class ChecksumMismatch(RemoteProtocolError):
+    """A payload does not match its CRC-32."""
+
+
+_BY_CODE: dict[str, type[JobpipeError]] = {}
+
+
+def _collect(kind: type[JobpipeError]) -> None:
+    _BY_CODE[kind.__name__] = kind
+    for child in kind.__subclasses__():
+        _collect(child)
+
+
+_collect(JobpipeError)
+
+
+def to_fault(error: BaseException) -> tuple[str, str, dict[str, Any]]:
+    """Return (code, message, fields) of an error for the wire; foreign errors keep only their text."""
+    if isinstance(error, JobpipeError):
+        return type(error).__name__, error.message, error.fields
+    return "JobpipeError", f"{type(error).__name__}: {error}", {}
+
+
+def from_fault(code: str, message: str, fields: dict[str, Any]) -> JobpipeError:
+    """Return the error that a peer sent; an unknown code becomes a plain :class:`JobpipeError`."""
+    kind = _BY_CODE.get(code, JobpipeError)
+    fields = {str(key): value for key, value in fields.items() if key != "message"}
+    return kind(message, **fields)

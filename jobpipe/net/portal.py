@@ -1,0 +1,135 @@
+"""One event loop in a daemon thread, for code that is not asynchronous (Spark's callbacks and drivers).
+
+Spark forks its workers: a portal belongs to the process that made it, and a child makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
+
+__all__ = ["Portal"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines in its own thread. Any thread may call :meth:`run`, except the portal's own.
+
+    Use :meth:`get` for the one of this process; make one yourself only where you also close it.
+    """
+
+    _current: ClassVar[Portal | None] = None
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _inherited: ClassVar[list[Portal]] = []  # a forked loop must not be collected: its descriptors are the parent's
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._guard = threading.Lock()
+        self._closed = False
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._thread = threading.Thread(target=self._serve, name="jobpipe-portal", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def get(cls) -> Portal:
+        """Return the portal of this process; the first call makes it."""
+        with cls._lock:
+            portal = cls._current
+            if portal is None or portal.pid != os.getpid() or not portal.alive:
+                portal = cls._current = cls()
+            return portal
+
+    @property
+    def alive(self) -> bool:
+        """The portal runs coroutines."""
+        return not self._closed and self._thread.is_alive()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        """Run a coroutine and return its result; its own errors are raised as they are.
+
+        Args:
+            coroutine: Owned by the portal from now on: it is cancelled, or closed, whatever happens.
+            timeout: Seconds, or None where the coroutine has deadlines of its own.
+
+        Raises:
+            WaitTimeout: it took longer, and was cancelled.
+            LinkClosed: the portal is closed, or was closed meanwhile.
+            LocalProtocolError: called from the portal's own thread, or from a fork of its process: a bug.
+        """
+        if threading.current_thread() is self._thread or self.pid != os.getpid():
+            coroutine.close()
+            raise LocalProtocolError("a portal serves other threads of its own process", pid=self.pid)
+        with self._guard:
+            if self._closed:
+                coroutine.close()
+                raise LinkClosed("the portal is closed")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            self._waiting.add(future)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError as error:
+            raise LinkClosed("the portal was closed") from error
+        except TimeoutError as error:
+            if future.done():  # the coroutine's own
+                raise
+            raise WaitTimeout(f"not done within {timeout:g} s", seconds=timeout) from error
+        finally:
+            future.cancel()
+            self._waiting.discard(future)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Cancel all tasks, end the thread, wait at most ``timeout`` seconds. Idempotent."""
+        if self.pid != os.getpid():
+            return
+        with self._guard:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            log.warning("the portal's thread did not end within %g s", timeout)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=2.0))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+            for future in list(self._waiting):
+                future.cancel()  # nobody may wait for a loop that is gone
+
+
+def _in_child() -> None:
+    Portal._lock = threading.Lock()  # another thread may have held it at the fork
+    if Portal._current is not None:
+        Portal._inherited.append(Portal._current)
+        Portal._current = None
+
+
+def _at_exit() -> None:
+    portal = Portal._current
+    if portal is not None and portal.pid == os.getpid():
+        portal.close(timeout=2.0)
+
+
+os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)

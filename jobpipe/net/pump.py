@@ -1,0 +1,298 @@
+"""The asyncio pump: moves bytes between a transport and a ``wire.Connection``, watches the peer, ends the link once.
+
+It knows nothing of requests; :class:`jobpipe.net.link.Link` gives the messages their meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import ssl
+from typing import cast
+
+from jobpipe.errors import (
+    JobpipeError,
+    LinkBroken,
+    LinkClosed,
+    LinkEnded,
+    LinkTimeout,
+    LocalProtocolError,
+    ProtocolError,
+)
+from jobpipe.net.monitor import Monitor, Verdict
+from jobpipe.net.stream import copy_of, map_error, peer_names, peer_of, tune
+from jobpipe.net.timing import Timing
+from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
+from jobpipe.wire.codec import fault
+
+__all__ = ["Pump"]
+
+log = logging.getLogger(__name__)
+
+WRITE_BUFFER = 512 * 1024
+"""Bytes that may wait in a transport before writers wait: two chunks, so that the socket never runs dry."""
+
+
+class Pump(asyncio.Protocol):
+    """One link's transport. Ends once, for one reason, which everybody who waits for it gets.
+
+    Attributes:
+        peer: "host:port" of the other end.
+        peer_names: DNS names of its certificate; () in plaintext.
+    """
+
+    def __init__(self, side: Side, timing: Timing) -> None:
+        self.peer = "unknown"
+        self.peer_names: tuple[str, ...] = ()
+        self.timing = timing
+        self._loop = asyncio.get_running_loop()
+        self._wire = Connection(side)
+        self._transport: asyncio.Transport | None = None
+        self._tls = False
+        self._why: JobpipeError | None = None
+        self._lost = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._monitor: Monitor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._nonces = itertools.count(1)
+        self._pong: Pong | None = None
+
+    def __repr__(self) -> str:
+        state = self._wire.phase.value if self._why is None else type(self._why).__name__
+        return f"<{type(self).__name__} {self._wire.side.value} {self.peer} {state}>"
+
+    @property
+    def ended(self) -> JobpipeError | None:
+        """Why the link ended, or None while it lives."""
+        return self._why
+
+    # ------------------------------------------------------------------------------------------------ for subclasses
+
+    def _on_message(self, message: Message) -> None:
+        """Handle one message; PING and GOODBYE do not come here."""
+        raise NotImplementedError
+
+    def _on_end(self, why: JobpipeError) -> None:
+        """Clean up: called once, at the moment the link ends."""
+        raise NotImplementedError
+
+    def _peer_waits(self) -> bool:
+        """Whether the peer has to wait for us, so that its silence is in order."""
+        machine = self._wire.machine
+        return bool(machine.unanswered) and not machine.upload_left
+
+    def _watch(self, *, beats: bool) -> None:
+        """Start the heartbeat and the deadlines of an open link."""
+        self._monitor = Monitor(self.timing, self._loop.time(), beats=beats)
+        self._timer = self._loop.call_later(self._monitor.interval, self._check)
+
+    def _raise_if_ended(self) -> None:
+        if self._why is not None:
+            raise copy_of(self._why)
+
+    def _write(self, message: Message) -> None:
+        """Send a message now or buffer it; follow with :meth:`_drain` where much may be written.
+
+        Raises:
+            LocalProtocolError: it is illegal now.
+            JobpipeError: why the link ended.
+        """
+        self._raise_if_ended()
+        self._wire.send(message)
+        self._flush()
+
+    def _write_data(self, payload: memoryview, crc: int) -> None:
+        self._raise_if_ended()
+        self._wire.send_data_header(payload.nbytes, crc)
+        self._flush(payload)
+
+    def _flush(self, payload: memoryview | None = None) -> None:
+        buffers: list[bytes | memoryview] = list(self._wire.data_to_send())
+        if payload is not None:
+            buffers.append(payload)
+        transport = self._transport
+        if transport is None:
+            raise LocalProtocolError("the link has no transport")
+        if self._tls:
+            transport.writelines(buffers)  # one flight of records, no join
+        else:
+            for buffer in buffers:
+                transport.write(buffer)  # writelines would join them
+
+    async def _drain(self) -> None:
+        """Wait until the write buffer has room.
+
+        Raises:
+            JobpipeError: why the link ended, if it ended meanwhile.
+        """
+        if not self._writable.is_set():
+            await self._writable.wait()
+        self._raise_if_ended()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and self._why is None and self._transport.is_reading():
+            self._transport.pause_reading()
+            if self._monitor is not None:
+                self._monitor.reading(self._loop.time(), paused=True)
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._why is None and not self._transport.is_reading():
+            self._transport.resume_reading()
+            if self._monitor is not None:
+                self._monitor.reading(self._loop.time(), paused=False)
+
+    # ------------------------------------------------------------------------------------------------------- ending
+
+    def _end(self, why: JobpipeError, farewell: Message | None = None) -> None:
+        """End the link, once; ``farewell`` is flushed for at most ``timing.goodbye``, without one it is cut now."""
+        if self._why is not None:
+            return
+        self._why = why
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._writable.set()
+        log.debug("link %s ends: %s", self.peer, why)
+        try:
+            self._on_end(why)
+        except Exception:
+            log.exception("clean-up of the link to %s failed", self.peer)
+        transport = self._transport
+        if transport is None:
+            self._lost.set()
+            return
+        if farewell is not None and not transport.is_closing() and self._wire.phase is not Phase.CLOSED:
+            try:
+                self._wire.send(farewell)
+            except LocalProtocolError:
+                log.debug("no farewell to %s in phase %s", self.peer, self._wire.phase.value)
+            else:
+                self._flush()
+                transport.close()
+                if not self._lost.is_set():
+                    self._timer = self._loop.call_later(self.timing.goodbye, transport.abort)
+                return
+        transport.abort()
+
+    async def close(self, reason: str = "") -> None:
+        """Say goodbye, flush, and wait for the end of the transport, at most ``timing.goodbye`` seconds."""
+        self._end(LinkClosed(f"we closed the link to {self.peer}", peer=self.peer, reason=reason), Goodbye(reason))
+        await self._lost.wait()
+
+    def abort(self) -> None:
+        """Cut the link now."""
+        self._end(LinkClosed(f"we cut the link to {self.peer}", peer=self.peer))
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> JobpipeError:
+        """Wait until the link has ended and its transport is gone; return why."""
+        await self._lost.wait()
+        assert self._why is not None  # noqa: S101 - _lost is set after it
+        return self._why
+
+    def _check(self) -> None:
+        monitor = self._monitor
+        if monitor is None or self._why is not None:
+            return
+        verdict = monitor.check(self._loop.time(), waiting=self._peer_waits())
+        match verdict:
+            case Verdict.PING:
+                if self._writable.is_set():
+                    self._write(Ping(next(self._nonces)))
+            case Verdict.SILENT:
+                self._timed_out("was silent for", self.timing.silence, verdict)
+            case Verdict.STALLED:
+                self._timed_out("took nothing for", self.timing.write, verdict)
+            case Verdict.IDLE:
+                self._timed_out("was idle for", self.timing.idle, verdict)
+            case _:
+                pass
+        if self._why is None:
+            self._timer = self._loop.call_later(monitor.interval, self._check)
+
+    def _timed_out(self, what: str, seconds: float, verdict: Verdict) -> None:
+        error = LinkTimeout(f"{self.peer} {what} {seconds:g} s", peer=self.peer, verdict=verdict.value, seconds=seconds)
+        self._end(error, Goodbye("idle") if verdict is Verdict.IDLE else None)
+
+    # --------------------------------------------------------------------------------------------- asyncio callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio: the transport is there, its TLS handshake done."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = peer_of(transport.get_extra_info("peername"))
+        session = transport.get_extra_info("ssl_object")
+        self._tls = isinstance(session, ssl.SSLObject)
+        self.peer_names = peer_names(transport.get_extra_info("peercert"))
+        tune(transport.get_extra_info("socket"), self.timing)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._why is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio: bytes came."""
+        if self._why is not None:
+            return
+        if self._monitor is not None:
+            self._monitor.heard(self._loop.time())
+        self._wire.receive_data(data)
+        self._dispatch()
+
+    def eof_received(self) -> None:
+        """Asyncio: the peer ended its direction; a link that is half open is no link."""
+        self._wire.receive_eof()
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        try:
+            while self._why is None:
+                event = self._wire.next_event()
+                if event is NEED_DATA or event is ENDED:
+                    return
+                match event:
+                    case Ping(nonce):
+                        self._answer(Pong(nonce))
+                    case Goodbye(reason):
+                        self._end(LinkEnded(f"{self.peer} said goodbye: {reason}", peer=self.peer, reason=reason))
+                    case _:
+                        self._on_message(cast("Message", event))
+        except ProtocolError as error:
+            self._end(error, fault(None, error))
+        except LinkBroken as error:
+            self._end(LinkBroken(f"{self.peer}: {error.message}", peer=self.peer, **error.fields))
+
+    def _answer(self, pong: Pong) -> None:
+        if self._writable.is_set():
+            self._write(pong)
+        else:
+            self._pong = pong  # only the last: a peer that floods us with PING and reads nothing costs no memory
+
+    def pause_writing(self) -> None:
+        """Asyncio: the write buffer is full."""
+        self._writable.clear()
+        if self._monitor is not None:
+            self._monitor.writing(self._loop.time(), stalled=True)
+
+    def resume_writing(self) -> None:
+        """Asyncio: the write buffer has room."""
+        self._writable.set()
+        if self._monitor is not None:
+            self._monitor.writing(self._loop.time(), stalled=False)
+        if self._pong is not None and self._why is None:
+            pong, self._pong = self._pong, None
+            self._write(pong)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Asyncio: the transport is gone."""
+        if exc is not None:
+            why = map_error(exc, self.peer, "link to")
+        else:
+            why = LinkBroken(f"{self.peer} ended the link without goodbye", peer=self.peer)
+        self._end(why)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport = None
+        self._lost.set()

@@ -1,0 +1,104 @@
+"""Sockets: their options, and the one place where foreign errors become ours.
+
+:func:`map_error` and :func:`mapped` are the only code that knows what OSError and ssl.SSLError mean for a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+
+from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized
+from jobpipe.net.timing import Timing
+
+__all__ = ["copy_of", "late_refusal", "map_error", "mapped", "peer_names", "peer_of", "tune"]
+
+_REFUSALS = (
+    "CERTIFICATE_REQUIRED",  # TLS 1.3: the client has none; comes after its handshake is over
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE",  # the same, seen by the server
+    "BAD_CERTIFICATE",
+    "UNKNOWN_CA",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "UNSUPPORTED_CERTIFICATE",
+    "ACCESS_DENIED",
+    "CERTIFICATE_VERIFY_FAILED",
+)
+
+
+def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
+    """Return our error for a foreign one: NotAuthorized, LinkTimeout or LinkBroken."""
+    if isinstance(error, JobpipeError):
+        return error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"{doing} {peer}: its certificate is not accepted: {error.verify_message}"
+        return NotAuthorized(text, peer=peer, doing=doing, reason=error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        if any(word in reason for word in _REFUSALS):
+            text = f"{doing} {peer}: TLS refused a certificate ({reason})"
+            return NotAuthorized(text, peer=peer, doing=doing, reason=reason)
+        return LinkBroken(f"{doing} {peer}: TLS failed ({reason})", peer=peer, doing=doing, reason=reason)
+    text = f"{doing} {peer}: {error or type(error).__name__}"
+    if isinstance(error, TimeoutError) or "SSL handshake is taking longer" in str(error):
+        return LinkTimeout(f"{doing} {peer}: timed out", peer=peer, doing=doing)
+    return LinkBroken(text, peer=peer, doing=doing, reason=type(error).__name__)
+
+
+@contextlib.contextmanager
+def mapped(peer: str, doing: str) -> Iterator[None]:
+    """Raise our errors for the foreign ones of the block; ``doing`` is a phrase like "connect to"."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a host name that IDNA refuses
+        raise map_error(error, peer, doing) from error
+
+
+def late_refusal(error: JobpipeError, *, tls: bool) -> JobpipeError:
+    """Return the error with a hint, if it is a cut before WELCOME over TLS.
+
+    A TLS 1.3 server judges the client's certificate after the client's handshake is over, and its alert may be lost.
+    """
+    if not tls or type(error) is not LinkBroken:
+        return error
+    text = f"{error.message} (before WELCOME: the server may have refused our certificate; its log says so)"
+    return LinkBroken(text, **error.fields | {"before_welcome": True})
+
+
+def copy_of(error: JobpipeError) -> JobpipeError:
+    """Return a fresh copy of an error that is raised in several places, each with its own traceback."""
+    return type(error)(error.message, **error.fields)
+
+
+def tune(sock: socket.socket, timing: Timing) -> None:
+    """Set no delay, keepalive and the kernel's own write deadline; sockets that are not TCP are left alone."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", max(1, round(timing.silence))),
+            ("TCP_KEEPINTVL", max(1, round(timing.heartbeat))),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", round(timing.write * 1000)),  # not below ours: it also counts a zero window
+        ):
+            option = getattr(socket, name, None)
+            if option is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def peer_of(address: object) -> str:
+    """Return "host:port" of a socket address, "[host]:port" for IPv6."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return "unknown"
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def peer_names(certificate: object) -> tuple[str, ...]:
+    """Return the DNS names of a certificate as ``getpeercert()`` gives it; () for none."""
+    if not isinstance(certificate, dict):
+        return ()
+    return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")

@@ -1,0 +1,109 @@
+"""TLS contexts from certificate files.
+
+Both sides show a certificate of the one CA given here; the system's CAs are never trusted. Contexts are kept per
+process and made anew when a file changes, since making one costs about a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobpipe.errors import ConfigError
+
+__all__ = ["Credentials", "client_context", "server_context"]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The files a process proves its identity with: trusted CA, own certificate, own private key (all PEM)."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+_Stamps = tuple[tuple[int, int, int], ...]
+_contexts: dict[tuple[bool, Credentials], tuple[_Stamps, ssl.SSLContext]] = {}
+
+
+def server_context(credentials: Credentials) -> ssl.SSLContext:
+    """Return the context for accepting: TLS 1.2 or newer, a client certificate of our CA is demanded.
+
+    Raises:
+        ConfigError: a file is missing, unreadable or no PEM, the key is encrypted, is not that of the certificate, or
+            may be read by group or others.
+    """
+    return _context(credentials, server=True)
+
+
+def client_context(credentials: Credentials) -> ssl.SSLContext:
+    """Return the context for connecting: as :func:`server_context`, and the server's name is checked.
+
+    ``server_hostname`` of the connection is :func:`jobpipe.net.certs.topic_server_name` of the topic, not the host.
+    """
+    return _context(credentials, server=False)
+
+
+def _context(credentials: Credentials, *, server: bool) -> ssl.SSLContext:
+    stamps = _check_files(credentials)
+    known = _contexts.get((server, credentials))
+    if known is not None and known[0] == stamps:
+        return known[1]
+    context = _make(credentials, server=server)
+    _contexts[server, credentials] = (stamps, context)
+    return context
+
+
+def _make(credentials: Credentials, *, server: bool) -> ssl.SSLContext:
+    # not create_default_context: it loads the system's CAs (26 ms) and honours SSLKEYLOGFILE
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.verify_mode = ssl.CERT_REQUIRED
+    if not server:
+        context.check_hostname = True
+        context.hostname_checks_common_name = False
+    try:
+        context.load_verify_locations(cafile=credentials.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise _bad(credentials.ca, "one or more CA certificates in PEM", error) from error
+    try:
+        context.load_cert_chain(credentials.cert, credentials.key, password=_no_password)
+    except _EncryptedKeyError as error:
+        raise _bad(credentials.key, "a private key in PEM without a password", error) from error
+    except (OSError, ssl.SSLError) as error:
+        expected = f"a certificate in PEM with the private key {credentials.key}"
+        raise _bad(credentials.cert, expected, error) from error
+    return context
+
+
+class _EncryptedKeyError(Exception):
+    """OpenSSL asks for a password; without an answer of ours it would ask at the terminal."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError("the key is encrypted")
+
+
+def _check_files(credentials: Credentials) -> _Stamps:
+    stamps = []
+    for path in (credentials.ca, credentials.cert, credentials.key):
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            raise _bad(path, "a readable file", error) from error
+        if path == credentials.key and stat.S_IMODE(info.st_mode) & 0o077:
+            mode = f"{stat.S_IMODE(info.st_mode):04o}"
+            raise _bad(path, f"a private key that only its owner may read (chmod 600), not mode {mode}", None)
+        stamps.append((info.st_mtime_ns, info.st_size, info.st_ino))
+    return tuple(stamps)
+
+
+def _bad(path: Path, expected: str, error: Exception | None) -> ConfigError:
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or (str(error) if error else "")
+    text = f"{path}: expected {expected}" + (f" ({reason})" if reason else "")
+    return ConfigError(text, file=str(path), expected=expected, reason=reason)

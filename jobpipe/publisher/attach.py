@@ -1,0 +1,72 @@
+"""Starts, or joins, this process's coordinator: one for all topics of one publisher job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+import uuid
+
+import psutil
+
+from jobpipe.config import Config
+from jobpipe.coordinator.process import start_program
+from jobpipe.net.address import Endpoint
+
+__all__ = ["Coordinator", "attach"]
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0  # a cold machine starts Java for the embedded ZooKeeper in it
+
+
+class Coordinator:
+    """A running coordinator process, seen from the job that started it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, data: Endpoint, instance: str) -> None:
+        self.process = process
+        self.endpoint = endpoint
+        self.data = data
+        self.instance = instance
+
+    @property
+    def alive(self) -> bool:
+        """True until the process has ended."""
+        return self.process.poll() is None
+
+
+_lock = threading.Lock()
+_coordinators: dict[tuple[int, str], Coordinator] = {}  # by process id (a fork must not share) and registry
+
+
+def attach(config: Config) -> Coordinator:
+    """Return this process's coordinator for the registry that ``config`` names, starting it if need be.
+
+    Raises:
+        JobpipeError: what the coordinator says: no port, no interface, no registry, bad certificates.
+    """
+    key = (os.getpid(), f"{config.home}|{config.registry_connect}|{config.namespace}")
+    with _lock:
+        known = _coordinators.get(key)
+        if known is not None and known.alive:
+            return known
+        parent = psutil.Process()
+        instance = uuid.uuid4().hex
+        process, ready = start_program(
+            "jobpipe.coordinator",
+            {
+                "config": config.to_dict(),
+                "parent": {"pid": parent.pid, "started": parent.create_time()},
+                "instance": instance,
+            },
+            timeout=START_SECONDS,
+            keep_stdin=False,
+            log_file=config.home / "logs" / "coordinator.log",
+        )
+        _coordinators[key] = Coordinator(
+            process, Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"]), instance
+        )
+        threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
+        log.info("coordinator %d serves at %s", process.pid, ready["endpoint"])
+        return _coordinators[key]

@@ -1,0 +1,357 @@
+"""The Spark-free publisher: opens a topic at the coordinator and seals batches."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from jobpipe.config import Config, check_acks
+from jobpipe.discovery.security import client_tls, credentials
+from jobpipe.errors import (
+    CheckpointTooOld,
+    ConfigError,
+    DuplicateCall,
+    LinkClosed,
+    LinkError,
+    SpoolFull,
+    TopicNotFound,
+    WaitTimeout,
+)
+from jobpipe.net.certs import topic_server_name
+from jobpipe.net.link import Link, connect
+from jobpipe.net.portal import Portal
+from jobpipe.publisher.attach import Coordinator, attach
+from jobpipe.publisher.target import WriteTarget
+from jobpipe.store import INLINE_MAX, Position, SegmentInfo
+from jobpipe.wire.messages import Hello, Reply
+from registry.names import check_name
+
+__all__ = ["Publisher", "SealedBatch"]
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers
+OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
+SLICE_SECONDS = 0.1  # every wait looks at its caller this often
+INLINE_BATCH_MAX = 1024 * 1024  # of one batch's inline segments together
+
+
+@dataclass(frozen=True)
+class SealedBatch:
+    """The outcome of one batch: where it lies, and whether it was a replay that published nothing."""
+
+    position: Position
+    rows: int
+    bytes: int
+    replayed: bool
+
+
+class Publisher:
+    """One topic's publisher, without Spark.
+
+    The constructor takes the topic over, so that a quiet source does not hide a backlog. Not thread safe: one caller
+    at a time.
+
+    Raises:
+        ConfigError: a setting does not fit.
+        TopicOwned: another live publisher has the topic; the message names it.
+        RegistryUnavailable: the registry does not answer.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        config: Config,
+        name: str | None = None,
+        parallelism: int = 1,
+        partitioner: str = "as they come",
+        required_subscribers: Sequence[str] = (),
+        min_subscribers: int = 0,
+    ) -> None:
+        try:
+            check_name(topic)
+        except Exception as error:
+            raise ConfigError(f"topic {topic!r}: {error}", topic=topic) from error
+        check_acks(config, required_subscribers, min_subscribers)
+        self.topic = topic
+        self.config = config
+        self.name = name or f"{topic}@{socket.gethostname()}"
+        self.parallelism = parallelism
+        self._partitioner = partitioner
+        self._required = tuple(required_subscribers)
+        self._min_subscribers = min_subscribers
+        self._tls = client_tls(config)
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._coordinator: Coordinator | None = None
+        self._closed = False
+        self.log_id = ""
+        self.epoch = 0
+        self._open()
+
+    # -- the link ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Link:
+        """Attach, connect, and open the topic (again, after the coordinator died)."""
+        coordinator = attach(self.config)
+        hello = Hello(topic=self.topic, role="publisher", name=self.name, instance=uuid.uuid4().hex)
+        portal = Portal.get()
+        link = portal.run(
+            connect(
+                coordinator.endpoint,
+                hello,
+                tls=self._tls,
+                server_hostname=topic_server_name(self.topic) if self._tls else None,
+            ),
+            15.0,
+        )
+        try:
+            if self._coordinator is None or self._coordinator.instance != coordinator.instance:
+                reply = portal.run(
+                    link.call(
+                        "open",
+                        {
+                            "name": self.name,
+                            "parallelism": self.parallelism,
+                            "required": list(self._required),
+                            "min_subscribers": self._min_subscribers,
+                            "config": self.config.to_dict(),
+                        },
+                        timeout=OPEN_SECONDS,
+                    ),
+                    OPEN_SECONDS + 5.0,
+                )
+                self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
+        except BaseException:
+            portal.run(link.close(), 5.0)
+            raise
+        self._link, self._coordinator = link, coordinator
+        return link
+
+    def _call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
+        """Ask the coordinator; a broken link is made again once, since every operation may be repeated."""
+        with self._lock:
+            if self._closed:
+                raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
+            portal = Portal.get()
+            for attempt in (1, 2):
+                link = self._link if self._link is not None and self._link.ended is None else self._open()
+                try:
+                    return portal.run(link.call(op, args, blob, timeout=CALL_SECONDS), CALL_SECONDS + 5.0)
+                except (LinkError, TopicNotFound) as error:
+                    if attempt == 2:
+                        raise
+                    log.warning("topic %s: %s; connecting again", self.topic, error)
+                    portal.run(link.close(), 5.0)
+                    self._link = None
+        raise AssertionError("unreachable")
+
+    # -- one batch -----------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, query_id: str, batch_id: int, run_id: str, active: Callable[[], bool] = lambda: True
+    ) -> Position | None:
+        """Look at what is sealed, and wait for room in the spool.
+
+        Returns:
+            None for a new batch; for a replay of the last one the position behind it.
+
+        Raises:
+            CheckpointTooOld: ``batch_id`` is older than the last one sealed for this query.
+            DuplicateCall: this run has sealed ``batch_id`` already.
+            SpoolFull: no room within ``acks.timeout``; the message names the slow subscription.
+            WaitTimeout: ``active()`` turned false.
+        """
+        deadline = time.monotonic() + self.config.acks_timeout
+        while True:
+            result = self._call("begin", {"query_id": query_id, "wait": SLICE_SECONDS, "room": True}).result
+            last = result["last"]
+            if last is not None and batch_id <= last["batch_id"]:
+                return self._replayed(query_id, batch_id, run_id, last)
+            if result["full"] is None:
+                return None
+            if not active():
+                raise WaitTimeout(
+                    f"topic {self.topic!r}: the query was stopped while {result['full']}", topic=self.topic
+                )
+            if time.monotonic() > deadline:
+                raise SpoolFull(
+                    f"topic {self.topic!r}: no room within {self.config.acks_timeout:g} s: {result['full']}. Read on, drop "
+                    "the subscription, or raise jobpipe.spool.max_bytes",
+                    topic=self.topic,
+                    reason=result["full"],
+                )
+
+    def _replayed(self, query_id: str, batch_id: int, run_id: str, last: dict[str, Any]) -> Position:
+        if batch_id < last["batch_id"]:
+            raise CheckpointTooOld(
+                f"topic {self.topic!r}: Spark replays batch {batch_id} of query {query_id}, but batch {last['batch_id']} is "
+                "sealed already: the checkpoint is an old copy. Use the newest checkpoint, or a new one (its rows are "
+                "appended)",
+                topic=self.topic,
+                query_id=query_id,
+                batch_id=batch_id,
+                last_batch_id=last["batch_id"],
+            )
+        if run_id == last["run_id"]:
+            raise DuplicateCall(
+                f"topic {self.topic!r}: batch {batch_id} of query {query_id} was published already in this run: call the "
+                "sink once in each foreachBatch (union the DataFrames, or use two topics)",
+                topic=self.topic,
+                query_id=query_id,
+                batch_id=batch_id,
+            )
+        return Position(self.log_id, self.epoch, int(last["n"]), 0)
+
+    def target(self, partitions: int | None = None) -> WriteTarget:
+        """Return a new write id's destination."""
+        if self._coordinator is None:
+            raise LinkClosed(f"topic {self.topic!r}: not open", topic=self.topic)
+        files = credentials(self.config)
+        return WriteTarget(
+            topic=self.topic,
+            directory=str(self.config.spool_dir / self.topic),
+            instance=self._coordinator.instance,
+            data=str(self._coordinator.data),
+            tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
+            write_id=uuid.uuid4().hex[:16],
+            partitions=partitions or self.parallelism,
+            segment_max_bytes=self.config.segment_max_bytes,
+            compression=self.config.segment_compression,
+            fsync=self.config.fsync,
+            inline_max=INLINE_MAX,
+        )
+
+    def commit(
+        self,
+        query_id: str,
+        batch_id: int,
+        run_id: str,
+        target: WriteTarget,
+        schema: pa.Schema,
+        spark_schema: str | None,
+        segments: list[SegmentInfo],
+    ) -> SealedBatch:
+        """Seal the batch: its one commit point. Safe to repeat."""
+        blob = b"".join(info.data for info in segments if info.data is not None)
+        reply = self._call(
+            "seal",
+            {
+                "query_id": query_id,
+                "batch_id": batch_id,
+                "run_id": run_id,
+                "write_id": target.write_id,
+                "schema": {"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(), "spark": spark_schema},
+                "partitions": target.partitions,
+                "partitioner": self._partitioner,
+                "segments": [
+                    {**info.to_json(), "inline": None if info.data is None else len(info.data)} for info in segments
+                ],
+            },
+            blob,
+        )
+        return SealedBatch(
+            Position.from_json(reply.result["position"]),
+            sum(info.rows for info in segments),
+            sum(info.length for info in segments),
+            replayed=False,
+        )
+
+    def declare(self, schema: pa.Schema, spark_schema: str | None = None) -> None:
+        """Tell subscribers the schema before the first batch."""
+        self._call("declare", {"spark": spark_schema}, schema.serialize().to_pybytes())
+
+    def wait_acked(self, position: Position, active: Callable[[], bool] = lambda: True) -> None:
+        """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``.
+
+        Raises:
+            WaitTimeout: ``acks.timeout`` passed, or ``active()`` turned false; names the missing ones.
+        """
+        if self.config.acks != "all":
+            return
+        deadline = time.monotonic() + self.config.acks_timeout
+        while missing := self._call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
+            if not active() or time.monotonic() > deadline:
+                why = "the query was stopped" if not active() else f"acks.timeout={self.config.acks_timeout:g} s passed"
+                raise WaitTimeout(
+                    f"topic {self.topic!r}, offset {position.n}: {why}; not acknowledged by {', '.join(missing)}",
+                    topic=self.topic,
+                    offset=position.n,
+                    missing=missing,
+                )
+
+    def seal(
+        self,
+        query_id: str,
+        batch_id: int,
+        tables: Sequence[pa.Table],
+        *,
+        run_id: str = "",
+        schema: pa.Schema | None = None,
+    ) -> SealedBatch:
+        """Publish one batch: ``tables[k]`` are the rows of partition ``k``.
+
+        A batch that was sealed before, by an earlier run, is not published again.
+
+        Raises:
+            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as the steps say.
+        """
+        again = self.begin(query_id, batch_id, run_id or self._own_run)
+        if again is not None:
+            self.wait_acked(again)
+            return SealedBatch(again, 0, 0, replayed=True)
+        target = self.target(len(tables))
+        schema = schema if schema is not None else tables[0].schema
+        pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.cast(schema).to_batches())
+        sealed = self.commit(
+            query_id, batch_id, run_id or self._own_run, target, schema, None, target.write(schema, pairs, "0")
+        )
+        self.wait_acked(sealed.position)
+        return sealed
+
+    @property
+    def _own_run(self) -> str:
+        return f"core-{id(self)}-{self.epoch}"
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until every subscription has acknowledged everything.
+
+        Raises:
+            WaitTimeout: ``timeout`` seconds passed; names the subscriptions that lag.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while lagging := self._call("drained", {"wait": 1.0}).result["lagging"]:
+            if deadline is not None and time.monotonic() > deadline:
+                names = ", ".join(f"{name} ({count} batches behind)" for name, count in sorted(lagging.items()))
+                raise WaitTimeout(
+                    f"topic {self.topic!r}: not drained within {timeout:g} s: {names}",
+                    topic=self.topic,
+                    lagging=lagging,
+                )
+
+    def status(self) -> dict[str, Any]:
+        """Return the coordinator's view of the topic."""
+        return self._call("status").result
+
+    def close(self, final: bool = False) -> None:
+        """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent."""
+        if self._closed:
+            return
+        try:
+            self._call("close", {"final": final})
+        finally:
+            self._closed = True
+            if self._link is not None:
+                Portal.get().run(self._link.close(), 5.0)

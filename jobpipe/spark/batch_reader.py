@@ -1,0 +1,69 @@
+"""The batch reader: everything that lies in the topics when it is planned."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from jobpipe.config import Config
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.reading import RangePartition, read_range
+from jobpipe.store import Position
+from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.subscriber.questions import control_link
+
+__all__ = ["JobPipeBatchReader"]
+
+
+class JobPipeBatchReader(DataSourceReader):
+    """Reads topics once, from ``startingOffsets`` (by default ``earliest``) to their heads at planning time."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read; a lease keeps the range from retention for ``read.timeout``."""
+        config = self._options.config
+        deadline = time.monotonic() + config.discovery_timeout
+        locator = TopicLocator(config)
+        try:
+            found: list[InputPartition] = []
+            for topic in self._options.topics:
+                found.extend(self._plan(config, locator, topic, deadline))
+        finally:
+            locator.close()
+        return found
+
+    def _plan(self, config: Config, locator: TopicLocator, topic: str, deadline: float) -> list[RangePartition]:
+        with control_link(config, locator, topic, deadline) as link:
+            bounds = link.call("bounds", {"name": self._options.name or ""}, timeout=10.0).result
+            chosen = {"earliest": bounds["tail"], "latest": bounds["head"], "committed": bounds["committed"]}
+            start = chosen[self._options.starting or "earliest"] or bounds["tail"]
+            begin, end = Position.from_json(start), Position.from_json(bounds["head"])
+            link.call(
+                "lease",
+                {"id": uuid.uuid4().hex, "first": begin.n, "last": end.n, "seconds": config.read_timeout},
+                timeout=10.0,
+            )
+            answer = link.call("range", {"start": start, "end": bounds["head"]}, timeout=30.0).result
+        return [
+            RangePartition(
+                FetchRange(topic, Position.from_json(plan["start"]), Position.from_json(plan["end"]), k, answer["data"])
+            )
+            for plan in answer["plans"]
+            if plan["rows"]
+            for k in range(int(plan["partitions"]))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one input partition; none for the empty one that Spark makes up."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read_range(partition.wanted, self._schema, self._options.config)

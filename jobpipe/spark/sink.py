@@ -1,0 +1,240 @@
+"""``JobPipeSink``: the callable for ``foreachBatch`` that publishes micro-batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from jobpipe.config import load
+from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.spark.schema import arrow_schema, check_types
+from jobpipe.spark.write import TASK_INLINE_MAX, number_rows, write_by_collect, write_by_tasks
+
+__all__ = ["JobPipeSink"]
+
+log = logging.getLogger(__name__)
+
+COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: batches up to this size go through the driver
+QUERY_ID = "sql.streaming.queryId"
+RUN_ID = "spark.jobGroup.id"  # Spark sets a query's job group to its run id
+
+
+class JobPipeSink:
+    """Publishes every micro-batch of a query to a topic, exactly once.
+
+    Use one sink for one query: ``df.writeStream.foreachBatch(JobPipeSink("orders"))``. The constructor takes the topic
+    over and begins to serve what is sealed already. A batch that Spark replays is not published again; it is told by
+    the query id, which lives in the checkpoint. Called outside a streaming query it appends.
+
+    Args:
+        topic: name of the topic, ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
+        name: who publishes, for listings and errors; by default topic and host.
+        parallelism: number of the topic's partitions; by default Spark's default parallelism.
+        partition_by: columns whose hash chooses the partition, ``pmod(hash(columns), parallelism)``; by default the
+            DataFrame's partitions as they come, modulo the parallelism. Order holds within a partition.
+        schema: a StructType or DDL string; told to subscribers before the first batch, and demanded of every batch.
+        acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
+            subscription has committed it).
+        required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
+        min_subscribers: how many subscriptions must exist before anything is removed, and that ``acks="all"`` waits for.
+        write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
+        config: a configuration file, instead of the one found by the usual search.
+        overrides: any key of the configuration, by its last words with underscores (``retention_time="1h"``), or dotted.
+
+    Raises:
+        ConfigError: a setting does not fit, no port is free, no interface lies in the subnet.
+        UnsupportedType: ``schema`` holds a type that cannot pass.
+        TopicOwned: another live publisher has the topic; the message names it.
+        RegistryUnavailable: the registry does not answer.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        partition_by: Sequence[str] | str | None = None,
+        schema: StructType | str | None = None,
+        acks: str | None = None,
+        required_subscribers: Sequence[str] | None = None,
+        min_subscribers: int | None = None,
+        write_path: str | None = None,
+        config: str | Path | None = None,
+        **overrides: Any,
+    ) -> None:
+        spark = SparkSession.getActiveSession()
+        given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
+        self._config = load(
+            config,
+            overrides={key: value for key, value in given.items() if value is not None},
+            spark=_spark_conf(spark),
+        )
+        self.topic = topic
+        self._partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+        self._parallelism = self._config.parallelism or (spark.sparkContext.defaultParallelism if spark else 1)
+        self._declared = _parse(schema) if isinstance(schema, str) else schema
+        if self._declared is not None:
+            check_types(self._declared, topic)
+        self._checked: StructType | None = None
+        self._own_query = f"batch-{uuid.uuid4()}"
+        self._last_bytes: int | None = None
+        self._counts = {
+            "batches": 0,
+            "rows": 0,
+            "bytes": 0,
+            "replayed": 0,
+            "collect": 0,
+            "tasks": 0,
+            "too_large_to_collect": 0,
+        }
+        self._publisher = Publisher(
+            topic,
+            config=self._config,
+            name=name,
+            parallelism=self._parallelism,
+            partitioner=f"hash({', '.join(self._partition_by)})" if self._partition_by else "as they come",
+            required_subscribers=tuple(required_subscribers or ()),
+            min_subscribers=min_subscribers or 0,
+        )
+        if self._declared is not None:
+            self._publisher.declare(arrow_schema(self._declared), self._declared.json())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigError(
+            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on the server and is "
+            "not supported; use a classic session",
+            topic=self.topic,
+        )
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Publish one micro-batch; returns when it is sealed (and, with ``acks="all"``, committed by the required).
+
+        Raises:
+            UnsupportedType: a column's type cannot pass.
+            SchemaMismatch: the rows do not fit the declared schema.
+            CheckpointTooOld: Spark replays a batch older than the last one sealed.
+            DuplicateCall: the second call in one batch.
+            SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
+        """
+        spark = df.sparkSession
+        self._check(df.schema)
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+        run_id = spark.sparkContext.getLocalProperty(RUN_ID) or self._own_query
+        active = _activity(spark, query_id)
+        again = self._publisher.begin(query_id or self._own_query, batch_id, run_id, active)
+        if again is not None:
+            self._counts["replayed"] += 1
+            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
+            self._publisher.wait_acked(again, active)
+            return
+        sealed = self._publish(df, query_id or self._own_query, batch_id, run_id)
+        self._publisher.wait_acked(sealed.position, active)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until every subscription has acknowledged everything.
+
+        Raises:
+            WaitTimeout: ``timeout`` seconds passed; names the subscriptions that lag.
+        """
+        self._publisher.drain(timeout)
+
+    def close(self, final: bool = False) -> None:
+        """Give the topic up; with ``final`` seal an end mark. What is sealed is served until all have read it."""
+        self._publisher.close(final)
+
+    def status(self) -> dict[str, Any]:
+        """Return the coordinator's status of the topic, and under ``sink`` what this sink has done."""
+        return {**self._publisher.status(), "sink": dict(self._counts)}
+
+    # -- one batch -----------------------------------------------------------------------------------------------------
+
+    def _check(self, schema: StructType) -> None:
+        if schema == self._checked:
+            return
+        check_types(schema, self.topic)
+        missing = [name for name in self._partition_by if name not in schema.names]
+        if missing:
+            raise ConfigError(
+                f"topic {self.topic!r}: partition_by names {', '.join(missing)}, and the rows have the columns "
+                f"{', '.join(schema.names)}",
+                topic=self.topic,
+                columns=missing,
+            )
+        if self._declared is not None and arrow_schema(schema).names != arrow_schema(self._declared).names:
+            raise SchemaMismatch(
+                f"topic {self.topic!r}: declared columns {', '.join(self._declared.names)}, the rows have "
+                f"{', '.join(schema.names)}",
+                topic=self.topic,
+            )
+        self._checked = schema
+
+    def _publish(self, df: DataFrame, query_id: str, batch_id: int, run_id: str) -> SealedBatch:
+        spark_schema = self._declared or df.schema
+        schema = arrow_schema(spark_schema)
+        numbered = number_rows(df, self._partition_by, self._parallelism)
+        target = self._publisher.target()
+        path = self._path()
+        if path == "collect":
+            try:
+                segments = write_by_collect(numbered, target, schema)
+            except (PySparkException, Py4JError) as error:
+                if "maxResultSize" not in str(error):
+                    raise
+                log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, batch_id)
+                self._counts["too_large_to_collect"] += 1
+                path, target = "tasks", self._publisher.target()
+        if path == "tasks":
+            small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
+            segments = write_by_tasks(numbered, small, schema)
+        sealed = self._publisher.commit(query_id, batch_id, run_id, target, schema, spark_schema.json(), segments)
+        self._last_bytes = sealed.bytes
+        self._counts[path] += 1
+        self._counts["batches"] += 1
+        self._counts["rows"] += sealed.rows
+        self._counts["bytes"] += sealed.bytes
+        return sealed
+
+    def _path(self) -> str:
+        if self._config.write_path != "auto":
+            return self._config.write_path
+        if self._last_bytes is None:
+            return "tasks"  # nothing is known of the size yet
+        return "collect" if self._last_bytes <= COLLECT_MAX_BYTES else "tasks"
+
+
+def _parse(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    if not isinstance(parsed, StructType):
+        raise ConfigError(f"schema={ddl!r}: expected columns, as in 'id bigint, name string'", key="schema")
+    return parsed
+
+
+def _spark_conf(spark: SparkSession | None) -> dict[str, str]:
+    """Return the session's ``spark.jobpipe.*`` settings."""
+    if spark is None:
+        return {}
+    pairs = spark.sparkContext.getConf().getAll()
+    return {key: value for key, value in pairs if key.startswith("spark.jobpipe.")}
+
+
+def _activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
+    """Return a question: is the query still to go on? Every wait of the sink asks it."""
+    if query_id is None:
+        return lambda: True
+
+    def active() -> bool:
+        query = spark.streams.get(query_id)
+        return query is not None and query.isActive
+
+    return active

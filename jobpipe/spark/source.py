@@ -1,0 +1,123 @@
+"""``format("jobpipe")``: the DataSource. Spark finds it through the top-level module ``pyspark_jobpipe``.
+
+Spark makes it once for each ``load()``, in a process of its own, asks for the schema there, and pickles it; stream and
+batch readers are made from the pickled copy, in other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.spark.batch_reader import JobPipeBatchReader
+from jobpipe.spark.metadata import METADATA, with_metadata
+from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.schema import arrow_schema, parse_spark_schema, schema_difference
+from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.subscriber.questions import published_schemas
+
+__all__ = ["JobPipeDataSource"]
+
+
+class JobPipeDataSource(DataSource):
+    """Reads topics as typed rows; the schema is the publisher's."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+        self._settings = SourceOptions.parse(options)
+        self._checked: str | None = None  # JSON of the Spark schema that was compared with what is published
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "jobpipe"
+
+    def schema(self) -> StructType:
+        """Ask the publishers, waiting up to ``discoveryTimeout`` for the first of them to come and know its schema.
+
+        Raises:
+            TopicNotFound: no publisher, or none that knows its schema, in time.
+            SchemaMismatch: the topics have different schemas.
+        """
+        found = self._published()
+        names = list(found)
+        first = found[names[0]]
+        for name in names[1:]:
+            lines = schema_difference(arrow_schema(first), arrow_schema(found[name]))
+            if lines:
+                raise SchemaMismatch(
+                    f"topics {names[0]!r} and {name!r} have different schemas: {'; '.join(lines)}. Read them by separate "
+                    "load() calls",
+                    columns=lines,
+                )
+        schema = with_metadata(first) if self._settings.include_metadata else first
+        self._checked = schema.json()
+        return schema
+
+    def streamReader(self, schema: StructType) -> JobPipeStreamReader:
+        """Make the reader of a stream.
+
+        Raises:
+            ConfigError: option ``name`` is missing.
+            SchemaMismatch: the schema given to ``.schema(...)`` is not the published one; names the columns.
+        """
+        self._settings.need_name()
+        self._compare(schema)
+        return JobPipeStreamReader(self._settings, schema)
+
+    def reader(self, schema: StructType) -> JobPipeBatchReader:
+        """Make the reader of everything that is there now."""
+        self._compare(schema)
+        return JobPipeBatchReader(self._settings, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse: Spark rebuilds such a writer for each batch, so it cannot own the server."""
+        raise ConfigError(_WRITE_WITH_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse, like :meth:`writer`."""
+        raise ConfigError(_WRITE_WITH_SINK)
+
+    def _published(self) -> dict[str, StructType]:
+        found = published_schemas(self._settings.config, self._settings.topics)
+        return {name: _to_spark(arrow, spark) for name, (arrow, spark) in found.items()}
+
+    def _compare(self, schema: StructType) -> None:
+        """Compare a schema given by hand with the published ones: in a task it would crash the JVM."""
+        if self._checked == schema.json():
+            return
+        rows = StructType([field for field in schema.fields if field.name != METADATA])
+        if (METADATA in schema.names) != self._settings.include_metadata:
+            raise SchemaMismatch(
+                f"column {METADATA} belongs to the schema exactly when includeMetadata=true", columns=[METADATA]
+            )
+        for topic, published in self._published().items():
+            lines = schema_difference(arrow_schema(published), arrow_schema(rows))
+            if lines:
+                raise SchemaMismatch(
+                    f"topic {topic!r}: the schema asked for is not the published one: {'; '.join(lines)}. Leave .schema() "
+                    "out: it is learned from the publisher",
+                    topic=topic,
+                    columns=lines,
+                )
+        self._checked = schema.json()
+
+
+_WRITE_WITH_SINK = (
+    "format('jobpipe') reads. To publish use df.writeStream.foreachBatch(jobpipe.JobPipeSink('topic')): Spark makes a "
+    "format's writer anew for each batch, and a publisher must outlive its batches"
+)
+
+
+def _to_spark(arrow: bytes, spark: str | None) -> StructType:
+    if spark is not None:
+        return parse_spark_schema(spark)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema: Any = pa.ipc.read_schema(pa.py_buffer(arrow))
+    return from_arrow_schema(schema)

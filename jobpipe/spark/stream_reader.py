@@ -1,0 +1,206 @@
+"""The stream reader: offsets, plans and acknowledgements in the driver, ``read()`` in the workers.
+
+One instance lives in Spark's long-lived source runner and holds the links; copies of it, pickled without them, read in
+executor workers. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from jobpipe.errors import DataLoss, LinkError, TopicNotFound
+from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.reading import RangePartition, read_range
+from jobpipe.store import Position
+from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.subscriber.session import SubscriberSession
+
+__all__ = ["JobPipeStreamReader"]
+
+log = logging.getLogger(__name__)
+
+IDLE_MIN_SECONDS = 0.01
+IDLE_MAX_SECONDS = 1.0
+MAX_BYTES = 4 * 1024**3  # of one micro-batch where no limit is given
+Offset = dict[str, Any]
+
+
+class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream under one subscription name."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._session: SubscriberSession | None = None
+        self._lock = threading.Lock()
+        self._target: dict[str, Position] | None = None  # availableNow: read up to here
+        self._idle = IDLE_MIN_SECONDS
+        self._partitions: dict[str, int] = {}  # by start and end of a planned range: the publisher's partitions
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options, "schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"], state["schema"])  # type: ignore[misc]
+
+    # -- offsets, in the driver ----------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Return the first positions; asked again before anything is committed, the answer is the same."""
+        session = self._open()
+        starting = self._options.starting or "committed"
+        return _offset({topic: session.first_position(topic, starting) for topic in self._options.topics})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return ``maxRowsPerTrigger`` as Spark's limit."""
+        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the positions up to which this run reads."""
+        session = self._open()
+        self._target = {topic: session.head(topic) for topic in self._options.topics}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
+
+        Waits for news only when idle: from nothing to one second, growing.
+
+        Raises:
+            DataLoss: ``start`` does not fit the log.
+            Fenced, NameTaken: somebody else has the subscription's name.
+        """
+        session = self._open()
+        positions = _positions(start)
+        # Older checkpoints may lack a topic that `subscribe` names now: it begins at its first position.
+        for topic in self._options.topics:
+            if topic not in positions:
+                positions[topic] = session.first_position(topic, self._options.starting or "committed")
+        planned = self._plan_all(session, positions, limit)
+        if planned == positions and self._target is None:
+            if session.wait(positions, self._idle):
+                planned = self._plan_all(session, positions, limit)
+            self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
+        if planned != positions:
+            self._idle = IDLE_MIN_SECONDS
+        return _offset(planned)
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
+        if self._session is None:
+            return None
+        return self._session.report()
+
+    def commit(self, end: Offset) -> None:
+        """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
+        session = self._open()
+        for topic, position in _positions(end).items():
+            try:
+                session.acknowledge(topic, position)
+            except (LinkError, TopicNotFound) as error:
+                log.info("topic %s: acknowledgement waits (%s)", topic, error)
+
+    def stop(self) -> None:
+        """Let the name go."""
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def _plan_all(
+        self, session: SubscriberSession, positions: dict[str, Position], limit: ReadLimit
+    ) -> dict[str, Position]:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        planned = {}
+        self._partitions.clear()
+        for left, (topic, start) in zip(range(len(positions), 0, -1), sorted(positions.items()), strict=True):
+            # An equal share of what is left: a topic without news leaves its share to those after it.
+            share = None if rows is None else -(-rows // left)
+            end, used = self._plan_one(session, topic, start, share)
+            rows = None if rows is None else max(rows - used, 0)
+            planned[topic] = end
+        return planned
+
+    def _plan_one(
+        self, session: SubscriberSession, topic: str, start: Position, max_rows: int | None
+    ) -> tuple[Position, int]:
+        if max_rows == 0:
+            return start, 0
+        stop = None if self._target is None else self._target.get(topic)
+        try:
+            plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
+        except (LinkError, TopicNotFound) as error:
+            log.debug("topic %s: no plan now (%s)", topic, error)
+            return start, 0
+        end = Position.from_json(plan["end"])
+        self._partitions[_range_key(topic, start, end)] = int(plan["partitions"])
+        return end, int(plan["rows"])
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return one input partition for each publisher partition of each topic's range.
+
+        Raises:
+            DataLoss: the range does not fit the log any more.
+        """
+        session = self._open()
+        first, last = _positions(start), _positions(end)
+        found: list[InputPartition] = []
+        for topic, stop in last.items():
+            begin = first.get(topic)
+            if begin is None:
+                begin = session.first_position(topic, self._options.starting or "committed")
+            if begin == stop:
+                continue
+            count = self._partitions.get(_range_key(topic, begin, stop))
+            if count is None:  # a range from Spark's log, after a restart
+                plans = session.describe(topic, begin, stop)
+                if len(plans) > 1:
+                    raise DataLoss(
+                        f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
+                        "schema that was not there when it was planned",
+                        topic=topic,
+                    )
+                count = int(plans[0]["partitions"]) if plans else 0
+            data = session.data_endpoint(topic)
+            found.extend(RangePartition(FetchRange(topic, begin, stop, k, data)) for k in range(count))
+        return found
+
+    # -- in executor workers -------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one input partition; stateless."""
+        assert isinstance(partition, RangePartition)  # noqa: S101 - ours came back
+        return read_range(partition.wanted, self._schema, self._options.config)
+
+    def _open(self) -> SubscriberSession:
+        with self._lock:
+            if self._session is None:
+                began = time.monotonic()
+                self._session = SubscriberSession.open(
+                    self._options.config, self._options.topics, self._options.need_name()
+                )
+                log.info("subscribed to %s in %.2f s", ", ".join(self._options.topics), time.monotonic() - began)
+            return self._session
+
+
+def _positions(offset: Offset) -> dict[str, Position]:
+    return {topic: Position.from_json(value) for topic, value in offset.items()}
+
+
+def _offset(positions: dict[str, Position]) -> Offset:
+    return {topic: positions[topic].to_json() for topic in sorted(positions)}
+
+
+def _range_key(topic: str, start: Position, end: Position) -> str:
+    return json.dumps([topic, start.to_json(), end.to_json()], sort_keys=True)

@@ -1,0 +1,85 @@
+"""The two ways a batch's rows become segments; both write the same bytes.
+
+``collect`` brings the rows to the driver: least latency for small batches. ``tasks`` lets Spark's executors write them:
+each task splits its rows into the publisher's partitions itself, without a shuffle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.taskcontext import TaskContext
+
+from jobpipe.publisher.target import WriteTarget
+from jobpipe.spark.schema import cast_batch
+from jobpipe.store import SegmentInfo
+
+__all__ = ["number_rows", "write_by_collect", "write_by_tasks"]
+
+NUMBER = "__jobpipe_partition"
+RESULT_SCHEMA = "task int, ordinal int, info string, data binary"
+TASK_INLINE_MAX = 8 * 1024  # many tasks' inline segments travel through one collect and one seal
+
+
+def number_rows(df: DataFrame, partition_by: Sequence[str], partitions: int) -> DataFrame:
+    """Add the partition number of each row: Spark's ``pmod(hash(columns), P)``, or the DataFrame's partition modulo P.
+
+    Spark's hash is Murmur3 with seed 42 and stable across versions; with one partition no column is needed.
+    """
+    if partitions == 1:
+        return df
+    number = F.hash(*[F.col(name) for name in partition_by]) if partition_by else F.spark_partition_id()
+    return df.withColumn(NUMBER, F.pmod(number, F.lit(partitions)).cast("int"))
+
+
+def _pairs(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, where: str
+) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
+    for batch in batches:
+        index = batch.schema.get_field_index(NUMBER)
+        if index < 0:
+            yield cast_batch(batch, schema, where), 0
+            continue
+        numbers: Any = batch.column(index)  # int32, by number_rows
+        yield cast_batch(batch.remove_column(index), schema, where), numbers
+
+
+def write_by_collect(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:
+    """Write the rows of ``df`` from the driver; bounded by ``spark.driver.maxResultSize``."""
+    table = df.toArrow()
+    return target.write(schema, _pairs(iter(table.to_batches()), schema, f"topic {target.topic!r}"), "driver")
+
+
+def write_by_tasks(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:
+    """Write the rows of ``df`` from its tasks; return the segments of the attempts that won, in task order."""
+    rows = df.mapInArrow(_task(target, schema), RESULT_SCHEMA).collect()
+    return [
+        SegmentInfo.from_json(json.loads(row.info), None if row.data is None else bytes(row.data))
+        for row in sorted(rows, key=lambda row: (row.task, row.ordinal))
+    ]
+
+
+def _task(target: WriteTarget, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - only ever called in a task
+        task = context.partitionId()
+        # The attempt *number* is used again by a retried stage; the attempt id never is.
+        attempt = f"{task}-{context.taskAttemptId()}"
+        infos = target.write(schema, _pairs(batches, schema, f"topic {target.topic!r}, task {task}"), attempt)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([task] * len(infos), pa.int32()),
+                pa.array(range(len(infos)), pa.int32()),
+                pa.array([json.dumps(info.to_json()) for info in infos], pa.string()),
+                pa.array([info.data for info in infos], pa.binary()),
+            ],
+            names=["task", "ordinal", "info", "data"],
+        )
+
+    return write

@@ -1,0 +1,191 @@
+"""Questions about the sealed batches, asked by the log and by readers alike. Each costs O(log n), or one batch."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from jobpipe.errors import DataLoss
+from jobpipe.store.database import Database
+from jobpipe.store.index import SegmentIndex
+from jobpipe.store.position import Position, prefix
+
+__all__ = ["Batches", "Parts", "Shape"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all batches of a stretch of the log share; ``next_n`` is where the next stretch begins, if there is one."""
+
+    first_n: int
+    next_n: int | None
+    partitions: int
+    partitioner: str
+    schema_id: int | None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """(rows, bytes) of each record batch of one batch, per partition."""
+
+    partitions: tuple[tuple[tuple[int, int], ...], ...]
+
+    def counts(self) -> list[int]:
+        """Record batches per partition."""
+        return [len(parts) for parts in self.partitions]
+
+    def in_order(self) -> list[tuple[int, int]]:
+        """(rows, bytes) in the order in which ``r`` counts."""
+        depth = max(self.counts(), default=0)
+        return [parts[level] for level in range(depth) for parts in self.partitions if level < len(parts)]
+
+    def before(self, r: int) -> tuple[int, int]:
+        """Rows and bytes of the first ``r`` record batches."""
+        taken = prefix(self.counts(), r)
+        chosen = [part for parts, count in zip(self.partitions, taken, strict=True) for part in parts[:count]]
+        return sum(rows for rows, _ in chosen), sum(size for _, size in chosen)
+
+
+class Batches:
+    """The batches of one catalog, as of now or of the transaction around the call."""
+
+    def __init__(self, database: Database, topic: str) -> None:
+        self._db = database
+        self.topic = topic
+        self.log_id = str(database.value("SELECT log_id FROM meta"))
+
+    def head(self) -> Position:
+        """The position behind the newest batch."""
+        return self.at(self.next_n())
+
+    def tail(self) -> Position:
+        """The earliest position that can be read; the head when there is no batch."""
+        return self.at(self.tail_n())
+
+    def next_n(self) -> int:
+        """The offset that the next batch will get."""
+        return int(self._db.value("SELECT next_n FROM meta"))
+
+    def tail_n(self) -> int:
+        """The lowest offset whose batch is there; the next one's when there is none."""
+        lowest = self._db.value("SELECT min(n) FROM batches")
+        return self.next_n() if lowest is None else int(lowest)
+
+    def at(self, n: int, r: int = 0) -> Position:
+        """The position at offset ``n``, with the epoch that belongs to it."""
+        return Position(self.log_id, self.epoch_before(n), n, r)
+
+    def epoch_before(self, n: int) -> int:
+        """The epoch that sealed batch ``n - 1``; 0 for none. Known for removed batches too."""
+        if n <= 0:
+            return 0
+        found = self._db.value(
+            "SELECT epoch FROM epochs WHERE first_n < ? ORDER BY first_n DESC, epoch DESC LIMIT 1", n
+        )
+        return 0 if found is None else int(found)
+
+    def ended(self) -> bool:
+        """True when the newest batch is an end mark."""
+        return bool(self._db.value("SELECT ended FROM meta"))
+
+    def used_bytes(self) -> int:
+        """Bytes of the segments of all batches that are there."""
+        total = int(self._db.value("SELECT total_bytes FROM meta"))
+        return total - self.before(self.tail_n())[1]
+
+    def before(self, n: int) -> tuple[int, int]:
+        """Rows and bytes of all batches before ``n``, removed ones included."""
+        row = self._db.one("SELECT cum_rows - rows, cum_bytes - bytes FROM batches WHERE n = ?", n)
+        if row is None and n > 0:
+            row = self._db.one("SELECT cum_rows, cum_bytes FROM batches WHERE n = ?", n - 1)
+        if row is None and n < self.next_n():
+            row = self._db.one(
+                "SELECT cum_rows - rows, cum_bytes - bytes FROM batches WHERE n > ? ORDER BY n LIMIT 1", n
+            )
+        if row is None:
+            row = self._db.one("SELECT total_rows, total_bytes FROM meta")
+        assert row is not None  # noqa: S101 - meta has one row
+        return int(row[0]), int(row[1])
+
+    def shape(self, n: int) -> Shape | None:
+        """The shape that batch ``n`` has; None when no batch was sealed yet."""
+        row = self._db.one("SELECT * FROM shapes WHERE first_n <= ? ORDER BY first_n DESC LIMIT 1", n)
+        if row is None:
+            return None
+        following = self._db.value("SELECT first_n FROM shapes WHERE first_n > ? ORDER BY first_n LIMIT 1", n)
+        return Shape(row["first_n"], following, row["partitions"], row["partitioner"], row["schema_id"])
+
+    def is_end(self, n: int) -> bool:
+        """True when batch ``n`` is there and is an end mark."""
+        return bool(self._db.value("SELECT is_end FROM batches WHERE n = ?", n))
+
+    def counts(self, n: int) -> list[int]:
+        """The record batches of batch ``n`` in each partition."""
+        shape = self.shape(n)
+        counts = [0] * (shape.partitions if shape else 0)
+        for row in self._db.all(
+            "SELECT partition, sum(record_batches) FROM segments WHERE n = ? GROUP BY partition", n
+        ):
+            counts[row[0]] = row[1]
+        return counts
+
+    def parts(self, n: int) -> Parts:
+        """The record batches of batch ``n`` with their sizes."""
+        shape = self.shape(n)
+        found: list[list[tuple[int, int]]] = [[] for _ in range(shape.partitions if shape else 0)]
+        for row in self._db.all("SELECT partition, idx FROM segments WHERE n = ? ORDER BY partition, ordinal", n):
+            index = SegmentIndex.unpack(row["idx"])
+            found[row["partition"]] += [(rows, index.cost(number)) for number, (rows, _) in enumerate(index.batches)]
+        return Parts(tuple(tuple(parts) for parts in found))
+
+    def check(self, position: Position) -> None:
+        """Check that reading can go on at ``position``.
+
+        Raises:
+            DataLoss: it does not fit. ``fields["reason"]``: ``log`` (another log), ``beyond head``, ``epoch`` (the
+                batch before it was sealed by another epoch: the spool is an older or a newer copy), ``removed``,
+                or ``beyond batch`` (batch ``n`` has no record batch ``r``).
+        """
+        self.check_origin(position)
+        if position.n < self.tail_n():
+            raise self.loss(position, "removed")
+        if position.r > 0 and position.r >= sum(self.counts(position.n)):
+            raise self.loss(position, "beyond batch")
+
+    def check_origin(self, position: Position) -> None:
+        """Check that this log has, or had, what lies before ``position``.
+
+        Raises:
+            DataLoss: as :meth:`check`, for ``log``, ``beyond head`` and ``epoch``.
+        """
+        if position.log != self.log_id:
+            raise self.loss(position, "log")
+        head_n = self.next_n()
+        if position.n > head_n or (position.n == head_n and position.r > 0):
+            raise self.loss(position, "beyond head")
+        if position.epoch != self.epoch_before(position.n):
+            raise self.loss(position, "epoch")
+
+    def loss(self, position: Position, reason: str) -> DataLoss:
+        """Return the error for a position that does not fit."""
+        earliest, head = self.tail(), self.head()
+        texts = {
+            "log": f"it is of log {position.log}, the topic's log is {self.log_id}",
+            "epoch": f"epoch {self.epoch_before(position.n)} sealed what lies before it, not epoch {position.epoch}",
+            "removed": f"batches {position.n} to {earliest.n - 1} are missing",
+            "beyond head": f"the log ends at offset {head.n}",
+            "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
+        }
+        return DataLoss(
+            f"topic {self.topic!r}: position {position.n}.{position.r} does not fit: {texts[reason]}",
+            topic=self.topic,
+            reason=reason,
+            position=position.to_json(),
+            log=self.log_id,
+            earliest=earliest.to_json(),
+            head=head.to_json(),
+        )
+
+    def row(self, n: int) -> sqlite3.Row | None:
+        """The catalog's row of batch ``n``."""
+        return self._db.one("SELECT * FROM batches WHERE n = ?", n)

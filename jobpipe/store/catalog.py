@@ -1,0 +1,448 @@
+"""The log of one topic: what the coordinator's control process does with it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jobpipe.errors import Fenced, SpoolError
+from jobpipe.store import plan as planning
+from jobpipe.store.batches import Batches
+from jobpipe.store.database import Database
+from jobpipe.store.files import CATALOG, SEGMENTS, prepare_topic
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.plan import Plan
+from jobpipe.store.position import Position
+from jobpipe.store.retention import Removed, Retention, Retirer
+from jobpipe.store.seal import Last, NewBatch, Sealer
+from jobpipe.store.subscriptions import Subscription, Subscriptions
+
+__all__ = ["TopicLog"]
+
+log = logging.getLogger(__name__)
+
+_UPTIME_STEP = 10.0  # seconds of uptime that a crash may forget; each flush would cost an fsync
+
+
+class TopicLog:
+    """One topic's log, for one thread at a time. Every change needs the catalog's epoch to be :attr:`epoch`.
+
+    Attributes:
+        topic, log_id: The topic, and the random id made with the catalog.
+        epoch: The epoch that this object acts for: the stored one at first, its own after :meth:`take_over`.
+        directory, segments: The topic's directory, and the one that segment files are written to.
+        uptime: Seconds during which a coordinator had the log open.
+    """
+
+    def __init__(
+        self, database: Database, directory: Path, topic: str, *, fsync: bool, wall: Callable[[], float]
+    ) -> None:
+        self.topic = topic
+        self.directory = directory
+        self.segments = directory / SEGMENTS
+        self._db = database
+        self._wall = wall
+        self._batches = Batches(database, topic)
+        self._subscriptions = Subscriptions(database, self._batches)
+        self._sealer = Sealer(database, self._batches, self.segments, fsync=fsync)
+        self._retirer = Retirer(database, self._batches, self._subscriptions, self.segments)
+        self.log_id = self._batches.log_id
+        self.epoch = int(database.value("SELECT epoch FROM meta"))
+        self.uptime = float(database.value("SELECT uptime FROM meta"))
+        self._written_uptime = self.uptime
+        self._taken = False
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls, directory: Path, topic: str, *, fsync: bool = True, wall: Callable[[], float] = time.time
+    ) -> TopicLog:
+        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it.
+
+        Raises:
+            SpoolError: the directory is not usable, or the catalog is damaged, of another format or topic.
+        """
+        prepare_topic(directory, topic)
+        database = Database.create_or_open(directory / CATALOG, topic, fsync=fsync)
+        try:
+            return cls(database, directory, topic, fsync=fsync, wall=wall)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        """Write what is pending and close; a log that was fenced has nothing to write. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._flush(force=True)
+        except Fenced as error:
+            log.info("topic %s: %s", self.topic, error)
+        finally:
+            self._db.close()
+
+    # -- epoch ---------------------------------------------------------------------------------------------------------
+
+    def take_over(self, epoch: int, publisher: str) -> None:
+        """Make ``epoch`` the topic's: all objects of lower epochs are fenced from now on.
+
+        Raises:
+            Fenced: the stored epoch is as high, or higher.
+        """
+        with self._db.take_over():
+            stored = int(self._db.value("SELECT epoch FROM meta"))
+            if epoch <= stored:
+                raise Fenced(
+                    f"topic {self.topic!r}: epoch {epoch} is not above the catalog's {stored}",
+                    topic=self.topic,
+                    epoch=epoch,
+                    newest=stored,
+                )
+            self._db.execute("UPDATE meta SET epoch = ?", epoch)
+            self._db.execute(
+                "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self._batches.next_n(), publisher, self._wall()
+            )
+        self.epoch = epoch
+        self._taken = True
+        self._subscriptions.reload()
+
+    def mark_instance(self, instance: str) -> None:
+        """Store which coordinator serves the log; readers see it as :attr:`CatalogReader.instance`."""
+        with self._db.write(self.epoch):
+            self._db.execute("UPDATE meta SET instance = ?", instance)
+
+    # -- sealing -------------------------------------------------------------------------------------------------------
+
+    def add_schema(self, arrow: bytes, spark_json: str | None) -> int:
+        """Return the id of a schema, the same for the same one; it is the topic's newest now."""
+        fingerprint = hashlib.sha256(len(arrow).to_bytes(8, "big") + arrow + (spark_json or "").encode()).digest()
+        newest = self._db.one("SELECT id, fingerprint FROM schemas WHERE id = (SELECT schema_id FROM meta)")
+        if newest is not None and newest["fingerprint"] == fingerprint:
+            return int(newest["id"])
+        with self._db.write(self.epoch):
+            self._db.execute(
+                "INSERT INTO schemas(fingerprint, arrow, spark) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                *(fingerprint, arrow, spark_json),
+            )
+            number = int(self._db.value("SELECT id FROM schemas WHERE fingerprint = ?", fingerprint))
+            self._db.execute("UPDATE meta SET schema_id = ?", number)
+        return number
+
+    def newest_schema(self) -> tuple[int, bytes, str | None] | None:
+        """Return (id, Arrow schema message, Spark's JSON) of the newest schema."""
+        newest = self._db.value("SELECT schema_id FROM meta")
+        return None if newest is None else self.schema(newest)
+
+    def schema(self, number: int) -> tuple[int, bytes, str | None] | None:
+        """Return (id, Arrow schema message, Spark's JSON) of a schema."""
+        row = self._db.one("SELECT id, arrow, spark FROM schemas WHERE id = ?", number)
+        return None if row is None else (row["id"], row["arrow"], row["spark"])
+
+    def last_sealed(self, query_id: str) -> Last | None:
+        """Return the last sealed batch of a query; permanent, also for a batch without rows."""
+        return self._sealer.last(query_id)
+
+    def seal(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
+        """Make the batch visible, durably, together with the acknowledgements that wait; return the position behind it.
+
+        A batch that is sealed already is left alone. A batch without rows, but for an end mark, takes no offset.
+        The order of ``segments`` is the order of rows within each partition.
+
+        Raises:
+            Fenced: the epoch is not ours any more, or was never taken over by this object.
+            CheckpointTooOld: a later batch of the query is sealed.
+            DuplicateCall: the same run of the query sealed it by another call.
+            SegmentCorrupt: a file is missing or too short, inline bytes do not match their checksum.
+            SpoolError: the disk fails. Nothing is visible, unless the error says that the catalog must be opened anew.
+        """
+        if not self._taken:
+            raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
+        with self._db.write(self.epoch):  # no change yet: the epoch and the replay come before any check of files
+            replayed = self._sealer.replayed(batch)
+        if replayed is not None:
+            return replayed
+        segments = self._sealer.check(batch, segments)
+        wall_ms = int(self._wall() * 1000)
+        with self._db.write(self.epoch):
+            position = self._sealer.insert(batch, segments, epoch=self.epoch, wall_ms=wall_ms, uptime=self.uptime)
+            self._subscriptions.write()
+        self._written_uptime = self.uptime
+        self._subscriptions.written()
+        return position
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """The position behind the newest batch."""
+        return self._batches.head()
+
+    def tail(self) -> Position:
+        """The earliest position that can be read."""
+        return self._batches.tail()
+
+    def ended(self) -> bool:
+        """True when the newest batch is an end mark."""
+        return self._batches.ended()
+
+    def used_bytes(self) -> int:
+        """Bytes of all segments that are there."""
+        return self._batches.used_bytes()
+
+    def check(self, position: Position) -> None:
+        """Check that reading can go on there; raises DataLoss, see :meth:`Batches.check`."""
+        self._batches.check(position)
+
+    def plan(
+        self,
+        start: Position,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        until: Position | None = None,
+    ) -> Plan:
+        """Return the next range to read; see :func:`jobpipe.store.plan.plan`."""
+        with self._db.read():
+            return planning.plan(self._batches, start, max_rows=max_rows, max_bytes=max_bytes, until=until)
+
+    def describe_range(self, start: Position, end: Position) -> list[Plan]:
+        """Return a given range, cut where the shape changes; see :func:`jobpipe.store.plan.describe`."""
+        with self._db.read():
+            return planning.describe(self._batches, start, end)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, name: str, *, required: bool = False) -> Subscription:
+        """Return the subscription, made if it is new: a required one stands at the tail, another nowhere yet.
+
+        Until it stands somewhere, it holds all that is in the log now.
+        """
+        if required or not self._subscriptions.exists(name):
+            with self._changing():
+                self._subscriptions.create(name, required=required, uptime=self.uptime)
+            self._retirer.frontier.lower(self._batches.tail_n())
+        return self._subscriptions.get(name)
+
+    def require(self, names: Iterable[str]) -> None:
+        """Make exactly these the required subscriptions, creating the missing ones at the tail."""
+        with self._changing():
+            self._subscriptions.require(names, uptime=self.uptime)
+        self._retirer.frontier.lower(self._batches.tail_n())
+
+    def subscriptions(self) -> list[Subscription]:
+        """Return all subscriptions, by name."""
+        return self._subscriptions.all()
+
+    def first_position(self, name: str, proposed: Position) -> Position:
+        """Return where a new checkpoint of the subscription begins.
+
+        The answer is stored, and repeated while nothing beyond it was acknowledged. After that the question means a
+        new checkpoint: ``proposed`` is stored, and the subscription stands there, also if it stood further on before.
+
+        Raises:
+            DataLoss: ``proposed`` does not fit.
+            Fenced: the subscription does not exist.
+        """
+        self.flush()
+        self._batches.check(proposed)
+        with self._changing():
+            stored = self._subscriptions.first_position(name, proposed)
+        if stored is not None:
+            return stored
+        self._subscriptions.moved(name, proposed)
+        self._retirer.frontier.lower(proposed.n)
+        return proposed
+
+    def grant(self, name: str, holder: dict[str, Any]) -> int:
+        """Give the name to a new holder; return the grant's number. Older ones are refused from now on."""
+        self.flush()
+        with self._changing():
+            number = self._subscriptions.grant(name, holder, uptime=self.uptime)
+        self._subscriptions.granted(name, number, uptime=self.uptime)
+        return number
+
+    def acknowledge(self, name: str, grant: int, position: Position) -> bool:
+        """Advance the acknowledged position, in memory until :meth:`flush`; False for a late or repeated one.
+
+        Inside of a batch, the position counts as the batch's beginning.
+
+        Raises:
+            Fenced: another grant is valid, or the subscription does not exist.
+            DataLoss: the position does not fit.
+        """
+        return self._subscriptions.acknowledge(name, grant, position, uptime=self.uptime)
+
+    def declare(self, name: str, grant: int, position: Position) -> None:
+        """Note where the live holder reads now: retention keeps it, until an acknowledgement passes it.
+
+        Raises:
+            Fenced, DataLoss: as :meth:`acknowledge`.
+        """
+        self._subscriptions.declare(name, grant, position, uptime=self.uptime)
+        self._retirer.frontier.lower(position.n)
+
+    def drop_declared(self, name: str) -> None:
+        """Forget the declared position: the holder is not live any more."""
+        self._subscriptions.drop_declared(name)
+
+    def touch(self, name: str) -> None:
+        """Note that the subscriber is alive; expiry counts from here."""
+        self._subscriptions.touch(name, uptime=self.uptime)
+
+    def seek(self, name: str, position: Position) -> None:
+        """Set the acknowledged position, forwards or backwards.
+
+        Raises:
+            DataLoss, Fenced: the position does not fit; the subscription does not exist.
+        """
+        self.flush()
+        self._batches.check(position)
+        with self._changing():
+            self._subscriptions.seek(name, position)
+        self._subscriptions.moved(name, position)
+        self._retirer.frontier.lower(position.n)
+
+    def drop(self, name: str) -> bool:
+        """Delete a subscription, required or not; False when it does not exist."""
+        with self._changing():
+            dropped = self._subscriptions.drop(name)
+        self._subscriptions.reload()
+        return dropped
+
+    def flush(self) -> None:
+        """Write the acknowledgements that wait, and the uptime."""
+        self._flush(force=False)
+
+    def tick(self, seconds: float) -> None:
+        """Count uptime."""
+        self.uptime += seconds
+
+    # -- retention -----------------------------------------------------------------------------------------------------
+
+    def retain(self, policy: Retention, *, need: int = 0) -> Removed:
+        """Remove batches from the front while each may go; first drop subscriptions that expired.
+
+        A batch may go when (a) every subscription has acknowledged it, and none reads it or what lies before it;
+        (b) that is so for ``ack_grace``; (c) it is older than ``policy.time``, or the topic is over
+        ``policy.bytes``, or ``need`` bytes are not free yet; (d) no lease holds it. While fewer than
+        ``min_subscribers`` exist nothing goes.
+
+        Args:
+            need: Bytes to free.
+        """
+        self.flush()
+        expired = self.expire(policy.subscription_expiry)
+        removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
+        return Removed(removed.batches, removed.rows, removed.bytes, tuple(expired))
+
+    def expire(self, seconds: float) -> list[str]:
+        """Drop the subscriptions that were silent for so long, but no required and no live one; return their names."""
+        live = self._subscriptions.declared_names()
+        expired = [
+            known.name
+            for known in self._subscriptions.all()
+            if not known.required and known.name not in live and self.uptime - known.seen_up > seconds
+        ]
+        for name in expired:
+            log.warning("topic %s: subscription %s expired after %.0f s of silence", self.topic, name, seconds)
+            self.drop(name)
+        return expired
+
+    def drop_oldest(self, need: int) -> Removed:
+        """Remove the oldest batches until ``need`` bytes are free, acknowledged or not; leases still hold."""
+        self.flush()
+        return self._retirer.drop_oldest(need, epoch=self.epoch)
+
+    def sweep(self, keep: Container[str]) -> int:
+        """Unlink segment files that no batch refers to; return how many.
+
+        Args:
+            keep: Write ids of calls in progress. Pass the live collection itself, with every id in it before that id
+                is given away: it is asked right before each unlink.
+        """
+        return self._retirer.sweep(keep, epoch=self.epoch)
+
+    def lease(self, key: str, first_n: int, last_n: int, seconds: float) -> None:
+        """Hold batches for a bounded read; the same key again renews.
+
+        Raises:
+            DataLoss: the first ones are gone.
+        """
+        with self._db.write(self.epoch):
+            self._retirer.lease(key, first_n, last_n, until_up=self.uptime + seconds)
+
+    def release(self, key: str) -> None:
+        """Give a lease back; unknown keys are ignored."""
+        with self._db.write(self.epoch):
+            self._retirer.release(key)
+
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the state as JSON values; costs the same for any number of batches."""
+        with self._db.read():
+            head, tail = self._batches.head(), self._batches.tail()
+            rows, size = self._batches.before(head.n)
+            tail_rows, tail_bytes = self._batches.before(tail.n)
+            return {
+                "topic": self.topic,
+                "log": self.log_id,
+                "epoch": self.epoch,
+                "head": head.to_json(),
+                "tail": tail.to_json(),
+                "batches": head.n - tail.n,
+                "rows": rows - tail_rows,
+                "bytes": size - tail_bytes,
+                "total_rows": rows,
+                "total_bytes": size,
+                "ended": self._batches.ended(),
+                "uptime": self.uptime,
+                "subscriptions": [self._line(known, head.n, rows, size) for known in self._subscriptions.all()],
+            }
+
+    def _line(self, known: Subscription, head_n: int, rows: int, size: int) -> dict[str, Any]:
+        n = self._batches.tail_n() if known.acked is None else known.acked.n
+        before_rows, before_bytes = self._batches.before(n)
+        oldest = self._db.value("SELECT sealed_ms FROM batches WHERE n >= ? ORDER BY n LIMIT 1", n)
+        seconds = 0.0 if oldest is None else max(0.0, self._wall() - oldest / 1000)
+        return {
+            "name": known.name,
+            "acked": None if known.acked is None else known.acked.to_json(),
+            "declared": None if known.declared is None else known.declared.to_json(),
+            "required": known.required,
+            "grant": known.grant,
+            "holder": known.holder,
+            "silent": max(0.0, self.uptime - known.seen_up),
+            "stale": known.stale,
+            "lag": {
+                "batches": head_n - n,
+                "rows": rows - before_rows,
+                "bytes": size - before_bytes,
+                "seconds": round(seconds, 3),
+            },
+        }
+
+    def _flush(self, *, force: bool) -> None:
+        late = self.uptime - self._written_uptime
+        if self._subscriptions.dirty or late >= _UPTIME_STEP or (force and late > 0):
+            with self._changing():
+                self._subscriptions.write()
+                self._db.execute("UPDATE meta SET uptime = max(uptime, ?)", self.uptime)
+            self._written_uptime = self.uptime
+            self._subscriptions.written()
+        self._retirer.frontier.note(self.uptime, self._retirer.acknowledged_n())
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        try:
+            with self._db.write(self.epoch):
+                yield
+        except BaseException:
+            with contextlib.suppress(SpoolError):
+                self._subscriptions.reload()
+            raise

@@ -1,0 +1,268 @@
+"""The catalog's SQLite file: tables, durability, fenced transactions. The only module that handles sqlite3 errors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobpipe.errors import Fenced, SpoolError, SpoolFull
+from jobpipe.store.files import spool_error, sync_directory
+
+__all__ = ["Database"]
+
+log = logging.getLogger(__name__)
+
+_APPLICATION = 0x4A504950  # "JPIP"
+_FORMAT = 1
+_BUSY_SECONDS = 10.0
+_TABLES = """
+CREATE TABLE meta(
+    one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0, instance TEXT, uptime REAL NOT NULL DEFAULT 0,
+    next_n INTEGER NOT NULL DEFAULT 0, total_rows INTEGER NOT NULL DEFAULT 0, total_bytes INTEGER NOT NULL DEFAULT 0,
+    sealed_ms INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, schema_id INTEGER);
+CREATE TABLE epochs(
+    epoch INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, publisher TEXT NOT NULL, started REAL NOT NULL);
+CREATE INDEX epochs_by_n ON epochs(first_n, epoch);
+CREATE TABLE schemas(id INTEGER PRIMARY KEY, fingerprint BLOB NOT NULL UNIQUE, arrow BLOB NOT NULL, spark TEXT);
+-- A new shape begins where partitions, partitioner or schema change, and behind an end mark: plans stop there.
+CREATE TABLE shapes(
+    first_n INTEGER PRIMARY KEY, partitions INTEGER NOT NULL, partitioner TEXT NOT NULL, schema_id INTEGER);
+-- cum_rows and cum_bytes include the batch itself and all before it, removed ones too.
+CREATE TABLE batches(
+    n INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL,
+    run_id TEXT NOT NULL, write_id TEXT, rows INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    cum_rows INTEGER NOT NULL, cum_bytes INTEGER NOT NULL, sealed_ms INTEGER NOT NULL, sealed_up REAL NOT NULL,
+    is_end INTEGER NOT NULL);
+CREATE UNIQUE INDEX batches_by_write ON batches(write_id);
+CREATE TABLE segments(
+    n INTEGER NOT NULL, partition INTEGER NOT NULL, ordinal INTEGER NOT NULL, file TEXT, offset INTEGER NOT NULL,
+    length INTEGER NOT NULL, rows INTEGER NOT NULL, record_batches INTEGER NOT NULL, idx BLOB NOT NULL, data BLOB,
+    PRIMARY KEY (n, partition, ordinal));
+CREATE TABLE queries(
+    query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT);
+CREATE TABLE subscriptions(
+    name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
+    grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);
+CREATE TABLE leases(
+    id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
+"""
+# A COMMIT that fails with one of these has not written its commit record; any other failure leaves the outcome open.
+_NOT_COMMITTED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+
+
+class Database:
+    """One connection to a catalog, for one thread at a time.
+
+    Every method raises SpoolError for what SQLite reports, with ``fields["file"]``.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._broken: str | None = None
+
+    @classmethod
+    def create_or_open(cls, path: Path, topic: str, *, fsync: bool) -> Database:
+        """Open the catalog to write; make it, with a new log id, if there is none.
+
+        Raises:
+            SpoolError: it is damaged, of an unknown format, or another topic's.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            os.close(fd)  # SQLite itself would create it readable by others
+        except OSError as error:
+            raise spool_error("cannot open", path, error) from error
+        database = cls._connect(path)
+        try:
+            with database._mapped():
+                connection = database._connection
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+                connection.execute("PRAGMA journal_size_limit = 67108864")
+            with database._transaction():
+                database._prepare(topic)
+            if fsync:
+                sync_directory(path.parent)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @classmethod
+    def open_to_read(cls, path: Path, topic: str) -> Database:
+        """Open an existing catalog for queries only.
+
+        Not with ``mode=ro``: after a crash the first to open the file must be able to recover its write-ahead log.
+        """
+        if not path.is_file():
+            raise SpoolError(f"{path} does not exist", file=str(path), topic=topic)
+        database = cls._connect(path)
+        try:
+            with database._mapped():
+                database._connection.execute("PRAGMA query_only = ON")
+            database._check_format(topic)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @classmethod
+    def _connect(cls, path: Path) -> Database:
+        try:
+            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA cache_size = -16384")
+        except sqlite3.Error as error:
+            raise SpoolError(f"catalog {path}: {error}", file=str(path)) from error
+        return cls(path, connection)
+
+    def close(self) -> None:
+        """Close the connection; idempotent, never raises."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def one(self, query: str, *values: Any) -> sqlite3.Row | None:
+        """Return the first row, or None."""
+        with self._mapped():
+            row: sqlite3.Row | None = self._connection.execute(query, values).fetchone()
+            return row
+
+    def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Return all rows; the query bounds them."""
+        with self._mapped():
+            return self._connection.execute(query, values).fetchall()
+
+    def value(self, query: str, *values: Any) -> Any:
+        """Return the first column of the first row; None without a row."""
+        row = self.one(query, *values)
+        return None if row is None else row[0]
+
+    def execute(self, query: str, *values: Any) -> int:
+        """Run a change inside :meth:`write`; return the number of rows it touched."""
+        with self._mapped():
+            return self._connection.execute(query, values).rowcount
+
+    def execute_many(self, query: str, rows: list[tuple[Any, ...]]) -> None:
+        """Run a change for each of ``rows``, inside :meth:`write`."""
+        with self._mapped():
+            self._connection.executemany(query, rows)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[None]:
+        """Let the queries inside see one state of the catalog."""
+        with self._mapped():
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._rollback()
+
+    @contextlib.contextmanager
+    def write(self, epoch: int) -> Iterator[None]:
+        """Commit the changes inside as one, durable when it returns; on any error none of them.
+
+        Raises:
+            Fenced: the catalog's epoch is not ``epoch``.
+            SpoolFull: the disk is full; the log goes on when there is room.
+            SpoolError: anything else. If the outcome of the commit is unknown (an fsync failed), all later writes
+                are refused: only opening the catalog anew tells what is in it.
+        """
+        with self._transaction():
+            stored = self.value("SELECT epoch FROM meta")
+            if stored != epoch:
+                raise Fenced(
+                    f"catalog {self.path} belongs to epoch {stored}, ours is {epoch}",
+                    file=str(self.path),
+                    epoch=epoch,
+                    newest=stored,
+                )
+            yield
+
+    @contextlib.contextmanager
+    def take_over(self) -> Iterator[None]:
+        """As :meth:`write`, of whatever epoch."""
+        with self._transaction():
+            yield
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._broken is not None:
+            raise SpoolError(
+                f"catalog {self.path} must be opened anew after: {self._broken}", file=str(self.path), reopen=True
+            )
+        with self._mapped():
+            self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._rollback()
+            raise
+        try:
+            self._commit()
+        except sqlite3.Error as error:
+            self._rollback()
+            if error.sqlite_errorcode not in _NOT_COMMITTED and error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                self._broken = str(error)
+            raise self._error(error) from error
+
+    def _commit(self) -> None:
+        self._connection.execute("COMMIT")
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                self._broken = str(error)
+                log.warning("catalog %s: roll back failed: %s", self.path, error)
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: sqlite3.Error) -> SpoolError:
+        code = getattr(error, "sqlite_errorcode", None)
+        kind = SpoolFull if code == sqlite3.SQLITE_FULL else SpoolError
+        return kind(f"catalog {self.path}: {error}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
+
+    def _prepare(self, topic: str) -> None:
+        if self.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
+            self._check_format(topic)
+            return
+        for statement in _TABLES.split(";\n"):
+            if statement.strip():
+                self.execute(statement)
+        self.execute(
+            "INSERT INTO meta(one, log_id, topic, created) VALUES (1, ?, ?, ?)",
+            secrets.token_hex(8),
+            topic,
+            time.time(),
+        )
+        self.execute(f"PRAGMA application_id = {_APPLICATION}")
+        self.execute(f"PRAGMA user_version = {_FORMAT}")
+
+    def _check_format(self, topic: str) -> None:
+        application, version = self.value("PRAGMA application_id"), self.value("PRAGMA user_version")
+        if application != _APPLICATION or version != _FORMAT:
+            raise SpoolError(
+                f"catalog {self.path} has format {version} of application {application:#x}, known is format {_FORMAT}",
+                file=str(self.path),
+                format=version,
+            )
+        stored = self.value("SELECT topic FROM meta")
+        if stored != topic:
+            raise SpoolError(
+                f"catalog {self.path} belongs to topic {stored!r}, not {topic!r}", file=str(self.path), topic=stored
+            )

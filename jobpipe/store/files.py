@@ -1,0 +1,219 @@
+"""Files of the spool: names, exclusive creation, complete writes, durability. Knows no Arrow and no SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from jobpipe.errors import ConfigError, SegmentCorrupt, SpoolError, SpoolFull
+
+__all__ = [
+    "CATALOG",
+    "SEGMENTS",
+    "Bytes",
+    "FileSink",
+    "Sink",
+    "check_length",
+    "check_topic",
+    "file_name",
+    "new_write_id",
+    "prepare_topic",
+    "remove_files",
+    "spool_error",
+    "sync_directory",
+    "write_id_of",
+]
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+CATALOG = "catalog.db"
+SEGMENTS = "segments"
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FILE = re.compile(r"([0-9a-f]{16})-[A-Za-z0-9_.-]{1,100}\.seg")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def spool_error(what: str, path: Path | str, error: OSError) -> SpoolError:
+    """Return the error for a failed system call; a full disk is :class:`SpoolFull`."""
+    kind = SpoolFull if error.errno in _FULL else SpoolError
+    return kind(f"{what} {path}: {error.strerror or error}", file=str(path), errno=error.errno)
+
+
+def new_write_id() -> str:
+    """Return the random id of one call of the sink: 16 hex digits."""
+    return secrets.token_hex(8)
+
+
+def file_name(write_id: str, attempt: str | int) -> str:
+    """Return the file name of one attempt to write.
+
+    Raises:
+        SpoolError: a part is not made of plain letters, digits, ``_``, ``.`` and ``-``.
+    """
+    name = f"{write_id}-{attempt}.seg"
+    if write_id_of(name) != write_id:
+        raise SpoolError("not a segment file name", file=name)
+    return name
+
+
+def write_id_of(name: str) -> str | None:
+    """Return the write id inside a segment file's name, or None when it is no such name."""
+    match = _FILE.fullmatch(name)
+    return match[1] if match else None
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a topic name that could leave the spool's directory."""
+    if not _TOPIC.fullmatch(topic):
+        raise ConfigError(f"not a topic name: {topic!r}", topic=topic)
+
+
+def prepare_topic(directory: Path, topic: str) -> None:
+    """Make the topic's directory and its ``segments/``, durable, 0700 and ours.
+
+    Raises:
+        SpoolError: they cannot be made, or belong to somebody else.
+        ConfigError: the topic's name could leave the spool.
+    """
+    check_topic(topic)
+    segments = directory / SEGMENTS
+    try:
+        for path in (directory.parent, directory, segments):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(path.parent)  # each time: a crash may have come between the two
+        for path in (directory, segments):
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise SpoolError(f"{path} is not a directory of this user", file=str(path), uid=found.st_uid)
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                path.chmod(0o700)
+    except OSError as error:
+        raise spool_error("cannot prepare", directory, error) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable.
+
+    Raises:
+        SpoolError: the fsync failed; it must not be tried again.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise spool_error("fsync failed for", path, error) from error
+
+
+def check_length(path: Path, needed: int) -> None:
+    """Check that a file is regular and has at least ``needed`` bytes.
+
+    Raises:
+        SegmentCorrupt: it is missing, shorter, or no regular file.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        raise SegmentCorrupt(f"segment file {path} is missing", file=str(path)) from None
+    except OSError as error:
+        raise spool_error("cannot look at", path, error) from error
+    if not stat.S_ISREG(found.st_mode) or found.st_size < needed:
+        raise SegmentCorrupt(
+            f"segment file {path} has {found.st_size} bytes, {needed} were committed",
+            file=str(path),
+            size=found.st_size,
+            needed=needed,
+        )
+
+
+def remove_files(directory: Path, names: list[str]) -> int:
+    """Unlink the files that are still there; return how many were."""
+    removed = 0
+    for name in names:
+        try:
+            (directory / name).unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise spool_error("cannot remove", directory / name, error) from error
+        removed += 1
+    return removed
+
+
+class Sink(Protocol):
+    """Where a writer's bytes go: a file here, or a link to the coordinator."""
+
+    def write(self, data: Bytes, /) -> None:
+        """Take all of ``data`` before returning, or raise."""
+
+    def finish(self, *, fsync: bool) -> None:
+        """Make what was written durable and close."""
+
+    def abort(self) -> None:
+        """Throw away what was written; never raises; may follow anything."""
+
+
+class FileSink:
+    """One new file, written from front to back.
+
+    Args:
+        path: Must not exist; created 0600, never through a symbolic link.
+
+    Raises:
+        SpoolError: from every method; :class:`SpoolFull` when the disk is. After an error only :meth:`abort` is legal:
+            a failed fsync may have thrown the pages away, so it is never retried.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._failed = False
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise spool_error("cannot create", path, error) from error
+
+    def write(self, data: Bytes, /) -> None:
+        """Write all of ``data``; a short write goes on where it stopped."""
+        self._check()
+        view = memoryview(data).cast("B")
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._failed = True
+            raise spool_error("cannot write", self.path, error) from error
+
+    def finish(self, *, fsync: bool) -> None:
+        """Close the file, after an fsync when ``fsync`` is set. The directory is the seal's to sync."""
+        self._check()
+        try:
+            if fsync:
+                os.fsync(self._fd)
+        except OSError as error:
+            self._failed = True
+            raise spool_error("fsync failed for", self.path, error) from error
+        self._close()
+
+    def abort(self) -> None:
+        """Close and unlink the file."""
+        self._failed = True
+        self._close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def _check(self) -> None:
+        if self._failed or self._fd < 0:
+            raise SpoolError(f"{self.path} failed or is closed", file=str(self.path))
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)

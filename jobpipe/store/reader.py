@@ -1,0 +1,256 @@
+"""The catalog as the data process reads it: which bytes make up a partition of a range."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from jobpipe.errors import SegmentCorrupt
+from jobpipe.store.batches import Batches, Shape
+from jobpipe.store.database import Database
+from jobpipe.store.files import CATALOG, SEGMENTS, check_length, check_topic
+from jobpipe.store.index import Chunk, SegmentIndex
+from jobpipe.store.position import Position, prefix
+
+__all__ = ["CatalogReader", "Cursor", "Piece"]
+
+# Batches drive the join, so that a page costs the same for any number of partitions.
+_PAGE = """
+SELECT b.n, b.epoch, b.sealed_ms, s.ordinal, s.rows, s.record_batches, s.file, s.offset, s.length{more}
+FROM batches b CROSS JOIN segments s ON s.n = b.n AND s.partition = ?
+WHERE b.n >= ? AND b.n < ? AND NOT (b.n = ? AND s.ordinal < ?) ORDER BY b.n, s.ordinal LIMIT ?
+"""
+_SKIP_PAGE = 1000
+
+
+class Cursor(NamedTuple):
+    """Where the next page begins: segment ``ordinal`` of batch ``n``, at its record batch ``first``.
+
+    ``before`` and ``row`` count the record batches and rows of the partition in that batch which lie before.
+    """
+
+    n: int
+    ordinal: int
+    first: int
+    before: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment, or part of it, that lies inside a range.
+
+    Attributes:
+        n, partition: Of which batch and partition.
+        partitions, schema_id: Of the batch.
+        sealed_ms: Wall clock of the seal, milliseconds since 1970; never falls within a topic.
+        epoch, publisher: Who sealed the batch.
+        row0: Number of the first row within its partition of that batch.
+        rows, record_batches: In this piece.
+        path, offset: The file and where the *segment* starts in it; None and 0 when the bytes are in ``data``.
+        data: The whole segment, if it has no file.
+        chunks: The schema's and those of the record batches; their offsets count from the segment's start.
+    """
+
+    n: int
+    partition: int
+    partitions: int
+    schema_id: int | None
+    sealed_ms: int
+    epoch: int
+    publisher: str
+    row0: int
+    rows: int
+    record_batches: int
+    path: Path | None
+    offset: int
+    data: bytes | None
+    chunks: list[Chunk]
+
+
+class CatalogReader:
+    """A read-only view of a catalog that another process writes; for one thread at a time. Sees each seal at once."""
+
+    def __init__(self, database: Database, directory: Path, topic: str) -> None:
+        self.topic = topic
+        self.directory = directory
+        self._db = database
+        self._batches = Batches(database, topic)
+        self._publishers: dict[int, str] = {}
+        self.log_id = self._batches.log_id
+
+    @classmethod
+    def open(cls, directory: Path, topic: str) -> CatalogReader:
+        """Open the catalog in ``directory`` (``<spool_dir>/<topic>``).
+
+        Raises:
+            SpoolError: there is none, or it is damaged, of another format or topic.
+        """
+        check_topic(topic)
+        database = Database.open_to_read(directory / CATALOG, topic)
+        try:
+            return cls(database, directory, topic)
+        except BaseException:
+            database.close()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """The topic's epoch now."""
+        return int(self._db.value("SELECT epoch FROM meta"))
+
+    @property
+    def instance(self) -> str | None:
+        """The coordinator that serves the log, as it marked itself."""
+        found = self._db.value("SELECT instance FROM meta")
+        return None if found is None else str(found)
+
+    def head(self) -> Position:
+        """The position behind the newest batch."""
+        return self._batches.head()
+
+    def tail(self) -> Position:
+        """The earliest position that can be read."""
+        return self._batches.tail()
+
+    def check(self, position: Position) -> None:
+        """Check that reading can go on there; raises DataLoss, see :meth:`Batches.check`."""
+        self._batches.check(position)
+
+    def pieces(
+        self,
+        start: Position,
+        end: Position,
+        partition: int,
+        *,
+        skip: int = 0,
+        limit: int = 64,
+        cursor: Cursor | None = None,
+    ) -> tuple[list[Piece], Cursor | None]:
+        """Return a page of what ``partition`` has between two positions, in order, and the cursor of the next page.
+
+        Args:
+            skip: Record batches of this partition in this range that were read already; ignored with a cursor.
+            limit: Segments a page. The last page has no cursor.
+
+        Raises:
+            DataLoss: a position does not fit, or what lies behind the cursor was removed.
+            SegmentCorrupt: a committed file is missing or too short: ``fields`` have topic, offset, partition, file.
+        """
+        with self._db.read():
+            self._batches.check(end)
+            if cursor is None:
+                self._batches.check(start)
+                cursor = self._seek(start, partition, skip, end)
+            elif cursor.n < self._batches.tail_n():
+                raise self._batches.loss(self._batches.at(cursor.n), "removed")
+            # The place in the last batch up to which the range goes; no batch has it when `end` lies between two.
+            last = self._share(end, partition)
+            rows = self._page(partition, cursor, end, limit + 1, ", s.idx, s.data")
+            pieces: list[Piece] = []
+            shape: Shape | None = None
+            for row in rows[:limit]:
+                if row["n"] != cursor.n:
+                    cursor = Cursor(row["n"], row["ordinal"], 0, 0, 0)
+                elif row["ordinal"] != cursor.ordinal:
+                    cursor = cursor._replace(ordinal=row["ordinal"])
+                count = row["record_batches"] - cursor.first
+                if row["n"] == end.n:
+                    count = min(count, last - cursor.before)
+                if count > 0:
+                    if shape is None or (shape.next_n is not None and shape.next_n <= row["n"]):
+                        shape = self._batches.shape(row["n"])
+                    piece = self._piece(row, shape, partition, cursor, count)
+                    pieces.append(piece)
+                    cursor = cursor._replace(row=cursor.row + piece.rows)
+                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before + max(count, 0), cursor.row)
+            return pieces, (cursor if len(rows) > limit else None)
+
+    def close(self) -> None:
+        """Close the catalog; idempotent."""
+        self._db.close()
+
+    def _page(self, partition: int, cursor: Cursor, end: Position, limit: int, more: str) -> list[sqlite3.Row]:
+        stop = end.n + (1 if end.r > 0 else 0)
+        return self._db.all(_PAGE.format(more=more), partition, cursor.n, stop, cursor.n, cursor.ordinal, limit)
+
+    def _share(self, position: Position, partition: int) -> int:
+        """The record batches of the partition that lie before ``position`` inside its batch."""
+        if position.r == 0:
+            return 0
+        counts = self._batches.counts(position.n)
+        return prefix(counts, position.r)[partition] if partition < len(counts) else 0
+
+    def _seek(self, start: Position, partition: int, skip: int, end: Position) -> Cursor:
+        left = skip + self._share(start, partition)
+        cursor = Cursor(start.n, 0, 0, 0, 0)
+        while left > 0:
+            rows = self._page(partition, cursor, end, _SKIP_PAGE, "")
+            for row in rows:
+                if row["n"] != cursor.n:
+                    cursor = Cursor(row["n"], 0, 0, 0, 0)
+                count = row["record_batches"]
+                if left < count:
+                    return self._inside(cursor, row, partition, left)
+                left -= count
+                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before + count, cursor.row + row["rows"])
+            if len(rows) < _SKIP_PAGE:
+                break
+        return cursor
+
+    def _inside(self, cursor: Cursor, row: sqlite3.Row, partition: int, first: int) -> Cursor:
+        packed = self._db.value(
+            "SELECT idx FROM segments WHERE n = ? AND partition = ? AND ordinal = ?",
+            row["n"],
+            partition,
+            row["ordinal"],
+        )
+        before = sum(rows for rows, _ in SegmentIndex.unpack(packed).batches[:first])
+        return Cursor(row["n"], row["ordinal"], first, cursor.before + first, cursor.row + before)
+
+    def _piece(self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: Cursor, count: int) -> Piece:
+        index = SegmentIndex.unpack(row["idx"])
+        path = None if row["file"] is None else self.directory / SEGMENTS / row["file"]
+        if path is not None:
+            self._check_file(path, row, partition)
+        elif len(row["data"]) != row["length"]:
+            raise self._corrupt(row["n"], partition, None, f"the catalog has {len(row['data'])} bytes of it")
+        return Piece(
+            n=row["n"],
+            partition=partition,
+            partitions=0 if shape is None else shape.partitions,
+            schema_id=None if shape is None else shape.schema_id,
+            sealed_ms=row["sealed_ms"],
+            epoch=row["epoch"],
+            publisher=self._publisher(row["epoch"]),
+            row0=cursor.row,
+            rows=sum(rows for rows, _ in index.batches[cursor.first : cursor.first + count]),
+            record_batches=count,
+            path=path,
+            offset=row["offset"],
+            data=row["data"],
+            chunks=index.chunks(cursor.first, cursor.first + count),
+        )
+
+    def _check_file(self, path: Path, row: sqlite3.Row, partition: int) -> None:
+        try:
+            check_length(path, row["offset"] + row["length"])
+        except SegmentCorrupt as error:
+            raise self._corrupt(row["n"], partition, path, error.message) from error
+
+    def _corrupt(self, n: int, partition: int, path: Path | None, why: str) -> SegmentCorrupt:
+        return SegmentCorrupt(
+            f"topic {self.topic!r}, offset {n}, partition {partition}: {why}",
+            topic=self.topic,
+            offset=n,
+            partition=partition,
+            file=None if path is None else str(path),
+        )
+
+    def _publisher(self, epoch: int) -> str:
+        if epoch not in self._publishers:
+            found = self._db.value("SELECT publisher FROM epochs WHERE epoch = ?", epoch)
+            self._publishers[epoch] = "" if found is None else str(found)
+        return self._publishers[epoch]

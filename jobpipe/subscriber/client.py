@@ -1,0 +1,145 @@
+"""The plain Python client: follow a topic without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from jobpipe.config import Config, load
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.security import client_tls
+from jobpipe.errors import ConfigError
+from jobpipe.store import Position
+from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscriber.follower import TopicFollower
+
+__all__ = ["Subscription", "subscribe"]
+
+STARTING = ("earliest", "latest", "committed")
+
+
+class Subscription:
+    """A named, durable position in a topic; iterating it yields record batches, for ever or until the end mark.
+
+    A batch is acknowledged when the next one is asked for: at least once. Within a batch partitions follow one another
+    by number. Use it as a context manager, or call :meth:`close`.
+    """
+
+    def __init__(self, topic: str, *, name: str, starting: str, config: Config) -> None:
+        self.topic = topic
+        self.name = name
+        self._config = config
+        self._starting = starting
+        self._locator = TopicLocator(config)
+        self._follower = TopicFollower(topic, name, locator=self._locator, tls=client_tls(config))
+        self._position: Position | None = None
+        self._started = False
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the name go; the position stays with the publisher."""
+        self._follower.close()
+        self._locator.close()
+
+    def position(self) -> Position:
+        """Return where the next batch begins, asking for the first position once."""
+        if not self._started:
+            self._follower.start()
+            self._follower.connected(self._config.discovery_timeout)
+            self._started = True
+        if self._position is None:
+            reply = self._follower.call("first", {"starting": self._starting}, timeout=self._config.discovery_timeout)
+            self._position = Position.from_json(reply.result["position"])
+        return self._position
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
+    def batches(self, timeout: float | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield record batches; end at the end mark, or after ``timeout`` seconds without news.
+
+        Raises:
+            DataLoss: the position does not fit the log; names topic and missing range.
+            NameTaken: another live subscriber has the name.
+            TopicNotFound: no publisher came within ``discovery.timeout``.
+        """
+        at = self.position()
+        while True:
+            plan = self._plan(at)
+            start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+            if end != start:
+                for partition in range(int(plan["partitions"])):
+                    wanted = FetchRange(self.topic, start, end, partition, self._data_endpoint())
+                    for fetched in fetch(wanted, self._config):
+                        yield fetched.batch
+                at = self._position = end
+                continue
+            news = self._follower.wait_beyond(at, 0.0)
+            if news is not None and news.ended and news.head == at:
+                return
+            if timeout is not None and not self._wait(at, timeout):
+                return
+            if timeout is None:
+                self._wait(at, 1.0)
+
+    def _wait(self, at: Position, timeout: float) -> bool:
+        """Wait for news up to ``timeout`` seconds; tell whether there are any."""
+        deadline = time.monotonic() + timeout
+        while (remaining := deadline - time.monotonic()) > 0:
+            news = self._follower.wait_beyond(at, min(remaining, 1.0))
+            if news is not None and (news.head != at or news.ended):
+                return True
+        return False
+
+    def _plan(self, at: Position) -> dict[str, Any]:
+        return self._follower.call(
+            "plan",
+            {"start": at.to_json(), "max_rows": None, "max_bytes": 64 * 1024 * 1024},
+            timeout=self._config.read_timeout,
+        ).result
+
+    def _data_endpoint(self) -> str:
+        location = self._locator.current(self.topic)
+        return str(
+            location.data if location is not None else self._locator.wait(self.topic, self._config.read_timeout).data
+        )
+
+
+def subscribe(
+    topic: str,
+    *,
+    name: str,
+    starting: str = "committed",
+    config: str | Path | Config | None = None,
+    **overrides: Any,
+) -> Subscription:
+    """Subscribe to ``topic`` under ``name`` and return an iterable of ``pyarrow.RecordBatch``.
+
+    Args:
+        starting: ``committed`` (where this name stopped; a new name starts at ``latest``), ``earliest`` or ``latest``.
+        config: a file, or a loaded configuration; otherwise found as always.
+        overrides: single settings, as for :class:`jobpipe.JobPipeSink`.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
+    if starting not in STARTING:
+        raise ConfigError(
+            f"starting={starting!r}, expected one of {', '.join(STARTING)}", key="starting", value=starting
+        )
+    if not name:
+        raise ConfigError("name is empty: a subscription needs a name of its own", key="name")
+    loaded = config if isinstance(config, Config) else load(config, overrides=overrides)
+    return Subscription(topic, name=name, starting=starting, config=loaded)

@@ -1,0 +1,256 @@
+"""Reads one partition of a range of batches from data servers: verified, decoded step by step, resumed after a cut.
+
+For Spark's executor workers and plain clients: blocking, with links pooled by endpoint and process. Memory holds one
+record batch and one chunk, never a segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from jobpipe.config import Config
+from jobpipe.discovery.locate import locate
+from jobpipe.discovery.security import client_tls
+from jobpipe.errors import (
+    ChecksumMismatch,
+    JobpipeError,
+    LinkError,
+    RegistryUnavailable,
+    RemoteProtocolError,
+    SegmentCorrupt,
+    TopicNotFound,
+)
+from jobpipe.net.address import Endpoint
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.certs import topic_server_name
+from jobpipe.store import Position
+from jobpipe.wire.messages import Hello
+
+__all__ = ["FetchRange", "Fetched", "fetch"]
+
+log = logging.getLogger(__name__)
+
+STREAM_SECONDS = 30.0  # until the first part of an answer
+POOL_PER_ENDPOINT = 4
+BACKOFF_CAP_SECONDS = 2.0
+RETRYABLE = (LinkError, TopicNotFound, RegistryUnavailable, ChecksumMismatch)
+
+
+@dataclass(frozen=True)
+class FetchRange:
+    """One partition of the batches from ``start`` to ``end``."""
+
+    topic: str
+    start: Position
+    end: Position
+    partition: int
+    data: str  # hint: the "host:port" that served it when the range was planned
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """One record batch and where it comes from."""
+
+    batch: pa.RecordBatch
+    header: dict[str, Any]  # of its part: n, partition, partitions, schema_id, sealed_ms, epoch, publisher
+    row: int  # number of its first row within its partition of its batch
+
+
+def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
+    """Yield the range's record batches in order, each exactly once, over as many links as it takes.
+
+    Raises:
+        DataLoss: the range does not fit the log any more.
+        SegmentCorrupt: committed bytes are damaged.
+        LinkError, TopicNotFound: nobody served it within ``read.timeout``.
+    """
+    tls = client_tls(config)
+    done, endpoint = 0, Endpoint.parse(wanted.data)
+    deadline: float | None = None
+    delay = 0.05
+    while True:
+        try:
+            for fetched in _stream(wanted, endpoint, tls, done):
+                yield fetched
+                done += 1
+                deadline, delay = None, 0.05
+            return
+        except RETRYABLE as error:
+            now = time.monotonic()
+            deadline = deadline or now + config.read_timeout
+            if now >= deadline:
+                raise
+            log.warning("topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
+            time.sleep(random.uniform(0.0, delay))  # noqa: S311 - jitter
+            delay = min(delay * 2, BACKOFF_CAP_SECONDS)
+            endpoint = _look_up(config, wanted.topic, endpoint, deadline)
+
+
+def _look_up(config: Config, topic: str, known: Endpoint, deadline: float) -> Endpoint:
+    """Ask the registry, with a client of its own made after the fork; keep what is known while it is silent."""
+    try:
+        return locate(config, topic, min(5.0, max(deadline - time.monotonic(), 0.1))).data
+    except (RegistryUnavailable, TopicNotFound) as error:
+        log.info("topic %s: %s", topic, error)
+        return known
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+_pool: dict[tuple[int, Endpoint, str], list[BlockingLink]] = {}
+
+
+def _take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> BlockingLink:
+    idle = _pool.get((os.getpid(), endpoint, topic), [])
+    while idle:
+        link = idle.pop()
+        if link.usable():
+            return link
+        link.abort()
+    hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
+    return BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
+
+
+def _give_back(link: BlockingLink, endpoint: Endpoint, topic: str) -> None:
+    idle = _pool.setdefault((os.getpid(), endpoint, topic), [])
+    if len(idle) < POOL_PER_ENDPOINT:
+        idle.append(link)
+    else:
+        link.close()
+
+
+# -- one stream --------------------------------------------------------------------------------------------------------
+
+
+def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int) -> Iterator[Fetched]:
+    link = _take(endpoint, wanted.topic, tls)
+    whole = False
+    try:
+        link.start_stream(
+            "fetch",
+            {
+                "start": wanted.start.to_json(),
+                "end": wanted.end.to_json(),
+                "partition": wanted.partition,
+                "skip": skip,
+            },
+            timeout=STREAM_SECONDS,
+        )
+        count = 0
+        while (part := link.next_part()) is not None:
+            for fetched in _decode(link, part.header, wanted.topic):
+                yield fetched
+                count += 1
+        promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
+        if promised != count:
+            raise RemoteProtocolError(
+                f"topic {wanted.topic!r}, partition {wanted.partition}: {count} record batches came, {promised} were sent",
+                topic=wanted.topic,
+            )
+        whole = True
+    finally:
+        if whole:
+            _give_back(link, endpoint, wanted.topic)
+        else:
+            link.abort()  # half-read, or left by a reader that wants no more
+
+
+def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
+    source = _PartSource(link, int(header["length"]))
+    row, expected = int(header["row0"]), int(header["record_batches"])
+    try:
+        file: Any = source  # it has what pyarrow calls, and no more
+        reader = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+        for _ in range(expected):
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+            yield Fetched(batch, header, row)
+            row += batch.num_rows
+        source.finish()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowSerializationError, StopIteration) as error:
+        if source.failure is not None:  # pyarrow wraps what its source raised
+            raise source.failure from error
+        raise SegmentCorrupt(
+            f"topic {topic!r}, offset {header['n']}, partition {header['partition']}: a segment cannot be decoded "
+            f"({error}) although its checksums are right",
+            topic=topic,
+            offset=header["n"],
+            partition=header["partition"],
+        ) from error
+    except JobpipeError:
+        raise
+    except Exception:
+        if source.failure is not None:
+            raise source.failure from None
+        raise
+
+
+class _PartSource:
+    """A part's bytes as a file for pyarrow; each chunk's checksum is verified before pyarrow sees a byte of it."""
+
+    def __init__(self, link: BlockingLink, length: int) -> None:
+        self._link = link
+        self._unannounced = length  # bytes of the part in chunks not yet begun
+        self._carry = memoryview(b"")  # verified, not yet asked for
+        self.failure: JobpipeError | None = None
+        self.closed = False
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Return ``size`` bytes, fewer only at the end of the part."""
+        try:
+            return self._read(size)
+        except JobpipeError as error:
+            self.failure = error
+            raise
+
+    def _read(self, size: int) -> pa.Buffer:
+        size = min(size, len(self._carry) + self._unannounced)
+        buffer = pa.allocate_buffer(size)
+        view, filled = memoryview(buffer).cast("B"), 0
+        while filled < size:
+            if len(self._carry):
+                taken = min(len(self._carry), size - filled)
+                view[filled : filled + taken] = self._carry[:taken]
+                self._carry = self._carry[taken:]
+                filled += taken
+                continue
+            length = self._link.next_chunk_length()
+            if length > self._unannounced:
+                raise RemoteProtocolError("more data came than the part announced")
+            self._unannounced -= length
+            if length <= size - filled:
+                self._link.read_chunk_into(view[filled : filled + length])
+                filled += length
+            else:
+                carry = memoryview(bytearray(length))
+                self._link.read_chunk_into(carry)
+                self._carry = carry
+        return buffer
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes; pyarrow asks so for small pieces."""
+        if size < 0:
+            size = len(self._carry) + self._unannounced
+        return self.read_buffer(size).to_pybytes()
+
+    def finish(self) -> None:
+        """Take what pyarrow left unread; nothing may be left in a sound part."""
+        if len(self._carry) or self._unannounced:
+            raise RemoteProtocolError("a part holds more bytes than its record batches")
+
+    def close(self) -> None:
+        """Nothing to close: the link is pooled."""
+        self.closed = True
+
+    def readable(self) -> bool:
+        """Always."""
+        return True

@@ -1,0 +1,284 @@
+"""Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the newest position.
+
+Runs as a task of the process's portal; every public method is for other threads. A lost link is made again with
+back-off, the endpoint looked up anew; only an unrecoverable cause (no permission, name taken, fenced) ends it for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jobpipe.discovery.locate import Location, TopicLocator
+from jobpipe.errors import (
+    JobpipeError,
+    LinkClosed,
+    LinkError,
+    NotAuthorized,
+    RegistryUnavailable,
+    TopicNotFound,
+)
+from jobpipe.net.certs import topic_server_name
+from jobpipe.net.link import Link, connect
+from jobpipe.net.portal import Portal
+from jobpipe.store import Position
+from jobpipe.wire.messages import Hello, Reply
+
+__all__ = ["FollowerState", "News", "TopicFollower"]
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 15.0
+CALL_SECONDS = 30.0
+BACKOFF_CAP_SECONDS = 2.0
+RETRYABLE = (LinkError, TopicNotFound, RegistryUnavailable)
+
+
+class FollowerState(enum.Enum):
+    """Life of a control link."""
+
+    DISCOVERING = "discovering"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True)
+class News:
+    """What the coordinator said last: the position behind the newest batch, whether the topic has ended, what it waits for."""
+
+    head: Position
+    ended: bool
+    waiting: str | None
+
+
+class TopicFollower:
+    """Follows one topic under one subscription name."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        *,
+        locator: TopicLocator,
+        tls: ssl.SSLContext | None,
+        on_news: Callable[[], object] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.instance = uuid.uuid4().hex
+        self.reconnects = 0
+        self._locator = locator
+        self._tls = tls
+        self._on_news = on_news
+        self._changed = threading.Condition()
+        self._state = FollowerState.DISCOVERING
+        self._error: JobpipeError | None = None
+        self._news: News | None = None
+        self._grant = 0
+        self._link: Link | None = None
+        self._location: Location | None = None
+        self._epoch_seen = 0
+        self._log_seen = ""
+        self._portal = Portal.get()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> FollowerState:
+        """The link's present state."""
+        return self._state
+
+    @property
+    def news(self) -> News | None:
+        """What was heard last, None before the first word."""
+        return self._news
+
+    def start(self) -> None:
+        """Begin to follow; returns at once."""
+
+        async def begin() -> None:
+            self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
+
+        self._portal.run(begin(), 5.0)
+
+    def close(self) -> None:
+        """End the link; the subscription stays."""
+
+        async def end() -> None:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+            if self._link is not None:
+                await self._link.close("subscriber closed")
+
+        try:
+            self._portal.run(end(), 5.0)
+        finally:
+            self._set(FollowerState.CLOSED)
+
+    def connected(self, timeout: float) -> News:
+        """Wait for the link, and return the news.
+
+        Raises:
+            TopicNotFound: no publisher in ``timeout`` seconds.
+            JobpipeError: the reason that ended the follower for good.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self._state is not FollowerState.CONNECTED or self._news is None:
+                self._raise_if_over()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TopicNotFound(
+                        f"topic {self.topic!r}: no publisher was reached within {timeout:g} s"
+                        + (f" (last: {self._error})" if self._error else "")
+                        + "; start it, check the name with `jobpipe topics`, or raise discoveryTimeout",
+                        topic=self.topic,
+                        timeout=timeout,
+                    )
+                self._changed.wait(remaining)
+            return self._news
+
+    def wait_beyond(self, position: Position, timeout: float) -> News | None:
+        """Return the news as soon as the head lies beyond ``position``, or the latest known after ``timeout`` seconds.
+
+        None while nothing was heard yet.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                self._raise_if_over()
+                if self._news is not None and self._news.head != position:
+                    return self._news
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return self._news
+                self._changed.wait(remaining)
+
+    def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float, wait: bool = True) -> Reply:
+        """Ask the coordinator, over as many links as it takes within ``timeout`` seconds. Only for repeatable operations.
+
+        Args:
+            wait: without it a missing link raises :class:`LinkError` at once.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                self._raise_if_over()
+                link = self._link if self._state is FollowerState.CONNECTED else None
+            if link is None and not wait:
+                raise LinkClosed(f"topic {self.topic!r}: no link to its publisher now", topic=self.topic)
+            if link is None:
+                self.connected(max(deadline - time.monotonic(), 0.0))
+                continue
+            body = dict(args or {}, grant=self._grant)
+            seconds = min(CALL_SECONDS, max(deadline - time.monotonic(), 0.1))
+            try:
+                return self._portal.run(link.call(op, body, timeout=seconds), seconds + 5.0)
+            except RETRYABLE:
+                if not wait or time.monotonic() >= deadline:
+                    raise
+                with self._changed:  # until the follower has seen the end of that link too
+                    self._changed.wait_for(lambda gone=link: self._link is not gone, min(1.0, seconds))  # type: ignore[misc]
+
+    # -- in the portal's loop ------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        delay = 0.05
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self._once()
+                except RETRYABLE as error:
+                    self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
+                    log.info("topic %s: %s", self.topic, error)
+                if time.monotonic() - began > 10.0:
+                    delay = 0.05
+                await asyncio.sleep(random.uniform(0.0, delay))  # noqa: S311 - jitter
+                delay = min(delay * 2, BACKOFF_CAP_SECONDS)
+        except JobpipeError as error:
+            self._set(FollowerState.FAILED, error)
+        except Exception as error:
+            log.exception("topic %s: follower", self.topic)
+            self._set(FollowerState.FAILED, JobpipeError(f"topic {self.topic!r}: {error!r}"))
+
+    async def _once(self) -> None:
+        location = await asyncio.to_thread(self._locator.wait, self.topic, 1.0)
+        if location.ssl != (self._tls is not None):
+            raise NotAuthorized(
+                f"topic {self.topic!r}: its publisher has encryption {'on' if location.ssl else 'off'}, this side "
+                f"{'off' if location.ssl else 'on'}; set security.ssl.enabled and jobpipe.ssl.enabled alike on both",
+                topic=self.topic,
+            )
+        hello = Hello(
+            topic=self.topic,
+            role="subscriber",
+            name=self.name,
+            instance=self.instance,
+            epoch=self._epoch_seen,
+            log=self._log_seen,
+        )
+        link = await connect(
+            location.control,
+            hello,
+            tls=self._tls,
+            server_hostname=topic_server_name(self.topic) if self._tls else None,
+        )
+        try:
+            where = {"host": socket.gethostname(), "pid": os.getpid()}
+            reply = await link.call("grant", where, timeout=CALL_SECONDS)
+            self._epoch_seen = max(self._epoch_seen, link.welcome.epoch)
+            self._log_seen = link.welcome.log
+            with self._changed:
+                if self._news is not None:
+                    self.reconnects += 1
+                self._link, self._location, self._grant = link, location, int(reply.result["grant"])
+            self._heard(reply.result)
+            self._set(FollowerState.CONNECTED)
+            while True:
+                known = {key: reply.result[key] for key in ("head", "ended", "waiting")}
+                reply = await link.call("poll", {**known, "wait": POLL_SECONDS}, timeout=POLL_SECONDS + 10.0)
+                self._heard(reply.result)
+        finally:
+            with self._changed:
+                self._link = None
+                if self._state is FollowerState.CONNECTED:
+                    self._state = FollowerState.RECONNECTING
+                self._changed.notify_all()
+            await link.close()
+
+    def _heard(self, result: dict[str, Any]) -> None:
+        with self._changed:
+            self._news = News(Position.from_json(result["head"]), bool(result["ended"]), result["waiting"])
+            self._changed.notify_all()
+        if self._on_news is not None:
+            self._on_news()
+
+    def _set(self, state: FollowerState, error: JobpipeError | None = None) -> None:
+        with self._changed:
+            if self._state in (FollowerState.FAILED, FollowerState.CLOSED) and state is not FollowerState.CLOSED:
+                return
+            self._state = state
+            self._error = error or self._error
+            self._changed.notify_all()
+        if self._on_news is not None:
+            self._on_news()
+
+    def _raise_if_over(self) -> None:
+        if self._state is FollowerState.FAILED and self._error is not None:
+            raise self._error
+        if self._state is FollowerState.CLOSED:
+            raise LinkClosed(f"topic {self.topic!r}: this subscriber is closed", topic=self.topic)

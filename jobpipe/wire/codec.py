@@ -1,0 +1,206 @@
+"""Control payloads: ``u32 length of the JSON | JSON object, UTF-8 | blob``.
+
+Unknown keys are ignored, so that a later minor change may add some; the types of known ones are strict.
+DATA has no control payload: it is raw bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jobpipe.errors import LocalProtocolError, RemoteProtocolError, to_fault
+from jobpipe.wire.frames import Kind
+from jobpipe.wire.messages import (
+    ROLES,
+    Data,
+    Fault,
+    Goodbye,
+    Hello,
+    Message,
+    Part,
+    Ping,
+    Pong,
+    Reply,
+    Request,
+    Welcome,
+)
+
+__all__ = ["decode", "encode", "fault"]
+
+MAX_ID = 2**53 - 1  # the largest integer every JSON reader keeps exactly
+MAX_FAULT_TEXT = 2000
+_LENGTH = struct.Struct("!I")
+T = TypeVar("T")
+
+
+def fault(request_id: int | None, error: BaseException) -> Fault:
+    """Return the FAULT that carries an error; fields that are not JSON travel as text, long texts are cut.
+
+    A link fault (no id) keeps no fields if it would not fit the limit before WELCOME.
+    """
+    code, text, fields = to_fault(error)
+    text = text[:MAX_FAULT_TEXT]
+    try:
+        safe = json.loads(json.dumps(fields, default=str, allow_nan=False))
+        size = len(_encoder.encode(safe))
+    except (TypeError, ValueError, RecursionError):
+        safe, size = {}, 0
+    if request_id is None:
+        text = text[:200]
+        safe = safe if size < 1024 else {}
+    return Fault(request_id, code, text, safe)
+
+
+# ---------------------------------------------------------------------------------------------------------- encoding
+
+# ASCII only, so that even a lone surrogate passes; sorted, so that the same message is always the same bytes.
+_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def encode(message: Message) -> tuple[bytes, bytes]:
+    """Return the control payload of a message as (length and JSON, blob): large blobs are not copied.
+
+    Raises:
+        LocalProtocolError: a value in it is not JSON.
+    """
+    blob = b""
+    body: dict[str, Any]
+    match message:
+        case Request(id, op, args, blob, upload):
+            body = {"args": args, "id": id, "op": op}
+            if upload:
+                body["upload"] = upload
+        case Reply(id, result, blob):
+            body = {"id": id, "result": result}
+        case Part(id, header):
+            body = {"header": header, "id": id}
+        case Fault(request_id, code, text, fields):
+            body = {"code": code, "fields": fields, "id": request_id, "message": text}
+        case Ping(nonce) | Pong(nonce):
+            body = {"nonce": nonce}
+        case Goodbye(reason):
+            body = {"reason": reason}
+        case Hello():
+            body = {name: getattr(message, name) for name in Hello.__dataclass_fields__}
+        case Welcome():
+            body = {name: getattr(message, name) for name in Welcome.__dataclass_fields__}
+        case Data():
+            raise LocalProtocolError("DATA has no control payload")
+    try:
+        head = _encoder.encode(body).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LocalProtocolError(f"{message.kind.name} is not JSON: {error}", kind=message.kind.name) from error
+    return _LENGTH.pack(len(head)) + head, blob
+
+
+def decode(kind: Kind, payload: bytes) -> Message:
+    """Return the message of a payload whose CRC was right.
+
+    Raises:
+        RemoteProtocolError: it does not hold what its kind demands.
+    """
+    if kind is Kind.DATA:
+        if not payload:
+            raise RemoteProtocolError("DATA frame without a byte", kind="DATA")
+        return Data(payload)
+    name = kind.name
+    if len(payload) < _LENGTH.size:
+        raise RemoteProtocolError(f"{name} payload of {len(payload)} bytes is too short", kind=name)
+    (length,) = _LENGTH.unpack_from(payload)
+    end = _LENGTH.size + length
+    if end > len(payload):
+        raise RemoteProtocolError(f"{name} announces {length} bytes of JSON, {len(payload) - 4} are there", kind=name)
+    if end < len(payload) and kind not in (Kind.REQUEST, Kind.REPLY):
+        raise RemoteProtocolError(f"{name} must not carry a blob", kind=name)
+    try:
+        body = _decoder.decode(payload[_LENGTH.size : end].decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{name} holds no JSON: {error}", kind=name) from error
+    if not isinstance(body, dict):
+        raise RemoteProtocolError(f"{name} holds no JSON object", kind=name)
+    return _build(kind, _Body(name, body), payload[end:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The JSON object of a payload, read with strict types."""
+
+    kind: str
+    values: Mapping[str, Any]
+
+    def get(self, key: str, type_: type[T]) -> T:
+        value = self.values.get(key)
+        if type(value) is not type_:  # not isinstance: True is no number
+            raise RemoteProtocolError(f"{self.kind}: {key} must be {type_.__name__}", kind=self.kind, key=key)
+        return value
+
+    def optional(self, key: str, type_: type[T]) -> T | None:
+        return None if self.values.get(key) is None else self.get(key, type_)
+
+    def number(self, key: str, low: int = 0) -> int:
+        value = self.get(key, int)
+        if not low <= value <= MAX_ID:
+            raise RemoteProtocolError(f"{self.kind}: {key} {value} is out of range", kind=self.kind, key=key)
+        return value
+
+    def versions(self) -> tuple[int, int]:
+        value = self.get("versions", list)
+        if len(value) != 2 or any(type(item) is not int for item in value) or not 0 < value[0] <= value[1] < 256:
+            raise RemoteProtocolError(f"{self.kind}: versions is no [lowest, highest]", kind=self.kind, key="versions")
+        return value[0], value[1]
+
+    def role(self) -> str:
+        value = self.get("role", str)
+        if value not in ROLES:
+            raise RemoteProtocolError(f"{self.kind}: unknown role", kind=self.kind, key="role")
+        return value
+
+
+def _build(kind: Kind, body: _Body, blob: bytes) -> Message:
+    match kind:
+        case Kind.REQUEST:
+            upload = body.number("upload") if "upload" in body.values else 0
+            return Request(body.number("id", 1), body.get("op", str), body.get("args", dict), blob, upload)
+        case Kind.REPLY:
+            return Reply(body.number("id", 1), body.get("result", dict), blob)
+        case Kind.PART:
+            return Part(body.number("id", 1), body.get("header", dict))
+        case Kind.FAULT:
+            request_id = None if body.values.get("id") is None else body.number("id", 1)
+            return Fault(request_id, body.get("code", str), body.get("message", str), body.get("fields", dict))
+        case Kind.PING:
+            return Ping(body.number("nonce"))
+        case Kind.PONG:
+            return Pong(body.number("nonce"))
+        case Kind.GOODBYE:
+            return Goodbye(body.get("reason", str))
+        case Kind.HELLO:
+            return Hello(
+                topic=body.get("topic", str),
+                role=body.role(),
+                name=body.optional("name", str),
+                instance=body.get("instance", str),
+                epoch=body.number("epoch"),
+                log=body.optional("log", str),
+                versions=body.versions(),
+                heartbeat=body.get("heartbeat", bool),
+            )
+        case _:
+            return Welcome(
+                topic=body.get("topic", str),
+                log=body.get("log", str),
+                epoch=body.number("epoch"),
+                instance=body.get("instance", str),
+                version=body.number("version", 1),
+            )

@@ -1,0 +1,129 @@
+"""Frame headers of protocol version 1: layout, kinds and limits.
+
+A frame is a header of 16 bytes, big endian, and a payload::
+
+    0       4         5      6       8        12       16
+    | magic | version | kind | flags | length | crc-32 | payload ...
+    | JPIP  | 1       | u8   | 0     | u32    | u32    |
+
+The CRC of DATA covers the payload alone, since the spool keeps it ready; that of the other kinds covers the kind's byte,
+then the payload: a damaged kind must not turn an answer into data. So every damaged byte shows.
+A length is judged as soon as the header is there, so that a peer cannot make us reserve memory.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+from jobpipe.errors import FrameTooLarge, RemoteProtocolError
+
+__all__ = [
+    "CHUNK",
+    "CONTROL_LIMIT",
+    "DATA_LIMIT",
+    "GREETING_LIMIT",
+    "HEADER",
+    "MAGIC",
+    "VERSION",
+    "Header",
+    "Kind",
+    "crc_of",
+    "decode_header",
+    "encode_header",
+    "limit_of",
+]
+
+MAGIC = b"JPIP"
+VERSION = 1
+HEADER = struct.Struct("!4sBBHII")
+
+GREETING_LIMIT = 4 * 1024
+"""Largest payload before WELCOME, in bytes: HELLO needs about 300 (NATS allows 4096 for its control line)."""
+
+CONTROL_LIMIT = 16 * 1024 * 1024
+"""Largest control payload after WELCOME: a plan of a thousand batches, or a SEAL with its inline segments, fits."""
+
+DATA_LIMIT = 1024 * 1024
+"""Largest DATA payload: bounds what one frame holds up on the link, and a receiver's memory."""
+
+CHUNK = 256 * 1024
+"""The DATA payload to send: smaller costs throughput, larger costs the other requests of the loop latency."""
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    HELLO = 1
+    WELCOME = 2
+    REQUEST = 3
+    REPLY = 4
+    PART = 5
+    DATA = 6
+    FAULT = 7
+    PING = 8
+    PONG = 9
+    GOODBYE = 10
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A decoded header: the payload of ``length`` bytes follows, and must have this CRC-32."""
+
+    kind: Kind
+    length: int
+    crc: int
+
+
+def limit_of(kind: Kind, *, greeted: bool) -> int:
+    """Return the largest payload of that kind, in bytes; ``greeted`` says that WELCOME has passed."""
+    if not greeted:
+        return GREETING_LIMIT
+    return DATA_LIMIT if kind is Kind.DATA else CONTROL_LIMIT
+
+
+_SEEDS = {kind: 0 if kind is Kind.DATA else zlib.crc32(bytes([kind])) for kind in Kind}
+
+
+def crc_of(kind: Kind, payload: bytes | memoryview, more: bytes = b"") -> int:
+    """Return the CRC-32 that goes into the header of a frame with ``payload`` and ``more``."""
+    crc = zlib.crc32(payload, _SEEDS[kind])
+    return zlib.crc32(more, crc) if more else crc
+
+
+def encode_header(kind: Kind, length: int, crc: int) -> bytes:
+    """Return the 16 bytes that go before a payload."""
+    return HEADER.pack(MAGIC, VERSION, kind, 0, length, crc)
+
+
+def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Header:
+    """Decode the first 16 bytes of ``data``.
+
+    Raises:
+        FrameTooLarge: the announced payload exceeds the limit of its kind.
+        RemoteProtocolError: wrong magic, version, kind or flags.
+    """
+    magic, version, number, flags, length, crc = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise RemoteProtocolError(f"not a jobpipe frame: it begins with {magic.hex()}", magic=magic.hex())
+    if version != VERSION:
+        raise RemoteProtocolError(f"frame of protocol version {version}, we speak {VERSION}", version=version)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise RemoteProtocolError(f"unknown frame kind {number}", kind=number)
+    if flags:
+        raise RemoteProtocolError(f"{kind.name} frame with unknown flags {flags:#06x}", kind=kind.name, flags=flags)
+    limit = limit_of(kind, greeted=greeted)
+    if length > limit:
+        raise FrameTooLarge(
+            f"{kind.name} frame of {length} bytes exceeds the limit of {limit}",
+            kind=kind.name,
+            size=length,
+            limit=limit,
+        )
+    return Header(kind, length, crc)

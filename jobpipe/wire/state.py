@@ -1,0 +1,205 @@
+"""What may be sent when. All legality of the protocol is in this file, and nothing else decides it.
+
+It does not know which of the two sides we are: both ends apply each message, sent or received, by its *sender*, to the
+same tables. A link has one :class:`Phase`, and each direction has one :class:`Flow`:
+
+* downstream (server to client): PART opens the stream of a request, DATA follows, the REPLY or FAULT of that request
+  ends it. Replies to other requests may stand between.
+* upstream (client to server): a REQUEST with ``upload`` opens it, DATA follows, the last announced byte ends it.
+  The request may be answered before that; the bytes still come, and are thrown away.
+
+At most one stream flows in each direction.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from jobpipe.wire.messages import (
+    Data,
+    DataHeader,
+    Fault,
+    Message,
+    Part,
+    Reply,
+    Request,
+)
+
+__all__ = ["FLOWS", "PHASES", "Act", "Flow", "IllegalStepError", "Machine", "Phase", "Side", "act_of", "describe"]
+
+
+class Side(Enum):
+    """Who opened the connection is the client."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def peer(self) -> Side:
+        """The other side."""
+        return Side.SERVER if self is Side.CLIENT else Side.CLIENT
+
+
+class Phase(Enum):
+    """How far the link is."""
+
+    START = "start"
+    GREETING = "greeting"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Flow(Enum):
+    """Whether a stream flows in one direction."""
+
+    IDLE = "idle"
+    STREAM = "stream"
+
+
+class Act(Enum):
+    """What a message does; a kind that does two things has two acts."""
+
+    HELLO = "HELLO"
+    WELCOME = "WELCOME"
+    REQUEST = "REQUEST"
+    UPLOAD = "REQUEST with upload"
+    REPLY = "REPLY or FAULT"
+    END = "REPLY or FAULT that ends the stream"
+    PART = "PART"
+    DATA = "DATA"
+    LINK_FAULT = "FAULT without id"
+    PING = "PING"
+    PONG = "PONG"
+    GOODBYE = "GOODBYE"
+
+
+_C, _S = Side.CLIENT, Side.SERVER
+
+PHASES: dict[tuple[Side, Phase, Act], Phase] = {
+    (_C, Phase.START, Act.HELLO): Phase.GREETING,
+    (_S, Phase.START, Act.LINK_FAULT): Phase.CLOSED,  # HELLO did not come, or was none
+    (_S, Phase.START, Act.GOODBYE): Phase.CLOSED,
+    (_S, Phase.GREETING, Act.WELCOME): Phase.OPEN,
+    (_S, Phase.GREETING, Act.LINK_FAULT): Phase.CLOSED,  # refused
+    (_S, Phase.GREETING, Act.GOODBYE): Phase.CLOSED,
+    (_C, Phase.GREETING, Act.LINK_FAULT): Phase.CLOSED,
+    (_C, Phase.GREETING, Act.GOODBYE): Phase.CLOSED,
+    **{(_C, Phase.OPEN, act): Phase.OPEN for act in (Act.REQUEST, Act.UPLOAD, Act.DATA, Act.PING, Act.PONG)},
+    **{(_S, Phase.OPEN, act): Phase.OPEN for act in (Act.REPLY, Act.END, Act.PART, Act.DATA, Act.PING, Act.PONG)},
+    **{(side, Phase.OPEN, act): Phase.CLOSED for side in Side for act in (Act.LINK_FAULT, Act.GOODBYE)},
+}
+"""(sender, phase, act) -> next phase; what is not in it is illegal."""
+
+FLOWS: dict[tuple[Side, Flow, Act], Flow] = {
+    (_C, Flow.IDLE, Act.UPLOAD): Flow.STREAM,
+    (_C, Flow.STREAM, Act.DATA): Flow.STREAM,  # IDLE with the last announced byte
+    (_S, Flow.IDLE, Act.PART): Flow.STREAM,
+    (_S, Flow.STREAM, Act.PART): Flow.STREAM,  # of the same request
+    (_S, Flow.STREAM, Act.DATA): Flow.STREAM,
+    (_S, Flow.STREAM, Act.END): Flow.IDLE,
+}
+"""(sender, its flow, act) -> its next flow, for the acts that concern streams; what is not in it is illegal."""
+
+STREAM_ACTS = frozenset({Act.UPLOAD, Act.PART, Act.DATA, Act.END})
+
+
+class IllegalStepError(ValueError):
+    """A message that the tables do not allow. Never leaves this package."""
+
+
+def act_of(message: Message | DataHeader, stream: int | None) -> Act:
+    """Return what the message does while the downstream serves request ``stream``."""
+    match message:
+        case Request(upload=upload):
+            return Act.UPLOAD if upload else Act.REQUEST
+        case Fault(id=None):
+            return Act.LINK_FAULT
+        case Reply(id=number) | Fault(id=number):
+            return Act.END if number == stream else Act.REPLY
+        case _:
+            return Act[message.kind.name]
+
+
+class Machine:
+    """The state of one link, as one of its ends knows it."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.START
+        self.flows = {Side.CLIENT: Flow.IDLE, Side.SERVER: Flow.IDLE}
+        self.stream: int | None = None
+        """Id of the request that the downstream answers."""
+        self.upload_left = 0
+        """Bytes of the upload that were announced and did not pass yet."""
+        self.unanswered: set[int] = set()
+        self._last_id = 0
+
+    @property
+    def greeted(self) -> bool:
+        """WELCOME has passed."""
+        return self.phase is Phase.OPEN
+
+    def check(self, sender: Side, message: Message | DataHeader) -> Act:
+        """Return what the message does.
+
+        Raises:
+            IllegalStepError: the message is illegal now.
+        """
+        act = act_of(message, self.stream)
+        where = f"{message.kind.name} from the {sender.value} in phase {self.phase.value}"
+        if (sender, self.phase, act) not in PHASES:
+            raise IllegalStepError(where)
+        if act in STREAM_ACTS and (sender, self.flows[sender], act) not in FLOWS:
+            raise IllegalStepError(f"{where}, stream {self.flows[sender].value}")
+        match message:
+            case Request(id=number) if number <= self._last_id:
+                raise IllegalStepError(f"REQUEST id {number} after {self._last_id}")
+            case Reply(id=int(number)) | Part(id=int(number)) | Fault(id=int(number)) if number not in self.unanswered:
+                raise IllegalStepError(f"{message.kind.name} for request {number}, which is not open")
+            case Part(id=number) if self.stream not in (None, number):
+                raise IllegalStepError(f"PART for request {number} inside the stream of request {self.stream}")
+            case Data() | DataHeader() if sender is Side.CLIENT and _size(message) > self.upload_left:
+                raise IllegalStepError(f"DATA of {_size(message)} bytes, {self.upload_left} of the upload are left")
+        return act
+
+    def apply(self, sender: Side, message: Message | DataHeader) -> None:
+        """Move on by one message.
+
+        Raises:
+            IllegalStepError: the message is illegal now; nothing has changed.
+        """
+        act = self.check(sender, message)
+        self.phase = PHASES[sender, self.phase, act]
+        if act in STREAM_ACTS:
+            self.flows[sender] = FLOWS[sender, self.flows[sender], act]
+        match message:
+            case Request(id=number, upload=upload):
+                self._last_id = number
+                self.unanswered.add(number)
+                if upload:
+                    self.upload_left = upload
+            case Part(id=number):
+                self.stream = number
+            case Reply(id=int(number)) | Fault(id=int(number)):
+                self.unanswered.discard(number)
+                if act is Act.END:
+                    self.stream = None
+            case Data() | DataHeader() if sender is Side.CLIENT:
+                self.upload_left -= _size(message)
+                if not self.upload_left:
+                    self.flows[sender] = Flow.IDLE
+
+
+def _size(message: Data | DataHeader) -> int:
+    return message.length if isinstance(message, DataHeader) else len(message.payload)
+
+
+def describe() -> str:
+    """Return both tables as Markdown: docs/protocol.md holds this text, and a test compares them."""
+    lines = ["| sender | phase | message | next phase |", "|---|---|---|---|"]
+    for (sender, phase, act), after in PHASES.items():
+        lines.append(f"| {sender.value} | {phase.value} | {act.value} | {after.value} |")
+    lines += ["", "| sender | its stream | message | next |", "|---|---|---|---|"]
+    for (sender, flow, act), then in FLOWS.items():
+        last = " (idle with the last announced byte)" if (sender, act) == (Side.CLIENT, Act.DATA) else ""
+        lines.append(f"| {sender.value} | {flow.value} | {act.value} | {then.value}{last} |")
+    return "\n".join(lines) + "\n"

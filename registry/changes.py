@@ -1,0 +1,178 @@
+"""Change a topic's owner, registrations and epoch, so that no two sessions ever undo each other's work unseen.
+
+Each change moves the version of the topic's epoch node, the *guard*, in the same transaction. Versions of a node begin
+at 0 again when it is made anew, so "delete version 0" alone could hit the node of a successor; the guard's cannot.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from registry.errors import BadRecord, TopicOwned, Unavailable
+from registry.names import Paths
+from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
+from registry.options import Options
+from registry.reading import MAX_EPOCH, Reader, parse_epoch
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["Changes"]
+
+
+class Changes:
+    """Writes of one session. One at a time: the caller's duty. All raise Unavailable."""
+
+    def __init__(self, nodes: Nodes, paths: Paths, reader: Reader, options: Options) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._reader = reader
+        self._hosts = options.connect
+        self._timeout = options.connect_timeout
+
+    def evict(self, topic: str, instance: str) -> None:
+        """Delete the claim and the registrations of an instance."""
+        path = self._paths.owner(topic)
+
+        def decide() -> list[Operation]:
+            operations: list[Operation] = []
+            node = self._nodes.get(path)
+            owner = self._reader.decode_owner(path, node)
+            if node is not None and owner is not None and owner.instance == instance:
+                operations.append(Delete(path, node.version))
+            for child, found, record in self._reader.registrations(topic):
+                if record.instance == instance:
+                    operations.append(Delete(child, found.version))
+            return operations
+
+        if decide():
+            self._commit(topic, decide)
+
+    def next_epoch(self, topic: str, at_least: int) -> int:
+        """Raise the epoch to at least ``at_least``, and by 1 at least."""
+        for _ in self._attempts():
+            guard = self._guard(topic)
+            epoch = max(parse_epoch(guard.data) + 1, at_least)
+            if epoch > MAX_EPOCH:
+                raise BadRecord("epoch", f"at most {MAX_EPOCH}")
+            try:
+                self._nodes.commit([SetData(self._paths.epoch(topic), str(epoch).encode(), guard.version)])
+            except Conflict:
+                continue
+            return epoch
+        raise self._contended(topic)
+
+    def delete_topic(self, topic: str) -> bool:
+        path = self._paths.topic(topic)
+        others = False
+
+        def decide() -> list[Operation]:
+            nonlocal others
+            names = self._nodes.children(path)
+            if names is None:
+                return []
+            children = [f"{path}/{name}" for name in names]
+            found = self._nodes.get_all(children)
+            others = any(node is not None and not self._nodes.had_session(node.session) for node in found)
+            if others:
+                return []
+            return [*(Delete(child) for child, node in zip(children, found, strict=True) if node), Delete(path)]
+
+        if self._nodes.get(path) is not None:
+            self._commit(topic, decide)
+        return not others
+
+    def write_registration(self, topic: str, record: RegisterRecord, *, asked: bool) -> None:
+        path, data = self._paths.registration(topic, record.index), record.to_bytes()
+
+        def decide() -> list[Operation]:
+            node = self._nodes.get(path)
+            if node is None:
+                self._nodes.ensure(self._paths.topic(topic))
+                return [Create(path, data)]
+            if node.session == self._nodes.session:
+                return [] if node.data == data else [SetData(path, data, node.version)]
+            rival = self._reader.decode_registration(path, node, record.index)
+            if (
+                self._nodes.had_session(node.session)
+                or rival is None
+                or rival.epoch < record.epoch
+                or (rival.instance == record.instance and asked)
+            ):
+                return [Delete(path, node.version), Create(path, data)]
+            raise TopicOwned(topic, self._reader.owner(topic), rival)
+
+        self._commit(topic, decide)
+
+    def write_claim(self, topic: str, owner: OwnerRecord, *, asked: bool) -> None:
+        path, data = self._paths.owner(topic), owner.to_bytes()
+
+        def decide() -> list[Operation]:
+            node = self._nodes.get(path)
+            if node is None:
+                return [Create(path, data)]
+            if node.data == data and node.session == self._nodes.session:
+                return []
+            present = self._reader.decode_owner(path, node)
+            if present is None and node.session == 0:  # no session holds it: rubbish
+                return [Delete(path, node.version), Create(path, data)]
+            ours = present is not None and present.instance == owner.instance
+            if not ours or not (asked or self._nodes.had_session(node.session)):
+                raise TopicOwned(topic, present)
+            if node.session == self._nodes.session:
+                return [SetData(path, data, node.version)]
+            return [Delete(path, node.version), Create(path, data)]
+
+        self._commit(topic, decide)
+
+    def remove(self, topic: str, path: str) -> None:
+        """Delete a node if a session of ours made it."""
+
+        def decide() -> list[Operation]:
+            node = self._nodes.get(path)
+            if node is None or not self._nodes.had_session(node.session):
+                return []
+            return [Delete(path, node.version)]
+
+        if decide():  # else do not make a guard for nothing
+            self._commit(topic, decide)
+
+    def _commit(self, topic: str, decide: Callable[[], list[Operation]]) -> None:
+        """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere."""
+        for _ in self._attempts():
+            guard = self._guard(topic)  # before decide reads: what comes after it moves the guard
+            operations = decide()
+            if not operations:
+                return
+            try:
+                self._nodes.commit([SetData(self._paths.epoch(topic), guard.data, guard.version), *operations])
+            except Conflict:
+                continue
+            return
+        raise self._contended(topic)
+
+    def _guard(self, topic: str) -> Node:
+        path = self._paths.epoch(topic)
+        for _ in self._attempts():
+            node = self._nodes.get(path)
+            if node is not None:
+                return node
+            self._nodes.ensure(self._paths.epochs)
+            try:
+                self._nodes.commit([Create(path, b"0", ephemeral=False)])
+            except Conflict:
+                continue
+        raise self._contended(topic)
+
+    def _attempts(self) -> Iterator[None]:
+        deadline = time.monotonic() + self._timeout
+        most = 0.001
+        while True:
+            yield
+            if time.monotonic() > deadline:
+                return
+            time.sleep(random.uniform(0, most))  # noqa: S311 - jitter
+            most = min(most * 2, 0.1)
+
+    def _contended(self, topic: str) -> Unavailable:
+        return Unavailable(self._hosts, f"topic {topic!r} changed all the time")

@@ -1,0 +1,228 @@
+"""A real ZooKeeper for one computer, from the jars that PySpark ships: nothing to install but Java.
+
+It belongs to a *home* directory, not to a process: whoever needs it first starts it, all others join, and it ends by
+itself when no session was there for ``linger`` seconds. Its data stay. See :mod:`registry.embedded_server` for the
+process that keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
+from registry.errors import Unavailable
+from registry.four_letter import is_serving
+
+__all__ = ["EmbeddedStatus", "EmbeddedZooKeeper", "find_jars", "find_java"]
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class EmbeddedStatus:
+    """A running server: ``pid`` of its supervisor, and wall time ``since`` it serves."""
+
+    pid: int
+    port: int
+    endpoint: str
+    since: float
+    java_pid: int
+
+
+class EmbeddedZooKeeper:
+    """The embedded ZooKeeper of one home. Any number of objects and processes may use the same home."""
+
+    def __init__(self, home: Path, *, linger: float = 60.0, java: str | None = None) -> None:
+        """Do nothing yet.
+
+        Args:
+            home: the server's files lie in ``<home>/zookeeper``.
+            linger: seconds without a session after which a server that *we* start ends by itself.
+            java: the program; by default ``$JAVA_HOME/bin/java``, else ``java`` of the PATH.
+        """
+        self._home = Path(home).expanduser().absolute()
+        self._files = ServerFiles(self._home / "zookeeper")
+        self._linger = linger
+        self._java = java
+
+    def ensure(self, timeout: float = 30.0) -> str:
+        """Return "127.0.0.1:port" of the running server; start it if there is none.
+
+        A caller has at least ``linger`` seconds to open its session.
+
+        Raises:
+            Unavailable: Java or PySpark's jars are missing, or it does not serve within ``timeout`` seconds; the
+                reason says what to do, or holds the end of the server's log.
+        """
+        deadline = time.monotonic() + timeout
+        self._files.make()
+        try:
+            with hold(self._files.start_lock, timeout):
+                state = self._join_or_start(deadline)
+        except TimeoutError as error:
+            raise self._unavailable(f"another process has been starting it for {timeout:g} s") from error
+        return f"127.0.0.1:{state.port}"
+
+    def status(self) -> EmbeddedStatus | None:
+        """Return what runs; None if nothing does, or what runs is not yet, or no longer, ready."""
+        state = self._files.read_state()
+        if state is None or state.phase != "ready" or not self._is_running(state):
+            return None
+        return EmbeddedStatus(state.pid, state.port, f"127.0.0.1:{state.port}", state.since, state.java_pid)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """End the server, whoever uses it. False if none was running.
+
+        Raises:
+            Unavailable: it did not end within ``timeout`` seconds, although killed, or it runs on another host.
+        """
+        if not self._files.directory.is_dir():
+            return False
+        deadline = time.monotonic() + timeout
+        try:
+            with hold(self._files.start_lock, timeout / 3):
+                return self._stop(deadline, timeout)
+        except TimeoutError as error:
+            raise self._unavailable("another process is starting it") from error
+
+    def _join_or_start(self, deadline: float) -> ServerState:
+        token = ""
+        while True:
+            state = self._files.read_state()
+            if state is not None and token and state.token == token and state.phase == "failed":
+                raise self._unavailable(state.message)
+            if state is not None and self._is_running(state):
+                self._refuse_other_host(state)
+                if state.phase == "ready":
+                    self._files.join()
+                    if is_serving(state.port):
+                        return state
+            elif not token and not is_held(self._files.server_lock):
+                token = secrets.token_hex(8)
+                self._files.join()
+                self._spawn(token)
+            if time.monotonic() >= deadline:
+                raise self._unavailable(f"it does not serve in time. Its log ends: {self._files.log_tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def _spawn(self, token: str) -> None:
+        """Start the supervisor, which leaves us at once: it is nobody's child."""
+        java, jars = find_java(self._java), find_jars()
+        root = str(Path(__file__).parent.parent)
+        command = [sys.executable, "-P", "-m", "registry.embedded_server", str(self._files.directory)]
+        command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with self._files.log.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self._files.directory,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            code = process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait(5.0)
+        if code != 0:
+            raise self._unavailable(f"its supervisor does not start. The log ends: {self._files.log_tail()}")
+
+    def _stop(self, deadline: float, timeout: float) -> bool:
+        state = self._files.read_state()
+        running = is_held(self._files.server_lock)
+        if state is not None and running:
+            self._refuse_other_host(state)
+        if not running:
+            return state is not None and _kill_orphan(state)
+        if state is not None:
+            _signal(state.pid, state.created, signal.SIGTERM)
+        soft = deadline - timeout * 0.3
+        while is_held(self._files.server_lock):
+            now = time.monotonic()
+            if now >= deadline:
+                raise self._unavailable("it does not end")
+            if now >= soft and state is not None:
+                _signal(state.java_pid, state.java_created, signal.SIGKILL)
+                _signal(state.pid, state.created, signal.SIGKILL)
+            time.sleep(_POLL_SECONDS)
+        if state is not None:
+            _kill_orphan(state)
+        self._files.remove_state()
+        return True
+
+    def _is_running(self, state: ServerState) -> bool:
+        if not is_held(self._files.server_lock):
+            return False
+        return state.host != socket.gethostname() or is_alive(state.pid, state.created)
+
+    def _refuse_other_host(self, state: ServerState) -> None:
+        if state.host != socket.gethostname():
+            raise self._unavailable(f"it runs on {state.host}, which shares this home; give each host its own home")
+
+    def _unavailable(self, reason: str) -> Unavailable:
+        return Unavailable(f"embedded in {self._home}", reason)
+
+
+def find_java(java: str | None = None) -> str:
+    """Return the path of the Java program.
+
+    Raises:
+        Unavailable: there is none; says what to install.
+    """
+    java_home = os.environ.get("JAVA_HOME")
+    candidates = [java] if java is not None else [f"{java_home}/bin/java"] if java_home else []
+    if java is None:
+        candidates.append("java")
+    for candidate in candidates:
+        found = shutil.which(candidate)
+        if found is not None:
+            return str(Path(found).absolute())
+    raise Unavailable(
+        "embedded",
+        f"no Java program ({', '.join(candidates)}). Install a Java runtime, version 17 or later (on Debian: "
+        "apt install openjdk-17-jre-headless), and put java on the PATH or set JAVA_HOME; "
+        "or set registerserver.connect to a ZooKeeper that runs elsewhere",
+    )
+
+
+def find_jars() -> Path:
+    """Return PySpark's directory of jars, without importing PySpark.
+
+    Raises:
+        Unavailable: PySpark is not installed, or ships no ZooKeeper.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations or []) if spec is not None else []:
+        jars = Path(location) / "jars"
+        if any(jars.glob("zookeeper-[0-9]*.jar")):
+            return jars
+    raise Unavailable("embedded", "no PySpark with its jars is installed: pip install 'pyspark>=4.3'")
+
+
+def _signal(pid: int, created: float, number: signal.Signals) -> bool:
+    if not is_alive(pid, created):
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        os.kill(pid, number)
+    return True
+
+
+def _kill_orphan(state: ServerState) -> bool:
+    """Kill a server whose supervisor is gone: possible only where no parent death signal is known."""
+    return state.host == socket.gethostname() and _signal(state.java_pid, state.java_created, signal.SIGKILL)

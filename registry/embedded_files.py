@@ -1,0 +1,189 @@
+"""The files by which processes find the embedded ZooKeeper of a home, and agree that there is one.
+
+<home>/zookeeper/
+  start.lock       held by who starts, joins or stops the server, for moments
+  server.lock      held by the supervisor for its life: the kernel frees it, whatever happens
+  state.json       pid, start time and port of what runs; stale if its process is gone
+  joined           its time of change says when a process last joined
+  zookeeper.log    of the server and its supervisor, 5 MB and one older file
+  data/            ZooKeeper's own, kept for ever
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+__all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
+
+_CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the supervisor last said. ``created`` and ``java_created`` are process start times, ``since`` wall time."""
+
+    phase: str  # "starting", "ready" or "failed"
+    token: str
+    host: str
+    pid: int
+    created: float
+    java_pid: int
+    java_created: float
+    port: int
+    since: float
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """Paths and state of one home."""
+
+    directory: Path
+
+    @property
+    def start_lock(self) -> Path:
+        return self.directory / "start.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.directory / "server.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "zookeeper.log"
+
+    @property
+    def _state(self) -> Path:
+        return self.directory / "state.json"
+
+    @property
+    def _joined(self) -> Path:
+        return self.directory / "joined"
+
+    def make(self) -> None:
+        """Make the directories, for this user only."""
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self.directory, self.directory / "data"):
+            path.mkdir(mode=0o700, exist_ok=True)
+
+    def read_state(self) -> ServerState | None:
+        """Return the state; None if there is none or it cannot be read."""
+        try:
+            fields = json.loads(self._state.read_bytes())
+            state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return state
+
+    def write_state(self, state: ServerState) -> None:
+        """Replace the state in one step."""
+        fresh = self.directory / f"state.{os.getpid()}.tmp"
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(asdict(state), file)
+        fresh.replace(self._state)
+
+    def remove_state(self) -> None:
+        self._state.unlink(missing_ok=True)
+
+    def join(self) -> None:
+        """Note that a process is about to connect: the server waits for it."""
+        self._joined.touch(mode=0o600)
+        os.utime(self._joined)
+
+    def joined(self) -> int:
+        """Return a number that changes with each ``join``."""
+        try:
+            return self._joined.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def log_tail(self, most: int = 600) -> str:
+        """Return the end of the log, for an error message."""
+        try:
+            return self.log.read_bytes()[-most:].decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+
+_FIELDS = {
+    "phase": str,
+    "token": str,
+    "host": str,
+    "pid": int,
+    "created": float,
+    "java_pid": int,
+    "java_created": float,
+    "port": int,
+    "since": float,
+    "message": str,
+}
+
+
+@contextlib.contextmanager
+def hold(path: Path, timeout: float) -> Iterator[None]:
+    """Hold the lock file exclusively.
+
+    Raises:
+        TimeoutError: another one has it for longer than ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"{path} is held by another process") from None
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a fork has the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Say whether some process holds the lock file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def start_time(pid: int) -> float:
+    """Return when a process started, seconds since 1970; 0.0 if there is no such process."""
+    try:
+        return psutil.Process(pid).create_time()
+    except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError):
+        return 0.0
+
+
+def is_alive(pid: int, created: float) -> bool:
+    """Say whether the process that had this pid and start time still runs; a zombie does not."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - created) <= _CLOCK_SLACK_SECONDS
+    except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError):
+        return False

@@ -1,0 +1,173 @@
+"""The contract of a registry: what publishers and subscribers may ask of it.
+
+Another implementation (``package.module:Class``) derives from :class:`RegisterServerHandler`, can be made without
+arguments, and passes the contract suite of the tests. Methods may be called from any thread, but only in the process
+that started the handler: connections do not survive a fork.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["RegisterServerHandler", "Watch", "WatchCallback"]
+
+WatchCallback = Callable[[list[RegisterRecord]], None]
+
+
+class Watch(ABC):
+    """A subscription to the registrations of one topic."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch: once this returns no callback begins any more.
+
+        Waits for a running callback, at most 5 s, and not at all when called from the callback itself. Idempotent.
+        """
+
+
+class RegisterServerHandler(ABC):
+    """One session with the registry.
+
+    Whatever this handler registered or claimed belongs to its session: it disappears when the process dies. When the
+    session expires although the process lives, the handler makes it all again by itself, in a new session.
+
+    Every method but :meth:`start` and :meth:`shutdown` raises
+
+    * ``NotStarted`` before ``start``, after ``shutdown``, and in a forked process,
+    * ``InvalidName`` for a topic or an index that is not allowed,
+    * ``Unavailable`` when the registry does not answer within ``connect.timeout`` seconds, or refuses us.
+    """
+
+    on_lost: Callable[[str], None] | None = None
+    """Called with the topic, from a thread of the handler, when another one took a claim or a registration of ours
+    while our session was away. The handler has given up the topic by then; it must not be published any more."""
+
+    @abstractmethod
+    def start(self, options: Mapping[str, str]) -> None:
+        """Connect. Returns once the registry answered an authenticated read.
+
+        Args:
+            options: ``connect`` (hosts), ``topic.storage`` (namespace), ``session.timeout`` and ``connect.timeout`` in
+                seconds; unknown keys are ignored.
+
+        Raises:
+            Unavailable: no answer within ``connect.timeout``; names the hosts. ``start`` may be called again.
+            InvalidName: the namespace is no absolute path.
+            RegistryError: an option is wrong, or the handler was started or shut down before.
+        """
+
+    @abstractmethod
+    def create_topic_node(self, topic: str) -> None:
+        """Make the topic exist. Nothing happens if it does; ``shutdown`` tries to delete it in either case."""
+
+    @abstractmethod
+    def register(self, topic: str, record: RegisterRecord) -> None:
+        """Publish the record as ``parallel-<record.index>`` until it is unregistered or the session ends for good.
+
+        Makes the topic exist, too. A registration of the same instance, one of a lower epoch, and one that cannot be
+        read are replaced. Registering the same index again replaces the record.
+
+        Raises:
+            TopicOwned: another instance with the same or a higher epoch has that index.
+            BadRecord: the record has more than 4 KiB.
+            Unavailable: nothing is registered then, not even later.
+        """
+
+    @abstractmethod
+    def delete_topic_node(self, topic: str) -> bool:
+        """Remove the topic and our own registrations in it; True if it is gone, also if it was not there.
+
+        Return False, with nothing changed, when others are still registered in it.
+        """
+
+    @abstractmethod
+    def unregister(self, topic: str, index: int) -> None:
+        """Remove a registration of ours; nothing happens if there is none.
+
+        Raises:
+            Unavailable: it is removed as soon as the registry answers again.
+        """
+
+    @abstractmethod
+    def query(self, topic: str, index: int) -> RegisterRecord | None:
+        """Return one registration; None if there is none or it cannot be read (logged)."""
+
+    @abstractmethod
+    def is_exist(self, topic: str) -> bool:
+        """Say whether the topic exists, with or without registrations."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Remove our registrations and claims, then try to delete the topic nodes we made; end all threads.
+
+        Topics in which others are registered stay. Returns within 10 s, also with the registry gone: the session then
+        expires by itself. Idempotent; the handler cannot be started again. Raises nothing.
+        """
+
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+
+    @abstractmethod
+    def records(self, topic: str) -> list[RegisterRecord]:
+        """Return the registrations, sorted by index; [] for a missing topic. Skips nodes it cannot read (logged)."""
+
+    @abstractmethod
+    def watch(self, topic: str, callback: WatchCallback) -> Watch:
+        """Call ``callback`` with the registrations soon, and after each change, from a thread of the handler.
+
+        Calls of one watch never overlap. States in quick succession may be skipped; the last one never is. The topic
+        need not exist; it may be deleted and made again; the session may be lost: while the registry is away there is
+        no call, and the last list stays true to the best of our knowledge. Everything is listed anew about each 30 s.
+        What the callback raises is logged.
+        """
+
+    @abstractmethod
+    def claim(self, topic: str, owner: OwnerRecord) -> None:
+        """Become the one publisher of the topic until ``release``. A claim of the same instance is replaced.
+
+        Raises:
+            TopicOwned: another instance has it; ``owner`` of the error is its record.
+            BadRecord: the record has more than 4 KiB.
+            Unavailable: nothing is claimed then, not even later.
+        """
+
+    @abstractmethod
+    def owner(self, topic: str) -> OwnerRecord | None:
+        """Return who has claimed the topic; None if nobody has, or the record cannot be read (logged)."""
+
+    @abstractmethod
+    def evict(self, topic: str, instance: str) -> None:
+        """Remove the claim and the registrations of an instance that the caller has proved to be dead.
+
+        Claims and registrations of any other instance stay, even if made during the call.
+        """
+
+    @abstractmethod
+    def release(self, topic: str) -> None:
+        """Give up our claim; nothing happens if we have none.
+
+        Raises:
+            Unavailable: it is removed as soon as the registry answers again.
+        """
+
+    @abstractmethod
+    def next_epoch(self, topic: str, at_least: int) -> int:
+        """Raise the stored epoch to max(stored + 1, ``at_least``), atomically, and return it.
+
+        No two calls, in whatever processes, get the same number. Numbers may be skipped.
+
+        Raises:
+            BadRecord: the stored epoch cannot be read: guessing would break fencing.
+        """
+
+    @abstractmethod
+    def epoch(self, topic: str) -> int:
+        """Return the highest epoch given out, 0 if none.
+
+        Raises:
+            BadRecord: the stored epoch cannot be read.
+        """

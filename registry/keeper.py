@@ -1,0 +1,211 @@
+"""What one handler wants to stand in the registry, and the thread that sees to it.
+
+A registration or a claim is *wanted* from the call that made it until it is given up. ZooKeeper deletes them with the
+session; the keeper compares wanted and found after each new session and about each 10 s, and makes anew what is
+missing, unless another one has the place by then: that is *lost*, is given up, and is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from registry.changes import Changes
+from registry.errors import RegistryError, TopicOwned, Unavailable
+from registry.names import Paths
+from registry.nodes import Nodes
+from registry.options import Options
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["Keeper"]
+
+logger = logging.getLogger(__name__)
+
+_KEEP_SECONDS = 10.0
+
+
+class Keeper:
+    """Makes all changes of a handler, one at a time, and repeats them where needed. Owns one thread until ``stop``."""
+
+    def __init__(
+        self, nodes: Nodes, paths: Paths, changes: Changes, options: Options, on_lost: Callable[[str], None]
+    ) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._changes = changes
+        self._options = options
+        self._on_lost = on_lost
+        self._changing = threading.RLock()  # one change, or one pass of the thread, at a time
+        self._state = threading.Lock()  # the fields below; never held during a call to the registry
+        self._registrations: dict[tuple[str, int], RegisterRecord] = {}
+        self._claims: dict[str, OwnerRecord] = {}
+        self._topics: set[str] = set()
+        self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="registry-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._nodes.listen(self._notify)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no further pass. Does not wait."""
+        self._stop.set()
+        self._wake.set()
+        self._nodes.unlisten(self._notify)
+
+    def join(self, timeout: float) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    @contextmanager
+    def changing(self, timeout: float | None = None) -> Iterator[Changes]:
+        """Hold the right to change. Raises Unavailable if another change does not end."""
+        if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0 if timeout is None else timeout):
+            raise Unavailable(self._options.connect, "another change of this handler still waits for an answer")
+        try:
+            yield self._changes
+        finally:
+            self._changing.release()
+
+    def create_topic(self, topic: str) -> None:
+        path = self._paths.topic(topic)
+        with self.changing():
+            self._nodes.ensure(path)
+            with self._state:
+                self._topics.add(topic)
+
+    def delete_topic(self, topic: str) -> bool:
+        with self.changing() as changes:
+            gone = changes.delete_topic(topic)
+            if gone:
+                with self._state:
+                    self._topics.discard(topic)
+                    for key in [key for key in self._registrations if key[0] == topic]:
+                        del self._registrations[key]
+            return gone
+
+    def register(self, topic: str, record: RegisterRecord) -> None:
+        key, path = (topic, record.index), self._paths.registration(topic, record.index)
+        with self.changing() as changes:
+            try:
+                changes.write_registration(topic, record, asked=True)
+            except Unavailable:
+                with self._state:
+                    if key not in self._registrations:
+                        self._debris.add((topic, path))  # the answer is missing, the node may be there
+                raise
+            with self._state:
+                self._registrations[key] = record
+                self._topics.add(topic)
+                self._debris.discard((topic, path))
+
+    def unregister(self, topic: str, index: int) -> None:
+        path = self._paths.registration(topic, index)
+        with self._state:
+            self._registrations.pop((topic, index), None)
+        self._give_up(topic, path)
+
+    def claim(self, topic: str, owner: OwnerRecord) -> None:
+        path = self._paths.owner(topic)
+        with self.changing() as changes:
+            try:
+                changes.write_claim(topic, owner, asked=True)
+            except Unavailable:
+                with self._state:
+                    if topic not in self._claims:
+                        self._debris.add((topic, path))
+                raise
+            with self._state:
+                self._claims[topic] = owner
+                self._debris.discard((topic, path))
+
+    def release(self, topic: str) -> None:
+        path = self._paths.owner(topic)
+        with self._state:
+            self._claims.pop(topic, None)
+        self._give_up(topic, path)
+
+    def withdraw(self, timeout: float) -> None:
+        """Remove all that is ours, and the topic nodes that are empty then."""
+        with self.changing(timeout) as changes:
+            with self._state:
+                ours = {(topic, self._paths.registration(topic, index)) for topic, index in self._registrations}
+                ours |= {(topic, self._paths.owner(topic)) for topic in self._claims} | self._debris
+                topics = sorted(self._topics)
+                self._registrations.clear()
+                self._claims.clear()
+            for topic, path in sorted(ours):
+                changes.remove(topic, path)
+            for topic in topics:
+                if not changes.delete_topic(topic):
+                    logger.info("topic %s stays: others are registered in it", topic)
+
+    def _give_up(self, topic: str, path: str) -> None:
+        try:
+            with self.changing() as changes:
+                changes.remove(topic, path)
+        except Unavailable:
+            with self._state:
+                self._debris.add((topic, path))
+            raise
+
+    # the thread
+
+    def _notify(self, _: object = None) -> None:
+        self._wake.set()
+
+    def _keep(self) -> None:
+        while True:
+            self._wake.wait(_KEEP_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            lost: set[str] = set()
+            try:
+                self._mend(lost)
+            except RegistryError as error:
+                if not self._stop.is_set():
+                    logger.warning("cannot look after our registrations: %s", error)
+            for topic in lost:
+                try:
+                    self._on_lost(topic)
+                except Exception:
+                    logger.exception("topic %s: on_lost failed", topic)
+
+    def _mend(self, lost: set[str]) -> None:
+        """Make again what is wanted and missing, remove debris; add the topics that others took to ``lost``."""
+        with self.changing() as changes:
+            with self._state:
+                claims, registrations = dict(self._claims), dict(self._registrations)
+            for topic, owner in claims.items():
+                try:
+                    changes.write_claim(topic, owner, asked=False)
+                except TopicOwned as error:
+                    self._lose(topic, error, lost)
+            for (topic, _), record in registrations.items():
+                try:
+                    if topic not in lost:
+                        changes.write_registration(topic, record, asked=False)
+                except TopicOwned as error:
+                    self._lose(topic, error, lost)
+            with self._state:
+                debris = set(self._debris)
+            for topic, path in debris:
+                changes.remove(topic, path)
+                with self._state:
+                    self._debris.discard((topic, path))
+
+    def _lose(self, topic: str, error: TopicOwned, lost: set[str]) -> None:
+        logger.warning("lost while our session was away: %s", error)
+        lost.add(topic)
+        with self._state:
+            if self._claims.pop(topic, None) is not None:
+                self._debris.add((topic, self._paths.owner(topic)))
+            for key in [key for key in self._registrations if key[0] == topic]:
+                del self._registrations[key]
+                self._debris.add((topic, self._paths.registration(*key)))

@@ -1,0 +1,93 @@
+"""Rules for names, and the paths made from them. Pure.
+
+    <namespace>/<topic>/parallel-<index>    registrations, ephemeral
+    <namespace>.owners/<topic>              who publishes, ephemeral
+    <namespace>.epochs/<topic>              highest epoch given out, persistent
+
+Owners and epochs lie beside the namespace: a topic node must be empty when its last registration is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from registry.errors import InvalidName
+
+__all__ = ["MAX_PARALLELISM", "Paths", "check_name", "child_index", "child_name"]
+
+MAX_PARALLELISM = 4096  # a listing of that many nodes stays far below ZooKeeper's 1 MiB packet limit
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CHILD = re.compile(r"parallel-([1-9][0-9]{0,3})")
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a topic or a subscription may have it.
+
+    Raises:
+        InvalidName: it is empty, longer than 128 characters, starts with a character other than a letter or digit, or
+            has others than letters, digits, ``.``, ``_`` and ``-``.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidName(str(name), "1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first")
+    return name
+
+
+def child_name(index: int) -> str:
+    """Return the node name of a registration.
+
+    >>> child_name(3)
+    'parallel-3'
+    """
+    if not 1 <= index <= MAX_PARALLELISM:
+        raise InvalidName(f"parallel-{index}", f"an index from 1 to {MAX_PARALLELISM}")
+    return f"parallel-{index}"
+
+
+def child_index(name: str) -> int | None:
+    """Return the index in a node name, None for a node that is no registration.
+
+    >>> child_index("parallel-3"), child_index("parallel-03")
+    (3, None)
+    """
+    match = _CHILD.fullmatch(name)
+    if match is None or int(match[1]) > MAX_PARALLELISM:
+        return None
+    return int(match[1])
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths below one namespace, e.g. ``/jobpipe/topics``.
+
+    Raises:
+        InvalidName: the namespace is not an absolute path of allowed names.
+    """
+
+    namespace: str
+
+    def __post_init__(self) -> None:
+        parts = self.namespace.split("/")
+        if len(parts) < 2 or parts[0] != "" or not all(_NAME.fullmatch(part) for part in parts[1:]):
+            raise InvalidName(self.namespace, "a namespace such as /jobpipe/topics")
+
+    @property
+    def owners(self) -> str:
+        return f"{self.namespace}.owners"
+
+    @property
+    def epochs(self) -> str:
+        return f"{self.namespace}.epochs"
+
+    def topic(self, topic: str) -> str:
+        return f"{self.namespace}/{check_name(topic)}"
+
+    def registration(self, topic: str, index: int) -> str:
+        return f"{self.topic(topic)}/{child_name(index)}"
+
+    def owner(self, topic: str) -> str:
+        return f"{self.owners}/{check_name(topic)}"
+
+    def epoch(self, topic: str) -> str:
+        return f"{self.epochs}/{check_name(topic)}"

@@ -1,0 +1,102 @@
+"""Read topics, registrations, owners and epochs from a tree of nodes that others may have filled with anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TypeVar
+
+from registry.errors import BadRecord, InvalidName
+from registry.names import Paths, check_name, child_index
+from registry.nodes import Node, Nodes, Notify
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["MAX_EPOCH", "Reader", "parse_epoch"]
+
+logger = logging.getLogger(__name__)
+
+MAX_EPOCH = 2**63 - 1
+_Record = TypeVar("_Record", RegisterRecord, OwnerRecord)
+_MAX_WARNED = 1000
+
+
+class Reader:
+    """Reads; a node it cannot read is logged once for each state of it, and passes for missing. Thread-safe."""
+
+    def __init__(self, nodes: Nodes, paths: Paths) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._warned: set[tuple[str, int, int]] = set()
+
+    def topics(self) -> list[str]:
+        names = self._nodes.children(self._paths.namespace) or []
+        return sorted(name for name in names if _is_name(name))
+
+    def registration(self, topic: str, index: int) -> RegisterRecord | None:
+        path = self._paths.registration(topic, index)
+        return self.decode_registration(path, self._nodes.get(path), index)
+
+    def registrations(self, topic: str, notify: Notify | None = None) -> list[tuple[str, Node, RegisterRecord]]:
+        """Return (path, node, record) of each registration, sorted by index; leave notices on all that was read."""
+        names = self._nodes.children(self._paths.topic(topic), notify) or []
+        indexes = sorted(index for name in names if (index := child_index(name)) is not None)
+        paths = [self._paths.registration(topic, index) for index in indexes]
+        listed = []
+        for index, path, node in zip(indexes, paths, self._nodes.get_all(paths, notify), strict=True):
+            record = self.decode_registration(path, node, index)
+            if node is not None and record is not None:
+                listed.append((path, node, record))
+        return listed
+
+    def owner(self, topic: str) -> OwnerRecord | None:
+        path = self._paths.owner(topic)
+        return self.decode_owner(path, self._nodes.get(path))
+
+    def epoch(self, topic: str) -> int:
+        node = self._nodes.get(self._paths.epoch(topic))
+        return 0 if node is None else parse_epoch(node.data)
+
+    def decode_owner(self, path: str, node: Node | None) -> OwnerRecord | None:
+        return self._decode(OwnerRecord, path, node)
+
+    def decode_registration(self, path: str, node: Node | None, index: int) -> RegisterRecord | None:
+        record = self._decode(RegisterRecord, path, node)
+        if node is not None and record is not None and record.index != index:
+            self._warn(path, node, BadRecord("index", str(index)))
+            return None
+        return record
+
+    def _decode(self, kind: type[_Record], path: str, node: Node | None) -> _Record | None:
+        if node is None:
+            return None
+        try:
+            return kind.from_bytes(node.data)
+        except BadRecord as error:
+            self._warn(path, node, error)
+            return None
+
+    def _warn(self, path: str, node: Node, error: BadRecord) -> None:
+        key = (path, node.serial, node.version)
+        with self._lock:
+            known = key in self._warned
+            if len(self._warned) >= _MAX_WARNED:
+                self._warned.clear()
+            self._warned.add(key)
+        if not known:
+            logger.warning("%s is ignored: %s", path, error)
+
+
+def parse_epoch(data: bytes) -> int:
+    """Return a stored epoch. Raises BadRecord: guessing would break fencing."""
+    if not 1 <= len(data) <= 19 or not data.isdigit() or int(data) > MAX_EPOCH:
+        raise BadRecord("epoch", "a decimal number")
+    return int(data)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except InvalidName:
+        return False
+    return True

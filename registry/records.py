@@ -1,0 +1,151 @@
+"""What is stored in the nodes: small JSON objects with a version, strict in types, lenient to unknown fields.
+
+Records are read from nodes that anybody with write permission may have filled, so every value is checked, and so is
+the size before anything is parsed. A record that exists obeys the rules: they hold at construction, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+from registry.errors import BadRecord
+from registry.names import MAX_PARALLELISM
+
+__all__ = ["MAX_RECORD_BYTES", "RECORD_VERSION", "OwnerRecord", "RegisterRecord"]
+
+MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
+RECORD_VERSION = 1
+_MAX_INTEGER = 2**63 - 1
+
+
+def _integer(record: object, field: str, low: int, high: int) -> None:
+    value = getattr(record, field)
+    if type(value) is not int or not low <= value <= high:  # bool is an int, but not here
+        raise BadRecord(field, f"an integer from {low} to {high}")
+
+
+def _text(record: object, field: str, longest: int = 255) -> None:
+    value = getattr(record, field)
+    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
+        raise BadRecord(field, f"1 to {longest} printable characters")
+
+
+def _endpoint(record: object, field: str) -> None:
+    _text(record, field, 261)
+    host, _, port = getattr(record, field).rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise BadRecord(field, "host:port")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+class _Record:
+    """JSON form of a frozen dataclass."""
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON form, UTF-8.
+
+        Raises:
+            BadRecord: it has more than ``MAX_RECORD_BYTES`` bytes.
+        """
+        fields = {"version": RECORD_VERSION, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+        data = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+        if len(data) > MAX_RECORD_BYTES:
+            raise BadRecord("", f"at most {MAX_RECORD_BYTES} bytes")
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the record of a node; unknown fields are ignored.
+
+        Raises:
+            BadRecord: too large, no JSON object, another version, a field is missing or has a wrong type or value.
+        """
+        if len(data) > MAX_RECORD_BYTES:
+            raise BadRecord("", f"at most {MAX_RECORD_BYTES} bytes")
+        try:
+            fields: Any = json.loads(data, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise BadRecord("", "a JSON object") from error
+        if not isinstance(fields, dict):
+            raise BadRecord("", "a JSON object")
+        version = fields.get("version")
+        if type(version) is not int or version != RECORD_VERSION:
+            raise BadRecord("version", str(RECORD_VERSION))
+        values = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if field.name not in fields:
+                raise BadRecord(field.name, "a value")
+            values[field.name] = fields[field.name]
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class RegisterRecord(_Record):
+    """One ``parallel-k`` node: partition ``index`` of ``parallelism``, and whom to ask for it.
+
+    ``coordinator`` is the control endpoint, "host:port", the same as ``host`` and ``port``; ``data`` is the data
+    endpoint. ``instance`` is random, one per publisher process.
+
+    Raises:
+        BadRecord: a field breaks its rule.
+    """
+
+    host: str
+    port: int
+    parallelism: int
+    index: int
+    coordinator: str
+    data: str
+    epoch: int
+    instance: str
+    ssl: bool
+
+    def __post_init__(self) -> None:
+        _text(self, "host")
+        _integer(self, "port", 1, 65535)
+        _integer(self, "parallelism", 1, MAX_PARALLELISM)
+        _integer(self, "index", 1, self.parallelism)
+        _endpoint(self, "coordinator")
+        _endpoint(self, "data")
+        _integer(self, "epoch", 0, _MAX_INTEGER)
+        _text(self, "instance", 128)
+        if type(self.ssl) is not bool:
+            raise BadRecord("ssl", "true or false")
+
+
+@dataclass(frozen=True)
+class OwnerRecord(_Record):
+    """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
+
+    Host, pid and start time together prove that a process is dead, also where its pid was given to another one.
+
+    Raises:
+        BadRecord: a field breaks its rule.
+    """
+
+    host: str
+    pid: int
+    started: float
+    endpoint: str
+    epoch: int
+    instance: str
+    name: str
+
+    def __post_init__(self) -> None:
+        _text(self, "host")
+        _integer(self, "pid", 1, 2**31 - 1)
+        if type(self.started) is int and abs(self.started) < 2**53:
+            object.__setattr__(self, "started", float(self.started))  # JSON writers may drop the fraction
+        if type(self.started) is not float or not math.isfinite(self.started) or self.started < 0:
+            raise BadRecord("started", "seconds since 1970")
+        _endpoint(self, "endpoint")
+        _integer(self, "epoch", 0, _MAX_INTEGER)
+        _text(self, "instance", 128)
+        _text(self, "name")

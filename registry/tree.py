@@ -1,0 +1,174 @@
+"""The registry on any tree of nodes: the contract's methods, put together from reader, changes, keeper and watches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from registry.changes import Changes
+from registry.errors import NotStarted, RegistryError
+from registry.handler import RegisterServerHandler, Watch, WatchCallback
+from registry.keeper import Keeper
+from registry.names import Paths, check_name
+from registry.nodes import Nodes, Notify
+from registry.options import Options
+from registry.reading import Reader
+from registry.records import OwnerRecord, RegisterRecord
+from registry.watch import TreeWatch
+
+__all__ = ["TreeHandler"]
+
+logger = logging.getLogger(__name__)
+
+_SHUTDOWN_SECONDS = 8.0  # for the polite part; closing the session has the rest of the 10 s
+
+
+@dataclass(frozen=True)
+class _Parts:
+    nodes: Nodes
+    paths: Paths
+    reader: Reader
+    keeper: Keeper
+
+
+class TreeHandler(RegisterServerHandler):
+    """All of the contract; a subclass only opens the nodes."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._life = threading.Lock()  # held by start, and by the first part of shutdown
+        self._ended = threading.Event()
+        self._started: _Parts | None = None
+        self._state = threading.Lock()
+        self._watches: list[TreeWatch] = []
+
+    @abstractmethod
+    def _open(self, options: Options) -> Nodes:
+        """Return a session that is ready. Raises Unavailable, with nothing left behind."""
+
+    def start(self, options: Mapping[str, str]) -> None:
+        parsed = Options.parse(options)
+        paths = Paths(parsed.namespace)
+        with self._life:
+            if self._ended.is_set() or self._started is not None:
+                raise RegistryError("the handler was started or shut down before")
+            nodes = self._open(parsed)
+            try:
+                for root in (paths.namespace, paths.owners, paths.epochs):
+                    nodes.ensure(root)
+                if self._ended.is_set():
+                    raise NotStarted("the handler was shut down while it started")
+            except RegistryError:
+                nodes.close(1.0)
+                raise
+            reader = Reader(nodes, paths)
+            keeper = Keeper(nodes, paths, Changes(nodes, paths, reader, parsed), parsed, self._tell_lost)
+            self._pid = os.getpid()
+            self._started = _Parts(nodes, paths, reader, keeper)
+            keeper.start()
+
+    def shutdown(self) -> None:
+        if self._pid != os.getpid():
+            return  # the session is the parent's
+        self._ended.set()
+        if not self._life.acquire(timeout=1.0):
+            return  # start() runs in another thread, and closes what it opens
+        parts, self._started = self._started, None
+        self._life.release()
+        if parts is None:
+            return
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
+        parts.nodes.limit(deadline)
+        parts.keeper.stop()
+        with self._state:
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.signal_close()
+        try:
+            if parts.nodes.ready:
+                parts.keeper.withdraw(_SHUTDOWN_SECONDS / 2)
+        except RegistryError as error:
+            logger.warning("shutdown leaves the rest to the end of the session: %s", error)
+        finally:
+            parts.nodes.close(max(1.0, deadline + 1.0 - time.monotonic()))
+            end = time.monotonic() + 0.5
+            for watch in watches:
+                watch.join(end - time.monotonic())
+            parts.keeper.join(0.3)
+
+    def create_topic_node(self, topic: str) -> None:
+        self._parts().keeper.create_topic(topic)
+
+    def delete_topic_node(self, topic: str) -> bool:
+        return self._parts().keeper.delete_topic(topic)
+
+    def register(self, topic: str, record: RegisterRecord) -> None:
+        self._parts().keeper.register(topic, record)
+
+    def unregister(self, topic: str, index: int) -> None:
+        self._parts().keeper.unregister(topic, index)
+
+    def query(self, topic: str, index: int) -> RegisterRecord | None:
+        return self._parts().reader.registration(topic, index)
+
+    def is_exist(self, topic: str) -> bool:
+        parts = self._parts()
+        return parts.nodes.get(parts.paths.topic(topic)) is not None
+
+    def topics(self) -> list[str]:
+        return self._parts().reader.topics()
+
+    def records(self, topic: str) -> list[RegisterRecord]:
+        return [record for _, _, record in self._parts().reader.registrations(topic)]
+
+    def watch(self, topic: str, callback: WatchCallback) -> Watch:
+        parts = self._parts()
+
+        def list_topic(name: str, notify: Notify) -> list[tuple[int, RegisterRecord]]:
+            return [(node.serial, record) for _, node, record in parts.reader.registrations(name, notify)]
+
+        watch = TreeWatch(parts.nodes, check_name(topic), list_topic, callback)
+        with self._state:
+            self._watches = [other for other in self._watches if not other.ended]
+            self._watches.append(watch)
+            watch.start()
+        if self._ended.is_set():  # shutdown may have looked before we were in the list
+            watch.signal_close()
+        return watch
+
+    def claim(self, topic: str, owner: OwnerRecord) -> None:
+        self._parts().keeper.claim(topic, owner)
+
+    def owner(self, topic: str) -> OwnerRecord | None:
+        return self._parts().reader.owner(topic)
+
+    def evict(self, topic: str, instance: str) -> None:
+        with self._parts().keeper.changing() as changes:
+            changes.evict(topic, instance)
+
+    def release(self, topic: str) -> None:
+        self._parts().keeper.release(topic)
+
+    def next_epoch(self, topic: str, at_least: int) -> int:
+        with self._parts().keeper.changing() as changes:
+            return changes.next_epoch(topic, at_least)
+
+    def epoch(self, topic: str) -> int:
+        return self._parts().reader.epoch(topic)
+
+    def _tell_lost(self, topic: str) -> None:
+        if self.on_lost is not None:
+            self.on_lost(topic)
+
+    def _parts(self) -> _Parts:
+        parts = self._started
+        if parts is None:
+            raise NotStarted("the handler is not started, or was shut down")
+        if self._pid != os.getpid():
+            raise NotStarted("the handler was started in another process: a session does not survive a fork")
+        return parts

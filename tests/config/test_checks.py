@@ -1,0 +1,80 @@
+"""Values that are wrong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.config import check_acks, load
+from jobpipe.errors import ConfigError
+
+REAL = {"registry_connect": "zk:2181"}
+FILES = {"ssl_ca": "ca.crt", "ssl_cert": "node.crt", "ssl_key": "node.key"}
+
+
+def blamed(**overrides: Any) -> list[tuple[str, str]]:
+    """Return (source, key) of each problem."""
+    try:
+        load(overrides=overrides, environ={})
+    except ConfigError as error:
+        return [(problem["source"], problem["key"]) for problem in error.fields["problems"]]
+    return []
+
+
+def test_acks_all_and_drop_oldest() -> None:
+    assert blamed(acks="all", on_full="drop_oldest") == [("option", "jobpipe.acks")]
+    assert blamed(acks="all") == blamed(on_full="drop_oldest") == []
+
+
+def test_the_cap_holds_a_segment() -> None:
+    assert blamed(spool_max_bytes="32MiB") == [("option", "jobpipe.spool.max_bytes")]
+    assert blamed(spool_max_bytes="32MiB", segment_max_bytes="32MiB") == []
+    assert blamed(segment_max_bytes="9GiB") == [("default", "jobpipe.spool.max_bytes")]
+
+
+@pytest.mark.parametrize(
+    "present", [[], ["ssl_ca"], ["ssl_cert"], ["ssl_key"], ["ssl_ca", "ssl_cert"], ["ssl_cert", "ssl_key"]]
+)
+def test_a_real_registry_needs_all_certificates(present: list[str]) -> None:
+    given = {name: FILES[name] for name in present}
+    missing = [("default", f"jobpipe.{name.replace('_', '.')}") for name in FILES if name not in present]
+    assert blamed(**REAL, **given) == missing
+    assert blamed(**given) == (missing if present else []), "the embedded one makes all of them or none"
+
+
+def test_the_error_says_how_to_make_certificates() -> None:
+    with pytest.raises(ConfigError, match="jobpipe certs init"):
+        load(overrides=REAL, environ={})
+
+
+def test_all_certificates_will_do() -> None:
+    assert blamed(**REAL, **FILES) == blamed(**FILES) == []
+
+
+@pytest.mark.parametrize("switch", ["ssl_enabled", "platform_ssl"])
+def test_plaintext_beyond_loopback_needs_a_word(switch: str) -> None:
+    off = {switch: False}
+    wrong = [("default", "security.allow_plaintext")]
+    assert blamed(**REAL, **off) == wrong
+    assert blamed(**REAL, **off, allow_plaintext=True) == []
+    assert blamed(**REAL, **off, subnet="127.0.0.0/8") == []
+    assert blamed(**off) == [], "embedded listens on loopback"
+    assert blamed(**off, subnet="10.0.0.0/8") == wrong
+
+
+def test_a_check_is_left_out_where_a_value_is_wrong_by_itself() -> None:
+    assert blamed(acks="all", on_full="x") == [("option", "jobpipe.spool.on_full")]
+    assert blamed(registry_connect="x:y", ssl_enabled=False) == [("option", "jobpipe.registerserver.connect")]
+
+
+def test_acks_all_needs_somebody(tmp_path: Path) -> None:
+    all_, stored = load(overrides={"acks": "all"}, environ={}), load(environ={})
+    for required, least in ((None, None), ([], 0), ((), None)):
+        check_acks(stored, required, least)
+        with pytest.raises(ConfigError) as caught:
+            check_acks(all_, required, least)
+        assert [problem["key"] for problem in caught.value.fields["problems"]] == ["jobpipe.acks"]
+    check_acks(all_, ["billing"], None)
+    check_acks(all_, None, 1)

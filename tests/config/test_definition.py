@@ -1,0 +1,142 @@
+"""The definition of the keys, and conf/jobpipe.yaml beside it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobpipe.config import Config, Key, keys, load, resolve
+from jobpipe.config.names import by_loose_name
+from jobpipe.errors import ConfigError
+
+REFERENCE = Path(__file__).parents[2] / "conf" / "jobpipe.yaml"
+
+BAD: dict[str, object] = {
+    "jobpipe.home": "",
+    "jobpipe.registerserver.connect": "zk1",
+    "jobpipe.registerserver.handler": "kafka",
+    "jobpipe.registerserver.topic.storage": "topics",
+    "jobpipe.registerserver.session.timeout": "999ms",
+    "jobpipe.registerserver.connect.timeout": "0s",
+    "jobpipe.sinkserver.port.range": "2-1",
+    "jobpipe.sinkserver.subnet": "10.0.0.0/99",
+    "jobpipe.sinkserver.advertise": "host:1",
+    "jobpipe.discovery.timeout": "0",
+    "jobpipe.spool.dir": 5,
+    "jobpipe.spool.placement": "shared",
+    "jobpipe.spool.fsync": "sometimes",
+    "jobpipe.spool.max_bytes": "1023",
+    "jobpipe.spool.on_full": "explode",
+    "jobpipe.coordinator.linger": "-1s",
+    "jobpipe.write_path": "files",
+    "jobpipe.parallelism": 0,
+    "jobpipe.acks": "none",
+    "jobpipe.acks.timeout": "soon",
+    "jobpipe.segment.max_bytes": "64 megs",
+    "jobpipe.segment.compression": "gzip",
+    "jobpipe.retention.time": "10 minutes",
+    "jobpipe.retention.bytes": "-1",
+    "jobpipe.retention.ack_grace": True,
+    "jobpipe.subscription.expiry": "0s",
+    "jobpipe.read.timeout": "never",
+    "jobpipe.ssl.enabled": "on",
+    "jobpipe.ssl.ca": 1,
+    "jobpipe.ssl.cert": 1,
+    "jobpipe.ssl.key": 1,
+    "security.ssl.enabled": "maybe",
+    "security.allow_plaintext": 1,
+}
+
+
+def by_name(about: Key) -> str:
+    return about.name
+
+
+def test_every_key_has_a_bad_value() -> None:
+    assert set(BAD) == {about.name for about in keys()}
+
+
+@pytest.mark.parametrize("about", keys(), ids=by_name)
+def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={about.name: BAD[about.name]}, environ={})
+    (problem,) = caught.value.fields["problems"]
+    assert (problem["source"], problem["key"]) == ("option", about.name)
+    assert problem["value"] == (str(BAD[about.name]).lower() if BAD[about.name] is True else str(BAD[about.name]))
+    assert problem["expected"]
+    assert about.name in caught.value.message
+
+
+# any text at all is a path, but for the empty one of a path that must be there
+TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.kind.name != "path"]
+
+
+@pytest.mark.parametrize("about", TEXTS, ids=by_name)
+def test_a_bad_value_of_the_environment_is_reported(about: Key) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environ={about.environment: str(BAD[about.name])})
+    assert [(p["source"], p["key"]) for p in caught.value.fields["problems"]] == [("environment", about.name)]
+
+
+@pytest.mark.parametrize("about", keys(), ids=by_name)
+def test_definition_is_whole(about: Key) -> None:
+    assert about.attribute in {field.name for field in fields(Config)}
+    assert about.documentation.endswith(".")
+    assert about.group
+    default = about.parse(about.default)
+    assert about.parse(about.default_text) == default
+    assert about.parse(about.format(default)) == default
+    assert all(about.parse(text) is not None for text in about.recommended)
+    for name in (about.name, about.short, about.attribute, about.spark.removeprefix("spark.")):
+        assert by_loose_name(name) is about
+
+
+def test_every_attribute_has_one_key() -> None:
+    assert [about.attribute for about in keys()] == [field.name for field in fields(Config)]
+    for names in (
+        [about.name for about in keys()],
+        [about.environment for about in keys()],
+        [about.spark for about in keys()],
+    ):
+        assert len(set(names)) == len(names)
+
+
+def test_reference_file_has_the_keys_and_defaults() -> None:
+    flat: dict[str, object] = {}
+
+    def walk(section: dict[str, object], prefix: str) -> None:
+        for name, value in section.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{name}.")
+            else:
+                flat[prefix + name] = value
+
+    walk(yaml.safe_load(REFERENCE.read_text()), "")
+    assert flat == {about.name: about.default for about in keys()}
+    assert list(flat) == [about.name for about in keys()]
+
+
+def test_reference_file_documents_every_key() -> None:
+    comments: dict[str, str] = {}
+    above: list[str] = []
+    for line in REFERENCE.read_text().splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            above.append(text.lstrip("# "))
+        elif text:
+            comments.setdefault(" ".join(above), text)
+            above = []
+        else:
+            above = []
+    for about in keys():
+        assert about.documentation in comments, about.name
+        assert comments[about.documentation].endswith(f": {about.default_text}"), about.name
+
+
+def test_reference_file_changes_nothing() -> None:
+    resolved = resolve(REFERENCE, environ={})
+    assert resolved.config == Config()
+    assert {source.rpartition(":")[0] for source in resolved.sources.values()} == {str(REFERENCE)}

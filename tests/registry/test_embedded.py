@@ -1,0 +1,247 @@
+"""The life of the embedded ZooKeeper: started once, joined by all, gone by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+
+from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
+from registry.embedded_files import ServerFiles, hold, is_alive, is_held, start_time
+from registry.errors import Unavailable
+from registry.four_letter import count_sessions, is_serving
+from tests.registry.worlds import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+def running(server: EmbeddedZooKeeper) -> EmbeddedStatus:
+    status = server.status()
+    assert status is not None
+    return status
+
+
+def gone(status: EmbeddedStatus) -> bool:
+    def ended(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return ended(status.pid) and ended(status.java_pid)
+
+
+def client_of(endpoint: str) -> KazooClient:
+    client = KazooClient(hosts=endpoint, timeout=4.0)
+    client.start()
+    return client
+
+
+def end(client: KazooClient) -> None:
+    client.stop()
+    client.close()
+
+
+def test_start_join_and_stop(home: Path) -> None:
+    server = EmbeddedZooKeeper(home)
+    assert server.status() is None
+    assert server.stop() is False
+    endpoint = server.ensure()
+    status = running(server)
+    assert status.endpoint == endpoint
+    assert EmbeddedZooKeeper(home).ensure() == endpoint
+    assert running(EmbeddedZooKeeper(home)) == status
+    assert server.stop() is True
+    assert server.status() is None
+    eventually(lambda: gone(status))
+    assert server.stop() is False
+
+
+def test_it_is_private(home: Path) -> None:
+    server = EmbeddedZooKeeper(home)
+    server.ensure()
+    status = running(server)
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process(status.java_pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert len(listening) == 1
+    assert stat.S_IMODE((home / "zookeeper").stat().st_mode) == 0o700
+    assert psutil.Process(status.java_pid).cwd() == str(home / "zookeeper")
+
+
+def test_ten_processes_start_one_server(home: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from registry.embedded import EmbeddedZooKeeper as E; "
+        "s = E(Path(sys.argv[1])); e = s.ensure(); print(e, s.status().pid, s.status().java_pid)"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(home)], stdout=subprocess.PIPE, text=True)
+        for _ in range(10)
+    ]
+    answers = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 10
+    assert len(set(answers)) == 1
+    status = running(EmbeddedZooKeeper(home))
+    assert answers[0].split() == [status.endpoint, str(status.pid), str(status.java_pid)]
+    marker = str(home / "zookeeper")
+    supervisors = [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if marker in (process.info["cmdline"] or []) and "registry.embedded_server" in process.info["cmdline"]
+    ]
+    assert supervisors == [status.pid]
+
+
+def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
+    server = EmbeddedZooKeeper(home)
+    client = client_of(server.ensure())
+    client.create("/kept", b"data")
+    end(client)
+    assert server.stop()
+    client = client_of(server.ensure())
+    assert client.get("/kept")[0] == b"data"
+    end(client)
+
+
+def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
+    server = EmbeddedZooKeeper(home, linger=1.0)
+    client = client_of(server.ensure())
+    status = running(server)
+    assert count_sessions(status.port) == 1
+    time.sleep(1.5)  # longer than it lingers: the session alone keeps it
+    assert running(server) == status
+    end(client)
+    eventually(lambda: server.status() is None)
+    eventually(lambda: gone(status))
+    assert not is_serving(status.port)
+    assert not is_held(home / "zookeeper" / "server.lock")
+    assert server.ensure()
+    assert running(server).pid != status.pid
+
+
+def test_joining_keeps_it(home: Path) -> None:
+    server = EmbeddedZooKeeper(home, linger=1.0)
+    server.ensure()
+    status = running(server)
+    stop = time.monotonic() + 2.0
+    while time.monotonic() < stop:
+        server.ensure()
+        time.sleep(0.1)
+    assert running(server) == status
+
+
+def test_java_dies_with_a_killed_supervisor(home: Path) -> None:
+    server = EmbeddedZooKeeper(home)
+    endpoint = server.ensure()
+    status = running(server)
+    os.kill(status.pid, signal.SIGKILL)
+    eventually(lambda: gone(status))
+    assert server.status() is None
+    assert server.ensure() == endpoint  # where the clients of the dead one look for it
+    assert running(server).pid != status.pid
+
+
+def test_a_stopped_supervisor_is_killed_by_stop(home: Path) -> None:
+    server = EmbeddedZooKeeper(home)
+    server.ensure()
+    status = running(server)
+    os.kill(status.pid, signal.SIGSTOP)
+    assert server.stop(timeout=2.0) is True
+    eventually(lambda: gone(status))
+
+
+@pytest.mark.parametrize("change", ["dead", "reused", "rubbish"])
+def test_a_stale_state_is_noticed(home: Path, change: str) -> None:
+    server = EmbeddedZooKeeper(home)
+    server.ensure()
+    status, path = running(server), home / "zookeeper" / "state.json"
+    state = json.loads(path.read_bytes())
+    assert server.stop()
+    eventually(lambda: gone(status))
+    if change == "reused":  # our own pid, but another start time
+        state["pid"] = state["java_pid"] = os.getpid()
+    path.write_text("{" if change == "rubbish" else json.dumps(state))
+    assert server.status() is None
+    assert server.stop() is False
+    server.ensure()
+    assert running(server).pid not in (status.pid, os.getpid())
+
+
+def test_missing_java_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable) as caught:
+        EmbeddedZooKeeper(home).ensure()
+    assert "jre" in caught.value.reason
+    with pytest.raises(Unavailable):
+        EmbeddedZooKeeper(home, java=str(tmp_path / "java")).ensure()
+    assert not is_held(home / "zookeeper" / "server.lock")
+
+
+def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == str(program)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    assert find_java() != str(program)
+
+
+def test_java_that_fails_is_reported_with_its_words(home: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "java"
+    broken.write_text("#!/bin/sh\necho 'no such heap' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(Unavailable) as caught:
+        EmbeddedZooKeeper(home, java=str(broken)).ensure()
+    assert "no such heap" in caught.value.reason
+    eventually(lambda: not is_held(home / "zookeeper" / "server.lock"))
+
+
+def test_missing_pyspark_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.embedded.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(Unavailable):
+        EmbeddedZooKeeper(home).ensure()
+
+
+def test_pyspark_is_found_without_an_import() -> None:
+    program = "import sys; from registry.embedded import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert list(find_jars().glob("zookeeper-3.*.jar"))
+
+
+def test_a_starter_that_hangs_is_not_waited_for_for_ever(home: Path) -> None:
+    files = ServerFiles(home / "zookeeper")
+    files.make()
+    server = EmbeddedZooKeeper(home)
+    calls: list[Callable[[], Any]] = [lambda: server.ensure(timeout=0.2), lambda: server.stop(timeout=0.2)]
+    with hold(files.start_lock, 1.0):
+        for call in calls:
+            with pytest.raises(Unavailable):
+                call()
+
+
+def test_a_process_is_known_by_pid_and_start_time() -> None:
+    assert is_alive(os.getpid(), start_time(os.getpid()))
+    assert not is_alive(os.getpid(), start_time(os.getpid()) - 60)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    created = start_time(child.pid)
+    eventually(lambda: not is_alive(child.pid, created))  # a zombie until we wait
+    child.wait(10)
+    assert not is_alive(child.pid, created)
+    assert start_time(child.pid) == 0.0
