@@ -28,7 +28,9 @@ __all__ = ["Supervisor", "main"]
 logger = logging.getLogger("registry.embedded_server")
 
 _START_SECONDS = 30.0
+_START_ATTEMPTS = 3
 _SILENCE_SECONDS = 15.0
+_ASK_SECONDS = 2.0
 _MAX_RESTARTS = 5  # in a row, each before 60 s of life
 
 # Relative paths: Java reads property files in its own way, and a home may have any name.
@@ -119,7 +121,7 @@ class Supervisor:
         """Start Java on ``port`` if it is free, else on another one: clients find a restarted server where it was."""
         deadline = time.monotonic() + _START_SECONDS
         (self._files.directory / "log4j2.properties").write_text(_LOG4J)
-        while not self._asked.is_set():
+        for _ in range(_START_ATTEMPTS):
             port = _free_port(port)
             (self._files.directory / "zoo.cfg").write_text(_ZOO_CFG.format(port=port))
             java = self._java = subprocess.Popen(
@@ -138,23 +140,26 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     raise _Failed(f"ZooKeeper does not serve within {_START_SECONDS:g} s")
                 self._asked.wait(0.05)
-            if java.poll() is not None and time.monotonic() > deadline - _START_SECONDS + 10:
-                raise _Failed(f"Java ends with code {java.returncode}: {self._files.log_tail()}")
-            self._asked.wait(0.3)
-            port = 0
+            if self._asked.is_set():
+                return
+            port = 0  # another program may have taken it since we looked
+        raise _Failed(f"Java ends at once with code {java.returncode}: {self._files.log_tail()}")
 
     def _watch(self) -> None:
         joined = self._files.joined()
         used = answered = started = time.monotonic()
         restarts = 0
-        pause = min(2.0, max(0.1, self._linger / 5))
-        while not self._asked.wait(pause):
-            now = time.monotonic()
+        pause = min(_ASK_SECONDS, max(0.1, self._linger / 5))
+        while not self._asked.is_set():
+            self._wait(pause)
             sessions = count_sessions(self._state.port)
+            now = time.monotonic()
             if sessions is not None:
                 answered = now
             if sessions or self._files.joined() != joined:
                 joined, used = self._files.joined(), now
+            if self._asked.is_set():
+                return
             if self._java is None or self._java.poll() is not None or now - answered > _SILENCE_SECONDS:
                 restarts = restarts + 1 if now - started < 60 else 1
                 if restarts > _MAX_RESTARTS:
@@ -166,6 +171,13 @@ class Supervisor:
                 started = answered = time.monotonic()
             elif sessions == 0 and now - used >= self._linger and self._may_end(joined):
                 logger.info("no session for %g s", self._linger)
+                return
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the time is over, we are asked to end, or Java has ended."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and self._java is not None and self._java.poll() is None:
+            if self._asked.wait(min(left, 0.2)):
                 return
 
     def _may_end(self, joined: int) -> bool:

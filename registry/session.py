@@ -185,7 +185,7 @@ class Session:
             client = KazooClient(
                 hosts=options.connect,
                 timeout=options.session_timeout,
-                connection_retry=KazooRetry(max_delay=5.0, **retry),
+                connection_retry=KazooRetry(max_delay=2.0, **retry),
                 logger=_kazoo_logger,
             )
         except (KazooException, ValueError) as error:

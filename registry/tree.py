@@ -89,13 +89,16 @@ class TreeHandler(RegisterServerHandler):
             watches, self._watches = self._watches, []
         for watch in watches:
             watch.signal_close()
+        polite = False
         try:
             if parts.nodes.ready:
                 parts.keeper.withdraw(_SHUTDOWN_SECONDS / 2)
+                polite = True
         except RegistryError as error:
             logger.warning("shutdown leaves the rest to the end of the session: %s", error)
         finally:
-            parts.nodes.close(max(1.0, deadline + 1.0 - time.monotonic()))
+            # An unfinished farewell means that nobody will answer the session's either.
+            parts.nodes.close(max(1.0, deadline + 1.0 - time.monotonic()) if polite else 1.5)
             end = time.monotonic() + 0.5
             for watch in watches:
                 watch.join(end - time.monotonic())

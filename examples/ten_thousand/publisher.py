@@ -25,16 +25,16 @@ class Record:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.batches: dict[int, dict[str, int]] = {}
+        self.rows = 0
+        self.last_batch = -1
 
-    def add(self, batch_id: int, rows: DataFrame) -> None:
+    def add(self, batch_id: int, batch: DataFrame) -> None:
         # The rate source makes the same rows again, so reading them twice is allowed here.
-        found = rows.agg(sf.count("*").alias("rows"), sf.sum("number").alias("sum"), sf.max("number").alias("max"))
-        self.batches[batch_id] = found.collect()[0].asDict()
+        found = batch.agg(sf.count("*").alias("rows"), sf.sum("number").alias("sum")).collect()[0].asDict()
+        self.batches[batch_id] = found
         self.file.write_text(json.dumps(self.batches))
-
-    @property
-    def rows(self) -> int:
-        return sum(batch["rows"] for batch in self.batches.values())
+        self.rows += found["rows"]
+        self.last_batch = batch_id
 
 
 def main() -> None:
@@ -82,11 +82,15 @@ def main() -> None:
         .trigger(processingTime="1 second")
         .start()
     )
-    while query.isActive and record.rows < total:
+
+    def finished() -> bool:
+        progress = query.lastProgress  # of the last batch that Spark has committed
+        return record.rows >= total and progress is not None and progress.batchId >= record.last_batch
+
+    while query.isActive and not finished():
         time.sleep(0.1)
     query.stop()
-    if query.exception():
-        raise query.exception()
+    query.awaitTermination()  # at once; raises if the query failed
 
     sink.close(final=True)
     print(f"sealed {record.rows:,} rows in {len(record.batches)} batches")

@@ -8,7 +8,7 @@ __all__ = ["Bell"]
 
 
 class Bell:
-    """``ring()`` wakes everybody who waits at that moment; nothing is remembered, so waiters re-check their condition."""
+    """``ring()`` wakes everybody who waits at that moment. Nothing is remembered: waiters re-check."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -113,7 +113,8 @@ class Host:
                 if present.publishing and not self._parent_is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
-                        f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or close() it first",
+                        f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or "
+                        "close() it first",
                         topic=topic,
                         owner={"name": present.settings.publisher, **self._process},
                     )

@@ -259,7 +259,7 @@ class ServedTopic:
         max_rows: int | None,
         max_bytes: int | None,
     ) -> Plan:
-        """Acknowledge ``start`` (the batch that ends there is committed) and plan what follows it, at most to ``stop``."""
+        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``stop``."""
         self.held(name, grant)
 
         def work() -> tuple[Plan, bool]:

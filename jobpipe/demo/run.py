@@ -133,15 +133,12 @@ def _run_jobs(work: Path, examples: Path, jobs: list[Job], deadline: float, boar
             watcher.poll()
             board.show(watcher.views, jobs)
             time.sleep(POLL_SECONDS)
-        _wait_for_coordinators(work, min(deadline, time.monotonic() + COORDINATOR_SECONDS))
+        until = min(deadline, time.monotonic() + COORDINATOR_SECONDS)
+        while marked_processes(work) and time.monotonic() < until:  # the coordinators; what is left then is a fact
+            watcher.poll()
+            time.sleep(0.2)
         watcher.end()
         board.show(watcher.views, jobs)
-
-
-def _wait_for_coordinators(work: Path, deadline: float) -> None:
-    """Wait until nothing that the jobs started runs any more; what is left then is a fact of the final table."""
-    while marked_processes(work) and time.monotonic() < deadline:
-        time.sleep(0.2)
 
 
 def _explain(console: Console, error: Exception, work: Path) -> None:

@@ -48,7 +48,8 @@ def handler_class(name: str) -> type[RegisterServerHandler]:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"jobpipe.registerserver.handler={name!r} cannot be loaded: {error}; expected zookeeper or package.module:Class",
+            f"jobpipe.registerserver.handler={name!r} cannot be loaded: {error}; expected zookeeper or "
+            "package.module:Class",
             key="jobpipe.registerserver.handler",
         ) from error
     if not (isinstance(found, type) and issubclass(found, RegisterServerHandler)):

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import threading
+import time
 import uuid
 
 import psutil
@@ -14,7 +15,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 
-__all__ = ["Coordinator", "attach"]
+__all__ = ["Coordinator", "attach", "end_coordinators"]
 
 log = logging.getLogger(__name__)
 
@@ -70,3 +71,23 @@ def attach(config: Config) -> Coordinator:
         threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
         log.info("coordinator %d serves at %s", process.pid, ready["endpoint"])
         return _coordinators[key]
+
+
+def end_coordinators(timeout: float = 15.0) -> None:
+    """End all coordinators of this process now, whatever they still serve: SIGTERM, then SIGKILL after ``timeout``.
+
+    For tests and tools. A job needs it not: a closed sink's coordinator ends when everybody has read, or after
+    ``coordinator.linger``.
+    """
+    with _lock:
+        mine = [_coordinators.pop(key) for key in list(_coordinators) if key[0] == os.getpid()]
+    for coordinator in mine:
+        if coordinator.alive:
+            coordinator.process.terminate()
+    deadline = time.monotonic() + timeout
+    for coordinator in mine:
+        try:
+            coordinator.process.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            coordinator.process.kill()
+            coordinator.process.wait()

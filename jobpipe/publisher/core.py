@@ -186,7 +186,8 @@ class Publisher:
                 )
             if time.monotonic() > deadline:
                 raise SpoolFull(
-                    f"topic {self.topic!r}: no room within {self.config.acks_timeout:g} s: {result['full']}. Read on, drop "
+                    f"topic {self.topic!r}: no room within {self.config.acks_timeout:g} s: {result['full']}. Read "
+                    "on, drop "
                     "the subscription, or raise jobpipe.spool.max_bytes",
                     topic=self.topic,
                     reason=result["full"],
@@ -195,7 +196,8 @@ class Publisher:
     def _replayed(self, query_id: str, batch_id: int, run_id: str, last: dict[str, Any]) -> Position:
         if batch_id < last["batch_id"]:
             raise CheckpointTooOld(
-                f"topic {self.topic!r}: Spark replays batch {batch_id} of query {query_id}, but batch {last['batch_id']} is "
+                f"topic {self.topic!r}: Spark replays batch {batch_id} of query {query_id}, but batch "
+                f"{last['batch_id']} is "
                 "sealed already: the checkpoint is an old copy. Use the newest checkpoint, or a new one (its rows are "
                 "appended)",
                 topic=self.topic,
@@ -205,7 +207,8 @@ class Publisher:
             )
         if run_id == last["run_id"]:
             raise DuplicateCall(
-                f"topic {self.topic!r}: batch {batch_id} of query {query_id} was published already in this run: call the "
+                f"topic {self.topic!r}: batch {batch_id} of query {query_id} was published already in this run: "
+                "call the "
                 "sink once in each foreachBatch (union the DataFrames, or use two topics)",
                 topic=self.topic,
                 query_id=query_id,

@@ -1,4 +1,4 @@
-"""Where the segments of one batch go, and how: straight into the spool when it is on this host, else to the coordinator.
+"""Where one batch's segments go: straight into the spool when it is on this host, else to the coordinator.
 
 A target travels to Spark tasks; it holds paths and numbers, no secrets.
 """

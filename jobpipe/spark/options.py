@@ -87,7 +87,8 @@ class SourceOptions:
             problems.extend(error.fields.get("problems") or [{"key": "config", "value": "", "expected": error.message}])
         if problems or config is None:
             lines = "\n".join(
-                f"  {problem.get('source', 'option')} {problem['key']}={problem['value']!r}: expected {problem['expected']}"
+                f"  {problem.get('source', 'option')} {problem['key']}={problem['value']!r}: expected "
+                f"{problem['expected']}"
                 for problem in problems
             )
             raise ConfigError(f"format('jobpipe'): {len(problems)} wrong options\n{lines}", problems=problems)
@@ -101,7 +102,8 @@ class SourceOptions:
         """
         if self.name is None:
             raise ConfigError(
-                "format('jobpipe'): option 'name' is missing. A stream is a durable subscription, and its name tells it from "
+                "format('jobpipe'): option 'name' is missing. A stream is a durable subscription, and its name "
+                "tells it from "
                 "the others: .option('name', 'billing'), one for each load()",
                 problems=[{"key": "name", "value": "", "expected": "a name of its own"}],
             )

@@ -1,7 +1,7 @@
 """Between Spark's schemas and Arrow's: which types pass, and the exact form Spark demands of record batches.
 
-Spark takes only batches whose schema equals ``to_arrow_schema(schema, timezone="UTC")``, nullability included; it checks
-the first batch of a task and crashes on a later bad one, so every batch is cast.
+Spark takes only batches whose schema equals ``to_arrow_schema(schema, timezone="UTC")``, nullability
+included; it checks the first batch of a task and crashes on a later bad one, so every batch is cast.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def check_types(schema: StructType, topic: str) -> None:
     if bad:
         named = ", ".join(f"{path} ({kind.simpleString()})" for path, kind in bad)
         raise UnsupportedType(
-            f"topic {topic!r}: Spark has no Arrow form, in both directions, for the type of: {named}. Cast these columns "
+            f"topic {topic!r}: Spark has no Arrow form, in both directions, for the type of: {named}. Cast these "
+            "columns "
             "(an interval to a number or a string, for example) before publishing",
             topic=topic,
             columns={path: kind.simpleString() for path, kind in bad},

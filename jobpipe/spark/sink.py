@@ -46,10 +46,10 @@ class JobPipeSink:
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
         required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
-        min_subscribers: how many subscriptions must exist before anything is removed, and that ``acks="all"`` waits for.
+        min_subscribers: how many subscriptions ``acks="all"`` waits for; nothing is removed before they exist.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
         config: a configuration file, instead of the one found by the usual search.
-        overrides: any key of the configuration, by its last words with underscores (``retention_time="1h"``), or dotted.
+        overrides: any key of the configuration, with underscores (``retention_time="1h"``) or dotted.
 
     Raises:
         ConfigError: a setting does not fit, no port is free, no interface lies in the subnet.
@@ -112,7 +112,8 @@ class JobPipeSink:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigError(
-            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on the server and is "
+            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on the "
+            "server and is "
             "not supported; use a classic session",
             topic=self.topic,
         )

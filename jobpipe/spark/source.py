@@ -51,7 +51,8 @@ class JobPipeDataSource(DataSource):
             lines = schema_difference(arrow_schema(first), arrow_schema(found[name]))
             if lines:
                 raise SchemaMismatch(
-                    f"topics {names[0]!r} and {name!r} have different schemas: {'; '.join(lines)}. Read them by separate "
+                    f"topics {names[0]!r} and {name!r} have different schemas: {'; '.join(lines)}. Read them by "
+                    "separate "
                     "load() calls",
                     columns=lines,
                 )
@@ -100,7 +101,8 @@ class JobPipeDataSource(DataSource):
             lines = schema_difference(arrow_schema(published), arrow_schema(rows))
             if lines:
                 raise SchemaMismatch(
-                    f"topic {topic!r}: the schema asked for is not the published one: {'; '.join(lines)}. Leave .schema() "
+                    f"topic {topic!r}: the schema asked for is not the published one: {'; '.join(lines)}. Leave "
+                    ".schema() "
                     "out: it is learned from the publisher",
                     topic=topic,
                     columns=lines,

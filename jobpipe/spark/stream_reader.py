@@ -167,7 +167,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plans = session.describe(topic, begin, stop)
                 if len(plans) > 1:
                     raise DataLoss(
-                        f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
+                        f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of "
+                        "partitions or "
                         "schema that was not there when it was planned",
                         topic=topic,
                     )

@@ -112,11 +112,6 @@ class TopicLog:
         self._taken = True
         self._subscriptions.reload()
 
-    def mark_instance(self, instance: str) -> None:
-        """Store which coordinator serves the log; readers see it as :attr:`CatalogReader.instance`."""
-        with self._db.write(self.epoch):
-            self._db.execute("UPDATE meta SET instance = ?", instance)
-
     # -- sealing -------------------------------------------------------------------------------------------------------
 
     def add_schema(self, arrow: bytes, spark_json: str | None) -> int:

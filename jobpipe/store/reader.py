@@ -101,12 +101,6 @@ class CatalogReader:
         """The topic's epoch now."""
         return int(self._db.value("SELECT epoch FROM meta"))
 
-    @property
-    def instance(self) -> str | None:
-        """The coordinator that serves the log, as it marked itself."""
-        found = self._db.value("SELECT instance FROM meta")
-        return None if found is None else str(found)
-
     def head(self) -> Position:
         """The position behind the newest batch."""
         return self._batches.head()

@@ -153,7 +153,8 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
         if promised != count:
             raise RemoteProtocolError(
-                f"topic {wanted.topic!r}, partition {wanted.partition}: {count} record batches came, {promised} were sent",
+                f"topic {wanted.topic!r}, partition {wanted.partition}: {count} record batches came, {promised} "
+                "were sent",
                 topic=wanted.topic,
             )
         whole = True

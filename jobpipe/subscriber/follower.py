@@ -57,7 +57,7 @@ class FollowerState(enum.Enum):
 
 @dataclass(frozen=True)
 class News:
-    """What the coordinator said last: the position behind the newest batch, whether the topic has ended, what it waits for."""
+    """What the coordinator said last: the newest position, whether the topic has ended, what its publisher waits for."""
 
     head: Position
     ended: bool
@@ -168,7 +168,7 @@ class TopicFollower:
                 self._changed.wait(remaining)
 
     def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float, wait: bool = True) -> Reply:
-        """Ask the coordinator, over as many links as it takes within ``timeout`` seconds. Only for repeatable operations.
+        """Ask the coordinator, over as many links as it takes within ``timeout`` seconds; repeatable operations only.
 
         Args:
             wait: without it a missing link raises :class:`LinkError` at once.

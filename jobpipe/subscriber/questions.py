@@ -74,7 +74,8 @@ def _schema(config: Config, locator: TopicLocator, topic: str, deadline: float) 
                     if time.monotonic() >= deadline:
                         raise TopicNotFound(
                             f"topic {topic!r}: its publisher runs, but knows no schema yet: it has published no batch "
-                            f"within {config.discovery_timeout:g} s. Give the publisher schema=..., or raise discoveryTimeout",
+                            f"within {config.discovery_timeout:g} s. Give the publisher schema=..., or raise "
+                            "discoveryTimeout",
                             topic=topic,
                             timeout=config.discovery_timeout,
                         )

@@ -6,8 +6,8 @@ A frame is a header of 16 bytes, big endian, and a payload::
     | magic | version | kind | flags | length | crc-32 | payload ...
     | JPIP  | 1       | u8   | 0     | u32    | u32    |
 
-The CRC of DATA covers the payload alone, since the spool keeps it ready; that of the other kinds covers the kind's byte,
-then the payload: a damaged kind must not turn an answer into data. So every damaged byte shows.
+The CRC of DATA covers the payload alone, since the spool keeps it ready; that of the other kinds covers the kind's
+byte, then the payload: a damaged kind must not turn an answer into data. So every damaged byte shows.
 A length is judged as soon as the header is there, so that a peer cannot make us reserve memory.
 """
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
-from registry.embedded_files import ServerFiles, hold, is_alive, is_held, start_time
+from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
 from registry.errors import Unavailable
 from registry.four_letter import count_sessions, is_serving
 from tests.registry.worlds import eventually
@@ -129,15 +130,13 @@ def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     eventually(lambda: gone(status))
     assert not is_serving(status.port)
     assert not is_held(home / "zookeeper" / "server.lock")
-    assert server.ensure()
-    assert running(server).pid != status.pid
 
 
 def test_joining_keeps_it(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
     server.ensure()
     status = running(server)
-    stop = time.monotonic() + 2.0
+    stop = time.monotonic() + 1.5
     while time.monotonic() < stop:
         server.ensure()
         time.sleep(0.1)
@@ -164,21 +163,43 @@ def test_a_stopped_supervisor_is_killed_by_stop(home: Path) -> None:
     eventually(lambda: gone(status))
 
 
-@pytest.mark.parametrize("change", ["dead", "reused", "rubbish"])
-def test_a_stale_state_is_noticed(home: Path, change: str) -> None:
-    server = EmbeddedZooKeeper(home)
-    server.ensure()
-    status, path = running(server), home / "zookeeper" / "state.json"
-    state = json.loads(path.read_bytes())
-    assert server.stop()
-    eventually(lambda: gone(status))
-    if change == "reused":  # our own pid, but another start time
-        state["pid"] = state["java_pid"] = os.getpid()
-    path.write_text("{" if change == "rubbish" else json.dumps(state))
+def test_a_stale_state_is_noticed(home: Path) -> None:
+    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    files.make()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    created = start_time(child.pid)
+    child.wait(10)
+    dead = ServerState("ready", "t", socket.gethostname(), child.pid, created, child.pid, created, 1, created)
+    reused = replace(dead, pid=os.getpid(), java_pid=os.getpid())  # alive, but it started at another time
+    for state in (dead, reused, replace(reused, phase="starting"), replace(dead, port=0, phase="failed")):
+        files.write_state(state)
+        assert server.status() is None
+        assert server.stop() is False
+    (home / "zookeeper" / "state.json").write_text("{")
     assert server.status() is None
-    assert server.stop() is False
+    files.write_state(reused)
     server.ensure()
-    assert running(server).pid not in (status.pid, os.getpid())
+    assert running(server).pid not in (child.pid, os.getpid())
+
+
+def test_a_live_process_without_the_lock_is_no_server(home: Path) -> None:
+    """Pid and start time fit, but the kernel knows better."""
+    files, created = ServerFiles(home / "zookeeper"), start_time(os.getpid())
+    files.make()
+    files.write_state(ServerState("ready", "t", socket.gethostname(), os.getpid(), created, 0, 0.0, 1, created))
+    assert EmbeddedZooKeeper(home).status() is None
+
+
+def test_a_home_on_two_hosts_is_refused(home: Path) -> None:
+    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    files.make()
+    files.write_state(ServerState("ready", "t", "another-host", 1, 1.0, 2, 1.0, 1, 1.0))
+    calls: list[Callable[[], Any]] = [server.ensure, server.stop]
+    with hold(files.server_lock, 1.0):
+        for call in calls:
+            with pytest.raises(Unavailable) as caught:
+                call()
+            assert "another-host" in caught.value.reason
 
 
 def test_missing_java_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -172,3 +172,5 @@ def test_everything_is_bounded_while_the_server_is_away(home: Path, fault: str) 
     begun = time.monotonic()
     handler.shutdown()
     assert time.monotonic() - begun < 10.0
+    if fault == "stopped":
+        psutil.Process(status.java_pid).resume()

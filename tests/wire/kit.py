@@ -24,6 +24,7 @@ from jobpipe.wire import (
     Side,
     Welcome,
 )
+from jobpipe.wire.connection import Pause
 from jobpipe.wire.messages import ROLES
 
 HELLO = Hello("orders", "reader", instance="i-1")
@@ -69,7 +70,7 @@ def events(connection: Connection) -> list[Message | DataHeader]:
     """All events that are ready."""
     got: list[Message | DataHeader] = []
     while (event := connection.next_event()) is not NEED_DATA and event is not ENDED:
-        assert not isinstance(event, type(NEED_DATA))
+        assert not isinstance(event, Pause)
         got.append(event)
     return got
 

@@ -1,0 +1,48 @@
+# Two commands do everything: `make demo` and `make test`. Each makes its own virtual environment in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+
+.PHONY: demo test lint types contracts unit spark bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/jobpipe demo
+
+test: lint types contracts unit spark
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest -m "not spark"
+
+spark: $(VENV)/.dev
+	$(BIN)/pytest -m spark
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/backlog.py
+	$(BIN)/python benchmarks/catalog.py
+	$(BIN)/python benchmarks/transport.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[demo,dev]'
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobpipe.errors import (
+    CheckpointTooOld,
+    ConfigError,
+    DuplicateCall,
+    Fenced,
+    RemoteProtocolError,
+    SegmentCorrupt,
+    SpoolError,
+)
+from jobpipe.store import CatalogReader, NewBatch, Position, TopicLog, new_write_id
+from tests.store.build import TOPIC, open_log, read, rows, seal, written
+
+
+def new(log: TopicLog, batch_id: int, write_id: str, *, run: str = "run", partitions: int = 2) -> NewBatch:
+    return NewBatch("q", batch_id, run, write_id, log.add_schema(b"schema", None), partitions, "rr")
+
+
+def test_a_sealed_batch_is_there_after_reopening(tmp_path: Path) -> None:
+    log = open_log(tmp_path, fsync=True)
+    end = seal(log, 0, [[3, 2], [4]], inline=False)
+    assert (end.epoch, end.n, end.r) == (1, 1, 0)
+    log.close()
+    again = TopicLog.open(tmp_path / TOPIC, TOPIC)
+    assert again.head() == end
+    assert again.log_id == end.log
+    assert again.epoch == 1
+    reader = CatalogReader.open(tmp_path / TOPIC, TOPIC)
+    assert read(reader, again.tail(), end, 0) == [(0, row) for row in range(5)]
+    reader.close()
+    again.close()
+
+
+def test_the_directory_is_private(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0, inline=False)
+    for path in (log.directory, log.segments):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for path in [*log.segments.iterdir(), *log.directory.glob("catalog.db*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    log.close()
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "../x", ".hidden", "x" * 129, "a\n"])
+def test_a_topic_cannot_leave_the_spool(tmp_path: Path, topic: str) -> None:
+    with pytest.raises(ConfigError):
+        TopicLog.open(tmp_path / "t", topic)
+
+
+def test_replays_are_left_alone(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first = seal(log, 7, run="run 1")
+    assert seal(log, 7, run="run 2") == first
+    later = seal(log, 8, run="run 2")
+    with pytest.raises(CheckpointTooOld) as caught:
+        seal(log, 7, run="run 3")
+    assert caught.value.fields["last_batch_id"] == 8
+    with pytest.raises(DuplicateCall):
+        seal(log, 8, run="run 2")
+    assert seal(log, 8, run="run 3") == later
+    assert log.head().n == 2
+    log.close()
+
+
+def test_a_new_query_appends(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 5, query="old")
+    assert seal(log, 0, query="new").n == 2
+    assert log.last_sealed("old") is not None
+    assert log.last_sealed("nobody") is None
+    log.close()
+
+
+def test_the_same_call_again_gets_the_same_answer(tmp_path: Path) -> None:
+    """The answer of a seal may be lost on its way; asking again is not a second call of the sink."""
+    log = open_log(tmp_path)
+    write_id, segments = written(log, [(0, rows(0, 0, 2))])
+    batch = new(log, 0, write_id)
+    first = log.seal(batch, segments)
+    assert log.seal(batch, segments) == first
+    assert log.head() == first
+    log.close()
+
+
+def test_the_dedupe_row_outlives_the_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first = seal(log, 0)
+    log.drop_oldest(1)
+    assert log.tail() == log.head() == first
+    assert seal(log, 0, run="another") == first
+    assert seal(log, 1, run="another").n == 2
+    log.close()
+
+
+def test_a_batch_without_rows_takes_no_offset_but_is_remembered(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    head = seal(log, 0)
+    assert seal(log, 1, [[], []]) == head
+    last = log.last_sealed("q")
+    assert last is not None
+    assert (last.batch_id, last.n) == (1, 1)
+    with pytest.raises(DuplicateCall):
+        seal(log, 1, [[], []])
+    with pytest.raises(CheckpointTooOld):
+        seal(log, 0, run="another")
+    log.close()
+
+
+def test_an_end_mark_takes_an_offset_and_ends_until_more_comes(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    assert not log.ended()
+    assert log.seal(NewBatch.end_mark(2), []).n == 2
+    assert log.ended()
+    log.drop_oldest(1 << 40)
+    assert log.ended()
+    seal(log, 1)
+    assert not log.ended()
+    log.close()
+
+
+def test_sealing_needs_an_epoch_of_its_own(tmp_path: Path) -> None:
+    log = TopicLog.open(tmp_path / TOPIC, TOPIC, fsync=False)
+    with pytest.raises(Fenced):
+        log.seal(NewBatch.end_mark(1), [])
+    log.close()
+
+
+def test_the_lower_epoch_is_fenced(tmp_path: Path) -> None:
+    old = open_log(tmp_path, epoch=4)
+    old.subscribe("s")
+    grant = old.grant("s", {})
+    old.first_position("s", old.tail())
+    middle = seal(old, 0)
+    assert old.acknowledge("s", grant, middle)
+    young = open_log(tmp_path, epoch=9)
+    for work in (
+        lambda: seal(old, 1),
+        lambda: seal(old, 0, run="replay"),
+        old.flush,
+        lambda: old.sweep(set()),
+        lambda: old.grant("s", {}),
+        lambda: old.drop("s"),
+        lambda: old.lease("x", 0, 0, 1),
+        lambda: old.drop_oldest(1),
+    ):
+        with pytest.raises(Fenced):
+            work()
+    with pytest.raises(Fenced):
+        old.take_over(9, "again")
+    assert young.subscriptions()[0].acked == young.tail()
+    assert old.head() == middle  # reads are not fenced
+    assert seal(young, 1).epoch == 9
+    old.close()
+    young.close()
+
+
+def test_a_take_over_between_check_and_commit_fences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = open_log(tmp_path)
+    real = old._sealer.check
+
+    def slow(*args: object) -> object:
+        checked = real(*args)
+        open_log(tmp_path).close()
+        return checked
+
+    monkeypatch.setattr(old._sealer, "check", slow)
+    with pytest.raises(Fenced):
+        seal(old, 0)
+    assert old.head().n == 0
+    old.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "link"])
+def test_files_are_checked_before_the_commit(tmp_path: Path, damage: str) -> None:
+    log = open_log(tmp_path)
+    write_id, segments = written(log, [(0, rows(0, 0, 2))], inline=False)
+    path = log.segments / str(segments[0].file)
+    if damage == "short":
+        os.truncate(path, segments[0].length - 1)
+    else:
+        path.rename(tmp_path / "moved")
+        if damage == "link":
+            path.symlink_to(tmp_path / "moved")
+    with pytest.raises(SegmentCorrupt) as caught:
+        log.seal(new(log, 0, write_id), segments)
+    assert caught.value.fields["file"] == str(path)
+    assert log.head().n == 0
+    assert log.last_sealed("q") is None
+    log.close()
+
+
+def test_descriptions_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write_id, segments = written(log, [(1, rows(1, 0, 2))], inline=False)
+    good = segments[0]
+    batch = new(log, 0, write_id)
+    for bad in (
+        replace(good, partition=2),
+        replace(good, partition=-1),
+        replace(good, rows=1),
+        replace(good, length=good.length - 8),
+        replace(good, offset=-8),
+        replace(good, file="../catalog.db"),
+        replace(good, file=f"{new_write_id()}-0.seg"),
+        replace(good, data=b"x"),
+        replace(good, file=None),
+        replace(good, file=None, data=b"x"),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            log.seal(batch, [bad])
+    for wrong in (
+        replace(batch, partitions=0),
+        replace(batch, partitions=10**6),
+        replace(batch, write_id="x"),
+        replace(batch, end=True),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            log.seal(wrong, segments)
+    assert log.seal(batch, segments).n == 1
+    log.close()
+
+
+def test_inline_bytes_are_checked(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write_id, segments = written(log, [(0, rows(0, 0, 2))])
+    data = bytearray(segments[0].data or b"")
+    data[-20] ^= 1
+    with pytest.raises(SegmentCorrupt):
+        log.seal(new(log, 0, write_id), [replace(segments[0], data=bytes(data))])
+    log.close()
+
+
+def test_many_inline_segments_move_to_one_file(tmp_path: Path) -> None:
+    """Each task's bytes are few; together they would bloat the catalog."""
+    log = open_log(tmp_path)
+    write_id = new_write_id()
+    segments = [
+        info
+        for task in range(4)
+        for info in written(log, [(task % 2, rows(0, task * 1000, 1000))], write_id=write_id)[1]
+    ]
+    assert all(info.file is None for info in segments)
+    end = log.seal(new(log, 0, write_id), segments)
+    assert len(list(log.segments.iterdir())) == 1
+    assert log.sweep(set()) == 0
+    reader = CatalogReader.open(log.directory, TOPIC)
+    assert read(reader, log.tail(), end, 1) == [(0, row) for row in [*range(1000, 2000), *range(3000, 4000)]]
+    reader.close()
+    log.close()
+
+
+def test_pending_acknowledgements_travel_with_the_seal(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.subscribe("s")
+    grant = log.grant("s", {})
+    log.first_position("s", log.tail())
+    log.acknowledge("s", grant, seal(log, 0))
+    seal(log, 1)
+    other = TopicLog.open(log.directory, TOPIC, fsync=False)
+    acked = other.subscriptions()[0].acked
+    assert acked is not None
+    assert acked.n == 1
+    other.close()
+    log.close()
+
+
+def test_schemas_are_kept_once_and_the_newest_is_known(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.newest_schema() is None
+    one, two = log.add_schema(b"one", "{}"), log.add_schema(b"two", None)
+    assert log.newest_schema() == (two, b"two", None)
+    assert log.add_schema(b"one", "{}") == one != log.add_schema(b"one", None)
+    assert log.schema(one) == (one, b"one", "{}")
+    assert log.schema(99) is None
+    log.close()
+
+
+def test_wall_clock_jumps_never_go_back_in_the_log(tmp_path: Path) -> None:
+    times = iter([100.0, 1000.0, 50.0, 60.0, 2000.0, *range(3000, 3100)])
+    log = open_log(tmp_path, wall=lambda: next(times))
+    for batch_id in range(4):
+        seal(log, batch_id)
+    stamps = [row["sealed_ms"] for row in log._db.all("SELECT sealed_ms FROM batches ORDER BY n")]
+    assert stamps == sorted(stamps)
+    log.close()
+
+
+def test_a_foreign_or_damaged_catalog_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.close()
+    catalog = log.directory / "catalog.db"
+    with pytest.raises(SpoolError):
+        TopicLog.open(log.directory, "another")
+    with pytest.raises(SpoolError):
+        CatalogReader.open(log.directory, "another")
+    good = catalog.read_bytes()
+    catalog.write_bytes(good[:60] + b"\x00\x00\x00\x63" + good[64:])  # user_version 99
+    with pytest.raises(SpoolError) as caught:
+        TopicLog.open(log.directory, TOPIC)
+    assert caught.value.fields["file"] == str(catalog)
+    catalog.write_bytes(b"junk" * 4096)
+    with pytest.raises(SpoolError) as caught:
+        TopicLog.open(log.directory, TOPIC)
+    assert caught.value.fields["file"] == str(catalog)
+    with pytest.raises(SpoolError):
+        CatalogReader.open(log.directory, TOPIC)
+    with pytest.raises(SpoolError):
+        CatalogReader.open(tmp_path / "nothing", TOPIC)
+
+
+def test_a_wiped_spool_is_another_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.close()
+    for path in log.directory.glob("catalog.db*"):
+        path.unlink()
+    again = open_log(tmp_path)
+    assert again.log_id != log.log_id
+    assert again.head() == Position(again.log_id, 0, 0)
+    again.close()
+
+
+def test_sweep_removes_only_orphans(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0, inline=False)
+    kept = {path.name for path in log.segments.iterdir()}
+    sealed_write_id = next(iter(kept)).split("-")[0]
+    running, orphan = new_write_id(), new_write_id()
+    for name in (f"{running}-0.seg", f"{orphan}-0.seg", f"{sealed_write_id}-loser.seg", "notes.txt"):
+        (log.segments / name).write_bytes(b"x")
+    assert log.sweep({running}) == 2
+    assert {path.name for path in log.segments.iterdir()} == kept | {f"{running}-0.seg", "notes.txt"}
+    log.close()
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.close()
+    log.close()
+    with pytest.raises(SpoolError):
+        log.head()
+
+
+def test_descriptors_do_not_leak(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for batch_id in range(20):
+        log = open_log(tmp_path)
+        seal(log, batch_id, inline=False)
+        CatalogReader.open(log.directory, TOPIC).close()
+        log.close()
+    assert len(os.listdir("/proc/self/fd")) == before
