@@ -17,7 +17,7 @@ from jobpipe.demo.watch import SubscriptionView, TopicView
 
 __all__ = ["Board", "LiveBoard", "PlainBoard", "open_board"]
 
-LINE_SECONDS = 5.0  # between two lines of a topic
+LINE_SECONDS = 10.0  # between two lines of a topic
 
 
 class Board(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-__all__ = ["AUDIT", "Fact", "audit_facts", "expected_report", "report_facts"]
+from jobpipe.demo.watch import TopicView
+
+__all__ = ["AUDIT", "Fact", "audit_facts", "expected_report", "report_facts", "topic_facts"]
 
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
@@ -52,6 +55,15 @@ def audit_facts(file: Path) -> list[Fact]:
     except (OSError, ValueError):
         found = {}
     return [Fact(f"audit: {fact}", expected, found.get(fact, "nothing")) for fact, expected in AUDIT.items()]
+
+
+def topic_facts(views: Iterable[TopicView]) -> list[Fact]:
+    """Every subscription must have acknowledged every row by the end."""
+    return [
+        Fact(f"{view.topic}: rows that {line.name} has not acknowledged", 0, line.lag_rows)
+        for view in views
+        for line in view.subscriptions
+    ]
 
 
 def expected_report(source: Path) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ __all__ = ["MARK", "Job", "end_processes", "marked_processes"]
 MARK = "JOBPIPE_DEMO"  # environment variable that every process of one demo inherits, with its folder as the value
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 LOG_TAIL_BYTES = 64 * 1024
+JAVA_FRAME = re.compile(r"\s+(at |\.\.\. \d+ )")
 
 SPARK_OPTIONS = (
     *("--master", "local[2]"),
@@ -40,7 +42,7 @@ class Job:
         self.name = script.stem
         self.log = work / "logs" / f"{self.name}.log"
         self.log.parent.mkdir(exist_ok=True)
-        command = [str(spark_submit()), *SPARK_OPTIONS, "--conf", f"spark.local.dir={work / 'spark'}"]
+        command = [str(spark_submit()), *SPARK_OPTIONS]
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, str(script), "--work", str(work)],
@@ -76,11 +78,11 @@ class Job:
         return f"done in {self.seconds:.0f} s" if code == 0 else f"failed (exit code {code})"
 
     def tail(self, lines: int = 20) -> list[str]:
-        """Return the last lines of the log."""
+        """Return the last lines of the log, without the frames of Java's stack traces."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
             text = file.read().decode(errors="replace")
-        return list(deque(text.splitlines(), lines))
+        return list(deque((line for line in text.splitlines() if line.strip() and not JAVA_FRAME.match(line)), lines))
 
     def stop(self) -> None:
         """End the process group: SIGTERM, and SIGKILL after :data:`GRACE_SECONDS`. No-op when it has ended."""

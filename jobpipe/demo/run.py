@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from jobpipe.admin import Admin
-from jobpipe.config import load
+from jobpipe.config import Config, load
 from jobpipe.demo.board import Board, open_board
-from jobpipe.demo.facts import Fact, audit_facts, report_facts
+from jobpipe.demo.facts import Fact, audit_facts, report_facts, topic_facts
 from jobpipe.demo.folder import CONFIG, HOME, job_environment, private_folder
 from jobpipe.demo.jobs import Job, end_processes, marked_processes
 from jobpipe.demo.places import flights_examples, flights_zip
 from jobpipe.demo.watch import Watcher
 from jobpipe.errors import JobpipeError
+from jobpipe.store import TopicLog
 from registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["FILES", "TOPICS", "run_demo"]
@@ -93,8 +95,9 @@ def _run(work: Path, examples: Path, source: Path, files: int, deadline: float, 
     try:
         _prepare(work, examples, files)
         zookeeper.ensure()
-        _run_jobs(work, examples, jobs, deadline, board)
+        watcher = _run_jobs(work, examples, jobs, deadline, board)
         facts = [*audit_facts(work / "audit.json"), *report_facts(work / "report.csv", source)]
+        facts += topic_facts(watcher.views)
         facts.append(Fact("jobs and coordinators left running", 0, len(marked_processes(work))))
     finally:
         with _uninterruptible():
@@ -113,11 +116,12 @@ def _prepare(work: Path, examples: Path, files: int) -> None:
         raise _DemoFailedError(f"prepare.py failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def _run_jobs(work: Path, examples: Path, jobs: list[Job], deadline: float, board: Board) -> None:
+def _run_jobs(work: Path, examples: Path, jobs: list[Job], deadline: float, board: Board) -> Watcher:
     """Start the jobs, into ``jobs``, and show them until they and their coordinators have ended."""
     environ = job_environment(work)
+    config = load(work / CONFIG, environ={})
     with ExitStack() as stack:
-        admin = stack.enter_context(Admin(load(work / CONFIG, environ={})))
+        admin = stack.enter_context(Admin(config))
         stack.enter_context(board)
         watcher = Watcher(admin, TOPICS)
         for name in JOBS:
@@ -137,8 +141,18 @@ def _run_jobs(work: Path, examples: Path, jobs: list[Job], deadline: float, boar
         while marked_processes(work) and time.monotonic() < until:  # the coordinators; what is left then is a fact
             watcher.poll()
             time.sleep(0.2)
-        watcher.end()
+        watcher.end(lambda topic: _catalog_status(config, topic))
         board.show(watcher.views, jobs)
+    return watcher
+
+
+def _catalog_status(config: Config, topic: str) -> dict[str, Any]:
+    """Return what is in the catalog of a topic that nobody serves any more."""
+    log = TopicLog.open(config.spool_dir / topic, topic, fsync=False)
+    try:
+        return log.status()
+    finally:
+        log.close()
 
 
 def _explain(console: Console, error: Exception, work: Path) -> None:

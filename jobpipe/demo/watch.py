@@ -56,9 +56,9 @@ class _Rates:
 
     def add(self, now: float, rows: int, size: int) -> tuple[float, float]:
         sample = (now, rows, size)
-        if self.first is None:
-            self.first = self.grown = sample
-        elif self.grown is not None and rows > self.grown[1]:
+        if self.first is None or rows == self.first[1]:
+            self.first = sample  # the wait for the first rows does not count
+        elif self.grown is None or rows > self.grown[1]:
             self.grown = sample
         self.samples.append(sample)
         while len(self.samples) > 2 and now - self.samples[1][0] >= WINDOW_SECONDS:
@@ -99,11 +99,26 @@ class Watcher:
                 continue  # not there yet, busy, or gone after its end: the next look tells
             self._views[topic] = self._read(topic, status)
 
-    def end(self) -> None:
-        """All jobs are done: turn what is still shown as live to ended, with the rates of the whole run."""
+    def end(self, catalog: Callable[[str], dict[str, Any]]) -> None:
+        """All has ended: take the last state from the catalogs, and show the rates of the whole run.
+
+        Args:
+            catalog: returns :meth:`jobpipe.store.TopicLog.status` of a topic.
+        """
         for topic, view in self._views.items():
-            if view.state == "live":
-                self._views[topic] = self._ended(view)
+            status = catalog(topic)
+            reconnects = {line.name: line.reconnects for line in view.subscriptions}
+            lines = [
+                {**line, "state": "disconnected", "reconnects": reconnects.get(line["name"], 0)}
+                for line in status["subscriptions"]
+            ]
+            last = {
+                "rows": status["total_rows"],
+                "bytes": status["total_bytes"],
+                "waiting": None,
+                "subscriptions": lines,
+            }
+            self._views[topic] = self._ended(self._read(topic, {**last, "ended": status["ended"]}))
 
     def _read(self, topic: str, status: dict[str, Any]) -> TopicView:
         rows = int(status["rows"])

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from jobpipe.errors import (
     ChecksumMismatch,
     LinkBroken,
-    LinkError,
     LinkTimeout,
     LocalProtocolError,
     RemoteProtocolError,
 )
 from jobpipe.net.blocking_pump import BlockingPump
 from jobpipe.net.link import check_welcome
-from jobpipe.net.stream import late_refusal, mapped, peer_of, tune
+from jobpipe.net.stream import greeting, mapped, peer_of, tune
 from jobpipe.net.timing import Timing
 from jobpipe.wire import CHUNK, DataHeader, Fault, Hello, Message, Part, Reply, Request, Welcome
 
@@ -74,15 +73,16 @@ class BlockingLink(BlockingPump):
             sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timing.connect)
         try:
             tune(sock, timing)
-            if tls is not None:
-                sock.settimeout(timing.handshake)  # counts for the handshake as a whole
-                known = _sessions.setdefault(tls, {})
-                key = (endpoint.host, endpoint.port, server_hostname)
-                with mapped(peer, "handshake with"):
-                    sock = tls.wrap_socket(sock, server_hostname=server_hostname, session=known.get(key))
-            with mapped(peer, "connect to"):
-                link = cls(sock, peer_of(sock.getpeername()), timing)
-            link._greet(dataclasses.replace(hello, heartbeat=False))
+            with greeting(tls=tls is not None):
+                if tls is not None:
+                    sock.settimeout(timing.handshake)  # counts for the handshake as a whole
+                    known = _sessions.setdefault(tls, {})
+                    key = (endpoint.host, endpoint.port, server_hostname)
+                    with mapped(peer, "handshake with"):
+                        sock = tls.wrap_socket(sock, server_hostname=server_hostname, session=known.get(key))
+                with mapped(peer, "connect to"):
+                    link = cls(sock, peer_of(sock.getpeername()), timing)
+                link._greet(dataclasses.replace(hello, heartbeat=False))
             if isinstance(sock, ssl.SSLSocket) and sock.session is not None:
                 known[key] = sock.session
         except BaseException:
@@ -254,21 +254,17 @@ class BlockingLink(BlockingPump):
         return answer
 
     def _greet(self, hello: Hello) -> None:
-        tls = isinstance(self._socket, ssl.SSLSocket)
         deadline = time.monotonic() + self.timing.welcome
-        try:
-            with self._io("greet"):
-                try:
-                    self._send(hello, self.timing.welcome)
-                except TimeoutError:
-                    raise
-                except OSError:  # refused: the alert that says why may still lie in our receive buffer
-                    self._receive(deadline)
-                    raise
-                answer = self._receive(deadline)
-                if not isinstance(answer, Welcome):
-                    raise RemoteProtocolError(f"{self.peer} sent no WELCOME", peer=self.peer)
-                check_welcome(answer, hello, self.peer)
-        except LinkError as error:
-            raise late_refusal(error, tls=tls) from error
+        with self._io("greet"):
+            try:
+                self._send(hello, self.timing.welcome)
+            except TimeoutError:
+                raise
+            except OSError:  # refused: the alert that says why may still lie in our receive buffer
+                self._receive(deadline)
+                raise
+            answer = self._receive(deadline)
+            if not isinstance(answer, Welcome):
+                raise RemoteProtocolError(f"{self.peer} sent no WELCOME", peer=self.peer)
+            check_welcome(answer, hello, self.peer)
         self.hello, self.welcome = hello, answer

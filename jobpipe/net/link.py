@@ -12,10 +12,10 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.errors import JobpipeError, LinkError, LinkTimeout, LocalProtocolError, RemoteProtocolError
+from jobpipe.errors import JobpipeError, LinkTimeout, LocalProtocolError, RemoteProtocolError
 from jobpipe.net.inbox import Inboxes
 from jobpipe.net.pump import Pump
-from jobpipe.net.stream import copy_of, late_refusal, mapped
+from jobpipe.net.stream import copy_of, greeting, mapped
 from jobpipe.net.timing import Timing
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
 from jobpipe.wire.messages import choose_version
@@ -251,22 +251,20 @@ async def connect(
     secured = None if tls is None else timing.handshake
     farewell = None if tls is None else timing.goodbye
     try:
-        with mapped(peer, "connect to"):
-            async with asyncio.timeout(timing.connect + (secured or 0)):
-                await loop.create_connection(
-                    lambda: link,
-                    endpoint.host,
-                    endpoint.port,
-                    ssl=tls,
-                    server_hostname=server_hostname if tls is not None else None,
-                    ssl_handshake_timeout=secured,
-                    ssl_shutdown_timeout=farewell,
-                )
-        try:
+        with greeting(tls=tls is not None):
+            with mapped(peer, "connect to"):
+                async with asyncio.timeout(timing.connect + (secured or 0)):
+                    await loop.create_connection(
+                        lambda: link,
+                        endpoint.host,
+                        endpoint.port,
+                        ssl=tls,
+                        server_hostname=server_hostname if tls is not None else None,
+                        ssl_handshake_timeout=secured,
+                        ssl_shutdown_timeout=farewell,
+                    )
             link._write(hello)
             answer = await link._greet(timing.welcome, "WELCOME")
-        except LinkError as error:
-            raise late_refusal(error, tls=tls is not None) from error
         if not isinstance(answer, Welcome):
             raise RemoteProtocolError(f"{peer} sent no WELCOME", peer=peer)
         check_welcome(answer, hello, peer)

@@ -40,7 +40,7 @@ class Monitor:
         self._stalled_since: float | None = None
         self._deaf = False
         shortest = timing.heartbeat if beats else timing.idle
-        self.interval = min(shortest, timing.write) / 2
+        self.interval = min(shortest, timing.write) / 4
         """How often :meth:`check` wants to be called, in seconds."""
 
     def heard(self, now: float) -> None:

@@ -15,7 +15,15 @@ import ssl
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from jobpipe.errors import JobpipeError, LinkClosed, LinkError, LocalProtocolError, ProtocolError, RemoteProtocolError
+from jobpipe.errors import (
+    JobpipeError,
+    LinkClosed,
+    LinkError,
+    LocalProtocolError,
+    NotAuthorized,
+    ProtocolError,
+    RemoteProtocolError,
+)
 from jobpipe.net.link import Link
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
@@ -184,7 +192,8 @@ class Server:
             await link.admit()
             self._links.add(link)
         except JobpipeError as error:
-            log.info("no link with %s: %s", peer, error)
+            level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
+            log.log(level, "no link with %s: %s", peer, error)
             link.refuse(error)
         except asyncio.CancelledError:
             link.refuse(LinkClosed("the server closes or is full", peer=peer))

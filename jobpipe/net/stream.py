@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized
 from jobpipe.net.timing import Timing
 
-__all__ = ["copy_of", "late_refusal", "map_error", "mapped", "peer_names", "peer_of", "tune"]
+__all__ = ["copy_of", "greeting", "map_error", "mapped", "peer_names", "peer_of", "tune"]
 
 _REFUSALS = (
     "CERTIFICATE_REQUIRED",  # TLS 1.3: the client has none; comes after its handshake is over
@@ -37,7 +37,7 @@ def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
         text = f"{doing} {peer}: its certificate is not accepted: {error.verify_message}"
         return NotAuthorized(text, peer=peer, doing=doing, reason=error.verify_message)
     if isinstance(error, ssl.SSLError):
-        reason = error.reason or str(error)
+        reason = getattr(error, "reason", None) or str(error)  # not all of them have it
         if any(word in reason for word in _REFUSALS):
             text = f"{doing} {peer}: TLS refused a certificate ({reason})"
             return NotAuthorized(text, peer=peer, doing=doing, reason=reason)
@@ -57,15 +57,20 @@ def mapped(peer: str, doing: str) -> Iterator[None]:
         raise map_error(error, peer, doing) from error
 
 
-def late_refusal(error: JobpipeError, *, tls: bool) -> JobpipeError:
-    """Return the error with a hint, if it is a cut before WELCOME over TLS.
+@contextlib.contextmanager
+def greeting(*, tls: bool) -> Iterator[None]:
+    """Add a hint to a cut after the TCP connection and before WELCOME, over TLS.
 
-    A TLS 1.3 server judges the client's certificate after the client's handshake is over, and its alert may be lost.
+    An asyncio server drops its TLS alert when it refuses a certificate, so a refusal looks like a cut. With TLS 1.3
+    the client's handshake, and its first write, have succeeded by then.
     """
-    if not tls or type(error) is not LinkBroken:
-        return error
-    text = f"{error.message} (before WELCOME: the server may have refused our certificate; its log says so)"
-    return LinkBroken(text, **error.fields | {"before_welcome": True})
+    try:
+        yield
+    except LinkBroken as error:
+        if not tls or isinstance(error.__cause__, (ConnectionRefusedError, socket.gaierror)):
+            raise
+        text = f"{error.message} (before WELCOME: the server may have refused our certificate; its log says so)"
+        raise LinkBroken(text, **error.fields | {"before_welcome": True}) from error
 
 
 def copy_of(error: JobpipeError) -> JobpipeError:

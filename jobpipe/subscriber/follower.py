@@ -57,7 +57,7 @@ class FollowerState(enum.Enum):
 
 @dataclass(frozen=True)
 class News:
-    """What the coordinator said last: the newest position, whether the topic has ended, what its publisher waits for."""
+    """What the coordinator said last: the newest position, whether the topic has ended, what it waits for."""
 
     head: Position
     ended: bool

@@ -210,6 +210,12 @@ def descriptors() -> dict[str, str]:
     return {name: target for name, target in found.items() if not target.startswith("/proc/")}
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop go round until the condition holds; :func:`run` has the deadline."""
+    while not condition():  # noqa: ASYNC110 - states that have no event
+        await asyncio.sleep(0)
+
+
 def bound() -> socket.socket:
     """A bound socket on a free port."""
     sock = socket.socket()

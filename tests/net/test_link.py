@@ -26,7 +26,7 @@ from jobpipe.net.link import Link, connect
 from jobpipe.net.server import MAX_REQUESTS
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Hello, Kind, Request, Side
-from tests.net.kit import HELLO, TIMING, Mode, frames, linked, run, serving
+from tests.net.kit import HELLO, TIMING, Mode, frames, linked, run, serving, until
 
 QUICK = dataclasses.replace(TIMING, heartbeat=0.05, silence=0.2, write=0.2, idle=0.2)
 
@@ -177,8 +177,7 @@ def test_an_upload_arrives(mode: Mode) -> None:
             assert echo.link is not None
             transport = echo.link._transport
             assert transport is not None
-            while transport.is_reading():  # the handler is slow: the server stops reading
-                await asyncio.sleep(0)
+            await until(lambda: not transport.is_reading())  # the handler is slow: the server stops reading
             assert echo.link._inboxes._waiting < 3 * 1024 * 1024
             echo.gate.set()
             assert (await upload).result == {"size": len(data), "crc": zlib.crc32(data)}
@@ -200,13 +199,11 @@ def test_an_upload_cut_short_ends_the_handler() -> None:
         mode = Mode(None)
         async with serving(mode) as (_, endpoint, echo):
             sock = await greeted(endpoint, Request(1, "put", upload=100))
-            while echo.link is None or not echo.link._inboxes._open:
-                await asyncio.sleep(0)
+            await until(lambda: echo.link is not None and echo.link._inboxes._open)
             sock.close()
             await asyncio.wait_for(echo.left.wait(), 5)
             assert isinstance(echo.why, LinkBroken)
-            while not echo.cancelled:
-                await asyncio.sleep(0)
+            await until(lambda: echo.cancelled)
 
     run(main())
 
@@ -223,8 +220,7 @@ def test_a_refused_client_learns_why(mode: Mode, name: str, caplog: pytest.LogCa
                     async with linked(mode, endpoint, hello=dataclasses.replace(HELLO, name=name)):
                         pass
                 assert type(caught.value) is expected
-                while server.links:
-                    await asyncio.sleep(0)
+                await until(lambda: not server.links)
 
     run(main())
 
@@ -287,8 +283,7 @@ def test_an_abort_is_a_broken_link_for_the_peer(mode: Mode) -> None:
                 await poll
             await asyncio.wait_for(echo.left.wait(), 5)
             assert type(echo.why) is LinkBroken
-            while echo.cancelled == 0 or server.links:
-                await asyncio.sleep(0)
+            await until(lambda: echo.cancelled and not server.links)
 
     run(main())
 

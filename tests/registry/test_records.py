@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned, Unavailable
@@ -16,6 +16,7 @@ from registry.names import MAX_PARALLELISM, Paths, check_name, child_index, chil
 from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from tests.registry.worlds import owner, record
 
+untimed = settings(deadline=None)  # the machine may be busy; the run as a whole has its time-out
 printable = st.text(st.characters(codec="utf-8").filter(str.isprintable), min_size=1, max_size=40)
 endpoints = st.builds(lambda host, port: f"{host}:{port}", printable, st.integers(1, 65535))
 epochs = st.integers(0, 2**63 - 1)
@@ -54,6 +55,7 @@ json_values = st.recursive(
 )
 
 
+@untimed
 @given(register_records() | owner_records)
 def test_a_record_survives_its_bytes(any_record: RegisterRecord | OwnerRecord) -> None:
     data = any_record.to_bytes()
@@ -61,6 +63,7 @@ def test_a_record_survives_its_bytes(any_record: RegisterRecord | OwnerRecord) -
     assert type(any_record).from_bytes(data) == any_record
 
 
+@untimed
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_garbage_raises_only_bad_record(data: bytes) -> None:
     for kind in (RegisterRecord, OwnerRecord):
@@ -68,6 +71,7 @@ def test_garbage_raises_only_bad_record(data: bytes) -> None:
             kind.from_bytes(data)
 
 
+@untimed
 @given(st.data(), json_values)
 def test_one_strange_value_is_refused_or_obeys_the_rules(data: st.DataObject, value: Any) -> None:
     good = data.draw(st.sampled_from([record(), owner()]))
@@ -134,6 +138,7 @@ def test_a_large_record_is_refused() -> None:
         big.to_bytes()
 
 
+@untimed
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True))
 def test_good_names_make_paths(name: str) -> None:
     paths = Paths("/jobpipe/topics")
@@ -143,6 +148,7 @@ def test_good_names_make_paths(name: str) -> None:
     assert paths.epoch(name) == f"/jobpipe/topics.epochs/{name}"
 
 
+@untimed
 @given(st.text(max_size=140))
 def test_no_name_leaves_its_directory(name: str) -> None:
     try:
@@ -154,6 +160,7 @@ def test_no_name_leaves_its_directory(name: str) -> None:
     assert path.isascii()
 
 
+@untimed
 @given(st.integers(-5, 5000))
 def test_child_names_and_indexes_are_inverse(index: int) -> None:
     try:
@@ -164,6 +171,7 @@ def test_child_names_and_indexes_are_inverse(index: int) -> None:
     assert child_index(name) == index
 
 
+@untimed
 @given(st.text(max_size=14) | st.from_regex(r"parallel-[0-9]{1,6}", fullmatch=True))
 def test_only_canonical_child_names_have_an_index(name: str) -> None:
     index = child_index(name)

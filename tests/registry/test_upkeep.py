@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -57,7 +57,11 @@ def test_what_failed_does_not_stay(memory: MemoryWorld) -> None:
     """A create whose answer is lost was reported as failed: the node must go."""
     handler = memory.handler()
     handler.register("orders", record(1))
-    for attempt in (lambda: handler.register("orders", record(2)), lambda: handler.claim("orders", owner())):
+    attempts: list[Callable[[], None]] = [
+        lambda: handler.register("orders", record(2)),
+        lambda: handler.claim("orders", owner()),
+    ]
+    for attempt in attempts:
         with pytest.MonkeyPatch.context() as patch:
             lose_answer(handler, patch)
             with pytest.raises(Unavailable):

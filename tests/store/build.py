@@ -23,6 +23,7 @@ from jobpipe.store import (
 from jobpipe.store.files import file_name
 
 TOPIC = "orders"
+FIRST = 1_000_000_000  # number of the first row of batch 0: all rows are equally long
 SCHEMA = pa.schema([("partition", pa.int32()), ("row", pa.int64()), ("text", pa.string())])
 
 
@@ -74,7 +75,7 @@ def seal(
     first_row: int | None = None,
 ) -> Position:
     """Seal one batch; ``layout[p]`` holds the rows of each record batch of partition p."""
-    number = (batch_id * 1_000_000) if first_row is None else first_row
+    number = FIRST + batch_id * 1_000_000 if first_row is None else first_row
     parts = []
     for partition, sizes in enumerate(layout):
         first = number

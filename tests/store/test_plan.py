@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobpipe.errors import DataLoss, RemoteProtocolError, SegmentCorrupt
 from jobpipe.store import CatalogReader, NewBatch, Plan, Position, TopicLog
 from jobpipe.store.position import prefix
-from tests.store.build import TOPIC, decode, open_log, piece_bytes, pieces_of, read, seal
+from tests.store.build import FIRST, TOPIC, decode, open_log, piece_bytes, pieces_of, read, seal
 
 LAYOUTS = st.lists(  # batches of partitions of record batches
     st.tuples(
@@ -36,7 +36,7 @@ def build(log: TopicLog, layouts: list[tuple[list[list[int]], bool, int, int]]) 
 
 def expected(layouts: list[tuple[list[list[int]], bool, int, int]], partition: int) -> list[int]:
     return [
-        batch_id * 1_000_000 + row
+        FIRST + batch_id * 1_000_000 + row
         for batch_id, (layout, *_) in enumerate(layouts)
         if partition < len(layout)
         for row in range(sum(layout[partition]))

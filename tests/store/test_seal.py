@@ -26,7 +26,7 @@ def new(log: TopicLog, batch_id: int, write_id: str, *, run: str = "run", partit
 
 def test_a_sealed_batch_is_there_after_reopening(tmp_path: Path) -> None:
     log = open_log(tmp_path, fsync=True)
-    end = seal(log, 0, [[3, 2], [4]], inline=False)
+    end = seal(log, 0, [[3, 2], [4]], inline=False, first_row=0)
     assert (end.epoch, end.n, end.r) == (1, 1, 0)
     log.close()
     again = TopicLog.open(tmp_path / TOPIC, TOPIC)
@@ -142,6 +142,8 @@ def test_the_lower_epoch_is_fenced(tmp_path: Path) -> None:
     middle = seal(old, 0)
     assert old.acknowledge("s", grant, middle)
     young = open_log(tmp_path, epoch=9)
+    in_progress = young.segments / f"{new_write_id()}-0.seg"
+    in_progress.write_bytes(b"x")
     for work in (
         lambda: seal(old, 1),
         lambda: seal(old, 0, run="replay"),
@@ -154,6 +156,7 @@ def test_the_lower_epoch_is_fenced(tmp_path: Path) -> None:
     ):
         with pytest.raises(Fenced):
             work()
+    assert in_progress.exists()
     with pytest.raises(Fenced):
         old.take_over(9, "again")
     assert young.subscriptions()[0].acked == young.tail()

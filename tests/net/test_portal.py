@@ -1,0 +1,134 @@
+"""The event loop for code that is not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jobpipe.errors import DataLoss, LinkClosed, LocalProtocolError, WaitTimeout
+from jobpipe.net.portal import Portal
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    """One of its own."""
+    portal = Portal()
+    yield portal
+    portal.close()
+    assert not portal.alive
+
+
+async def value() -> int:
+    return 7
+
+
+def test_a_result_and_an_error_come_back(portal: Portal) -> None:
+    """As they are."""
+
+    async def fail() -> None:
+        raise DataLoss("gone", n=1)
+
+    async def late() -> None:
+        raise TimeoutError("its own")
+
+    assert portal.run(value(), 5) == 7
+    assert portal.run(value(), None) == 7
+    with pytest.raises(DataLoss) as caught:
+        portal.run(fail(), 5)
+    assert caught.value.fields == {"n": 1}
+    with pytest.raises(TimeoutError, match="its own"):
+        portal.run(late(), 5)
+
+
+def test_what_takes_too_long_is_cancelled(portal: Portal) -> None:
+    """The caller gets an error of ours, and nothing runs on."""
+    cancelled = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(WaitTimeout) as caught:
+        portal.run(wait(), 0.05)
+    assert caught.value.fields == {"seconds": 0.05}
+    assert cancelled.wait(5)
+    assert portal.run(value(), 5) == 7
+
+
+def test_the_portals_own_thread_is_refused(portal: Portal) -> None:
+    """It would wait for itself."""
+
+    async def nested() -> None:
+        portal.run(value(), 1)
+
+    with pytest.raises(LocalProtocolError):
+        portal.run(nested(), 5)
+
+
+def test_one_for_each_process() -> None:
+    """The same until it is closed; then a new one."""
+    first = Portal.get()
+    assert Portal.get() is first
+    first.close()
+    second = Portal.get()
+    assert second is not first
+    assert second.run(value(), 5) == 7
+    second.close()
+
+
+def test_close_fails_those_who_wait(portal: Portal) -> None:
+    """They do not hang; later callers are refused."""
+    started = threading.Event()
+    got: list[BaseException] = []
+
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            portal.run(wait(), None)
+        except LinkClosed as error:
+            got.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert started.wait(5)
+    portal.close()
+    thread.join(5)
+    assert len(got) == 1
+    with pytest.raises(LinkClosed):
+        portal.run(value(), 1)
+    portal.close()
+
+
+def test_a_fork_gets_its_own() -> None:
+    """Spark forks its workers."""
+    portal = Portal.get()
+    assert portal.run(value(), 5) == 7
+
+    def child() -> None:
+        mine = Portal.get()
+        refused = False
+        try:
+            portal.run(value(), 1)
+        except LocalProtocolError:
+            refused = True
+        fine = refused and mine is not portal and mine.run(value(), 5) == 7
+        mine.close()
+        os._exit(0 if fine else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+    process.close()
+    assert portal.run(value(), 5) == 7
+    portal.close()

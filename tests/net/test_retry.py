@@ -1,0 +1,37 @@
+"""What is tried again, and when."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from jobpipe import errors
+from jobpipe.net.retry import backoff, is_retryable
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
+def test_only_link_errors_are_retried(name: str) -> None:
+    """TLS and protocol errors are fatal at once."""
+    kind = getattr(errors, name)
+    assert is_retryable(kind("x")) is issubclass(kind, errors.LinkError)
+
+
+def test_foreign_errors_are_not_retried() -> None:
+    """They were mapped at the border, or are bugs."""
+    assert not is_retryable(OSError())
+    assert not is_retryable(TimeoutError())
+
+
+def test_backoff_doubles_up_to_its_cap() -> None:
+    """Full jitter: anything between 0 and the ceiling."""
+
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert a == 0
+            return b
+
+    waits = list(itertools.islice(backoff(0.05, 5.0, rng=Highest()), 10))
+    assert waits == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
+    assert all(0 <= wait <= 0.2 for wait in itertools.islice(backoff(0.05, 0.2), 50))
