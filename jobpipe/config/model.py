@@ -174,7 +174,7 @@ class Config:
         "jobpipe.parallelism",
         optional(whole(1, 10_000)),
         None,
-        "Partitions of a published batch. null = those of the DataFrame.",
+        "Partitions of a published topic. null = Spark's default parallelism.",
         group="publisher",
     )
     acks: Literal["stored", "all"] = key(

@@ -101,6 +101,8 @@ class Host:
             parallelism=int(args["parallelism"]),
             required=tuple(str(name) for name in args.get("required", ())),
             min_subscribers=int(args.get("min_subscribers", 0)),
+            serve=bool(args.get("serve", False)),
+            writing=str(args.get("writing", "")),
         )
         if settings.parallelism < 1:
             raise ConfigError(f"topic {topic!r}: parallelism={settings.parallelism}, expected at least 1", topic=topic)
@@ -151,7 +153,7 @@ class Host:
                 await asyncio.to_thread(store.take_over, epoch, settings.publisher)
                 await asyncio.to_thread(self._handler.claim, topic, make_owner())
             await asyncio.to_thread(store.require, settings.required)
-            swept = await asyncio.to_thread(store.sweep, set())
+            swept = await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
             await asyncio.to_thread(self._tell_data_process, topic, config)
             served = ServedTopic(topic, store, config, settings)
@@ -267,7 +269,7 @@ class Host:
         if not self._had_topic:
             return orphan or now - self._touched > self.config.linger
         for topic in list(self.topics.values()):
-            if topic.publishing and not orphan:
+            if (topic.publishing or topic.settings.serve) and not orphan:
                 return False
             if not topic.publishing and not await topic.lagging():
                 continue  # closed cleanly and read by everybody

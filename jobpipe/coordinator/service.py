@@ -118,11 +118,13 @@ class ControlService:
 
     async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         last = await topic.run(topic.store.last_sealed, str(args["query_id"]))
-        result: dict[str, Any] = {"last": None, "full": None}
+        result: dict[str, Any] = {"last": None, "full": None, "write_id": None}
         if last is not None:
             result["last"] = {"batch_id": last.batch_id, "n": last.n, "run_id": last.run_id}
-        if args.get("room", True):
+        if last is None or last.batch_id < int(args["batch_id"]):
             result["full"] = await topic.room(_wait(args))
+            if result["full"] is None:
+                result["write_id"] = topic.begin_write()
         return result, b""
 
     async def _seal(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:

@@ -14,13 +14,15 @@ from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
 from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull
 from jobpipe.net.link import Link
-from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, TopicLog
+from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
 __all__ = ["Holder", "ServedTopic", "TopicSettings"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behind
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class TopicSettings:
     parallelism: int
     required: tuple[str, ...] = ()
     min_subscribers: int = 0
-    driver: dict[str, Any] | None = None  # {"host", "pid", "started"} of the process that publishes
+    writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
+    serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
 
 
 @dataclass
@@ -57,7 +60,7 @@ class ServedTopic:
         self.epoch = store.epoch
         self.head = store.head()
         self.ended = store.ended()
-        self.publishing = True  # a publisher holds the topic; False once it closed, died or was fenced
+        self.publishing = not settings.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.holders: dict[str, Holder] = {}
         self.news = Bell()  # head moved, schema known, publisher waits
@@ -66,6 +69,8 @@ class ServedTopic:
         self._store = store
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
         self._closed = False
+        self._writing = {settings.writing}
+        self._swept_at = time.monotonic()
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``work`` in the log's thread: a slow disk never blocks the loop."""
@@ -93,6 +98,11 @@ class ServedTopic:
             subscription_expiry=config.subscription_expiry,
             min_subscribers=self.settings.min_subscribers,
         )
+
+    def begin_write(self) -> str:
+        """Return a new batch's write id; files of all earlier ones that no batch refers to may be swept from now on."""
+        self._writing = {new_write_id()}
+        return next(iter(self._writing))
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -317,6 +327,9 @@ class ServedTopic:
                     elif time.monotonic() - holder.seen > self.config.read_timeout:
                         self._store.drop_declared(name)  # it is not coming back to what it was reading
                 self._store.retain(self.retention)
+                if time.monotonic() - self._swept_at > SWEEP_SECONDS:
+                    self._swept_at = time.monotonic()
+                    self._store.sweep(self._writing)
 
         await self.run(work)
 

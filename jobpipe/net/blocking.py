@@ -10,7 +10,6 @@ import dataclasses
 import socket
 import ssl
 import time
-import weakref
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockingLink"]
 
-_Sessions = dict[tuple[str, int, str | None], ssl.SSLSession]
-_sessions: weakref.WeakKeyDictionary[ssl.SSLContext, _Sessions] = weakref.WeakKeyDictionary()
+_sessions: dict[tuple[ssl.SSLContext, str, int, str | None], ssl.SSLSession] = {}
 """The last TLS session of each server, under the name it was verified by: halves the price of a reconnect."""
+
+MAX_SESSIONS = 64
 
 
 class BlockingLink(BlockingPump):
@@ -76,15 +76,16 @@ class BlockingLink(BlockingPump):
             with greeting(tls=tls is not None):
                 if tls is not None:
                     sock.settimeout(timing.handshake)  # counts for the handshake as a whole
-                    known = _sessions.setdefault(tls, {})
-                    key = (endpoint.host, endpoint.port, server_hostname)
+                    known = _sessions.get((tls, endpoint.host, endpoint.port, server_hostname))
                     with mapped(peer, "handshake with"):
-                        sock = tls.wrap_socket(sock, server_hostname=server_hostname, session=known.get(key))
+                        sock = tls.wrap_socket(sock, server_hostname=server_hostname, session=known)
                 with mapped(peer, "connect to"):
                     link = cls(sock, peer_of(sock.getpeername()), timing)
                 link._greet(dataclasses.replace(hello, heartbeat=False))
-            if isinstance(sock, ssl.SSLSocket) and sock.session is not None:
-                known[key] = sock.session
+            if tls is not None and isinstance(sock, ssl.SSLSocket) and sock.session is not None:
+                if len(_sessions) >= MAX_SESSIONS:
+                    _sessions.clear()
+                _sessions[tls, endpoint.host, endpoint.port, server_hostname] = sock.session
         except BaseException:
             sock.close()
             raise

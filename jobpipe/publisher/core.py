@@ -95,6 +95,7 @@ class Publisher:
         self._link: Link | None = None
         self._coordinator: Coordinator | None = None
         self._closed = False
+        self._write_id = ""  # of the batch in progress, given by the coordinator
         self.log_id = ""
         self.epoch = 0
         self._open()
@@ -125,6 +126,7 @@ class Publisher:
                             "parallelism": self.parallelism,
                             "required": list(self._required),
                             "min_subscribers": self._min_subscribers,
+                            "writing": self._write_id,
                             "config": self.config.to_dict(),
                         },
                         timeout=OPEN_SECONDS,
@@ -174,11 +176,12 @@ class Publisher:
         """
         deadline = time.monotonic() + self.config.acks_timeout
         while True:
-            result = self._call("begin", {"query_id": query_id, "wait": SLICE_SECONDS, "room": True}).result
+            result = self._call("begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}).result
             last = result["last"]
             if last is not None and batch_id <= last["batch_id"]:
                 return self._replayed(query_id, batch_id, run_id, last)
             if result["full"] is None:
+                self._write_id = str(result["write_id"])
                 return None
             if not active():
                 raise WaitTimeout(
@@ -217,7 +220,7 @@ class Publisher:
         return Position(self.log_id, self.epoch, int(last["n"]), 0)
 
     def target(self, partitions: int | None = None) -> WriteTarget:
-        """Return a new write id's destination."""
+        """Return where the batch that :meth:`begin` admitted goes."""
         if self._coordinator is None:
             raise LinkClosed(f"topic {self.topic!r}: not open", topic=self.topic)
         files = credentials(self.config)
@@ -227,7 +230,7 @@ class Publisher:
             instance=self._coordinator.instance,
             data=str(self._coordinator.data),
             tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
-            write_id=uuid.uuid4().hex[:16],
+            write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,
             compression=self.config.segment_compression,

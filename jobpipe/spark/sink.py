@@ -194,7 +194,7 @@ class JobPipeSink:
                     raise
                 log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, batch_id)
                 self._counts["too_large_to_collect"] += 1
-                path, target = "tasks", self._publisher.target()
+                path = "tasks"
         if path == "tasks":
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
             segments = write_by_tasks(numbered, small, schema)

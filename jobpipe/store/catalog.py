@@ -158,8 +158,8 @@ class TopicLog:
         """
         if not self._taken:
             raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
-        with self._db.write(self.epoch):  # no change yet: the epoch and the replay come before any check of files
-            replayed = self._sealer.replayed(batch)
+        self._db.check_epoch(self.epoch)  # again in the transaction: nobody else can seal in this epoch
+        replayed = self._sealer.replayed(batch)
         if replayed is not None:
             return replayed
         segments = self._sealer.check(batch, segments)

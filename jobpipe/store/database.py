@@ -166,6 +166,21 @@ class Database:
         finally:
             self._rollback()
 
+    def check_epoch(self, epoch: int) -> None:
+        """Check that the catalog belongs to ``epoch``.
+
+        Raises:
+            Fenced: it does not.
+        """
+        stored = self.value("SELECT epoch FROM meta")
+        if stored != epoch:
+            raise Fenced(
+                f"catalog {self.path} belongs to epoch {stored}, ours is {epoch}",
+                file=str(self.path),
+                epoch=epoch,
+                newest=stored,
+            )
+
     @contextlib.contextmanager
     def write(self, epoch: int) -> Iterator[None]:
         """Commit the changes inside as one, durable when it returns; on any error none of them.
@@ -177,14 +192,7 @@ class Database:
                 are refused: only opening the catalog anew tells what is in it.
         """
         with self._transaction():
-            stored = self.value("SELECT epoch FROM meta")
-            if stored != epoch:
-                raise Fenced(
-                    f"catalog {self.path} belongs to epoch {stored}, ours is {epoch}",
-                    file=str(self.path),
-                    epoch=epoch,
-                    newest=stored,
-                )
+            self.check_epoch(epoch)
             yield
 
     @contextlib.contextmanager

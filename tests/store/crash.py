@@ -1,60 +1,67 @@
-"""A publisher that dies where it is told to. Run as a program: ``crash.py HOME WHERE FAILPOINT``.
+"""What child processes do in the crash tests: publishers that die where they are told to, and a reader.
 
-It takes over the log, seals the batch after the last one, acknowledges all but that one and removes what is
-acknowledged; after each durable answer it prints a line.
+Each function gets one end of a pipe and sends what it was durably answered.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
-import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from jobpipe.store import Retention, retention
+from jobpipe.errors import SpoolError, SpoolFull
+from jobpipe.store import CatalogReader, PartitionedWriter, Retention, SegmentFile, retention
 from jobpipe.store.database import Database
-from tests.store.build import open_log, seal
+from jobpipe.store.files import file_name, new_write_id
+from tests.store.build import SCHEMA, TOPIC, open_log, read, rows, seal
 
-FAILPOINTS = ("none", "before-fsync", "before-commit", "after-commit", "before-unlink", "short-write")
+ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)
 
 
-def die() -> None:
+def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(real: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
+def _dying(real: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if after:
             real(*args, **kwargs)
-        die()
+        _die()
 
     return call
 
 
-def arm(failpoint: str) -> None:
+def _half(real: Callable[[int, memoryview], int]) -> Callable[[int, memoryview], int]:
+    def call(fd: int, data: memoryview) -> int:
+        real(fd, data[: len(data) // 2])
+        _die()
+        return 0
+
+    return call
+
+
+def _arm(failpoint: str) -> None:
     """Let the next call of something kill this process."""
     if failpoint == "before-fsync":
-        os.fsync = dying(os.fsync)
+        os.fsync = _dying(os.fsync)
     elif failpoint == "before-commit":
-        Database._commit = dying(Database._commit)  # type: ignore[method-assign]
+        Database._commit = _dying(Database._commit)  # type: ignore[method-assign]
     elif failpoint == "after-commit":
-        Database._commit = dying(Database._commit, after=True)  # type: ignore[method-assign]
+        Database._commit = _dying(Database._commit, after=True)  # type: ignore[method-assign]
     elif failpoint == "before-unlink":
-        retention.remove_files = dying(retention.remove_files)
+        retention.remove_files = _dying(retention.remove_files)
     elif failpoint == "short-write":
-        real = os.write
-
-        def half(fd: int, data: memoryview) -> int:
-            real(fd, data[: len(data) // 2])
-            die()
-            return 0
-
-        os.write = half
+        os.write = _half(os.write)
+    else:
+        raise AssertionError(failpoint)
 
 
-def main(home: Path, where: str, failpoint: str) -> None:
+def publish(said: Connection, home: Path, where: str, failpoint: str) -> None:
+    """Seal the next batch, acknowledge all but that one, remove what is acknowledged. Odd batches are inline."""
     log = open_log(home, fsync=True)
     log.sweep(set())
     log.subscribe("s")
@@ -63,20 +70,62 @@ def main(home: Path, where: str, failpoint: str) -> None:
     last = log.last_sealed("q")
     batch_id = 0 if last is None else last.batch_id + 1
     if where == "seal":
-        arm(failpoint)
-    seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 0, run=str(os.getpid()))
-    print("sealed", batch_id, flush=True)
+        _arm(failpoint)
+    seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 1, run=str(os.getpid()))
+    said.send(("sealed", batch_id))
     log.acknowledge("s", grant, log._batches.at(log.head().n - 1))
     if where == "acknowledge":
-        arm(failpoint)
+        _arm(failpoint)
     log.flush()
-    print("acknowledged", log.head().n - 1, flush=True)
+    said.send(("acknowledged", log.head().n - 1))
     if where == "retain":
-        arm(failpoint)
-    log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
-    print("removed", log.tail().n, flush=True)
+        _arm(failpoint)
+    log.retain(ALL)
+    said.send(("removed", log.tail().n))
     log.close()
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+def publish_for_ever(said: Connection, home: Path) -> None:
+    """Go on until killed; send the head after each seal."""
+    log = open_log(home, fsync=True)
+    log.sweep(set())
+    grant = log.grant("s", {})
+    said.send(log.head().n)
+    while True:
+        n = log.head().n
+        seal(log, n, [[5, 5], [5]], inline=n % 2 == 1)
+        said.send(n + 1)
+        log.acknowledge("s", grant, log._batches.at(n))
+        log.retain(ALL)
+
+
+def watch(said: Connection, home: Path) -> None:
+    """Send the epoch and what can be read, each time it is asked."""
+    reader = CatalogReader.open(home / TOPIC, TOPIC)
+    while said.recv():
+        said.send((reader.epoch, read(reader, reader.tail(), reader.head(), 0)))
+    reader.close()
+
+
+def fill_the_disk(said: Connection, home: Path) -> None:
+    """Write against a limit on the size of files, then without it."""
+    log = open_log(home, fsync=True)
+    log.subscribe("s", required=True)
+    seal(log, 0, [[5, 5], [5]])
+    size = (log.directory / "catalog.db-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 8192, resource.RLIM_INFINITY))
+    writer = PartitionedWriter(SCHEMA, SegmentFile.create(log.segments, file_name(new_write_id(), 0)), partitions=1)
+    try:
+        for number in range(100):
+            writer.write(rows(0, number * 10_000, 10_000), 0)
+    except SpoolFull:
+        writer.abort()
+        said.send(("file", len(list(log.segments.iterdir()))))
+    for _ in range(3):
+        try:
+            seal(log, 1, [[500], [500]])
+        except SpoolError as error:
+            said.send(("catalog", error.fields["reopen"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    said.send(("sealed", seal(log, 1, [[5, 5], [5]]).n))
+    log.close()

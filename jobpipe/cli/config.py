@@ -1,0 +1,72 @@
+"""``jobpipe config``: check, show and explain the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import emit_json, emit_table, printable
+from jobpipe.errors import ConfigError
+
+__all__ = ["config"]
+
+
+@click.group()
+def config() -> None:
+    """Check, show and explain the configuration."""
+
+
+@config.command()
+@click.argument("file", required=False)
+@json_option
+@pass_settings
+def check(settings: Settings, file: str | None, as_json: bool) -> int:
+    """Check FILE, or the file in force, together with the environment; name every problem.
+
+    Ends with 2 if there is one. JSON keys: ok, file, problems (source, key, value, expected).
+    """
+    settings.file = file or settings.file
+    try:
+        found = settings.resolved.file
+    except ConfigError as error:
+        if not as_json:
+            raise
+        emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [])})
+        return Exit.USAGE
+    if as_json:
+        emit_json({"ok": True, "file": None if found is None else str(found), "problems": []})
+    else:
+        click.echo(f"ok: {found or 'no file is found, the defaults are in force'}")
+    return Exit.OK
+
+
+@config.command()
+@click.option("--sources", is_flag=True, help="Tell where each value was set.")
+@json_option
+@pass_settings
+def show(settings: Settings, sources: bool, as_json: bool) -> None:
+    """Show every key and its value in force.
+
+    JSON keys of each: key, value, source, default, group; all are texts as they would stand in the file.
+    """
+    from jobpipe.config import render
+
+    rows = render(settings.config, settings.resolved.sources)
+    if as_json:
+        emit_json([asdict(row) for row in rows])
+    elif sources:
+        emit_table(("KEY", "VALUE", "SOURCE"), ((row.key, row.value, row.source) for row in rows))
+    else:
+        emit_table(("KEY", "VALUE"), ((row.key, row.value) for row in rows))
+
+
+@config.command()
+@click.argument("key")
+def explain(key: str) -> None:
+    """Tell what KEY means, what is expected, its default, and how it can be set."""
+    from jobpipe.config import explain as explained
+
+    click.echo("\n".join(map(printable, explained(key).splitlines())))

@@ -1,0 +1,82 @@
+"""``jobpipe describe``: all facts of one topic, from its coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
+
+__all__ = ["describe"]
+
+_NUMBERS = ("POSITION", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait.")
+@json_option
+@pass_settings
+def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
+    """Show all facts of TOPIC: publisher, rows, what is stored, and each subscription with its lag.
+
+    Offsets count batches. Lag is what a subscription has not acknowledged. Ends with 1 if nobody serves the topic.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        status = admin.status(topic, timeout)
+    if as_json:
+        emit_json(status)
+        return
+    emit_pairs(_pairs(status))
+    click.echo()
+    if not status["subscriptions"]:
+        click.echo("no subscriptions")
+        return
+    emit_table(
+        ("SUBSCRIPTION", "STATE", *_NUMBERS[:1], "LAG:", *_NUMBERS[1:], "LAST SEEN", "REQUIRED", "HOLDER"),
+        map(_subscription, status["subscriptions"]),
+        right=_NUMBERS,
+    )
+
+
+def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
+    publisher = status["publisher"]
+    if not status.get("publishing", True):
+        publisher = f"none now; the last one was {publisher}"
+    return [
+        ("topic", status["topic"]),
+        ("publisher", publisher),
+        ("waits for", status["waiting"]),
+        ("ended", status["ended"]),
+        ("endpoint", status["endpoint"]),
+        ("data endpoint", status["data"]),
+        ("parallelism", status["parallelism"]),
+        ("log", status["log"]),
+        ("epoch", status["epoch"]),
+        ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({count(status['batches'])} batches kept)"),
+        ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
+        ("stored", size(status["stored_bytes"])),
+    ]
+
+
+def _subscription(line: dict[str, Any]) -> list[object]:
+    lag, where = line["lag"], line.get("where")
+    seen = seconds(line["last_seen"])
+    return [
+        line["name"],
+        line["state"],
+        count(line["position"]),
+        "",
+        count(lag["batches"]),
+        count(lag["rows"]),
+        size(lag["bytes"]),
+        seconds(lag["seconds"]),
+        line["reconnects"],
+        None if seen is None else f"{seen} ago",
+        line["required"],
+        f"{where['host']}, pid {where['pid']}" if where else None,
+    ]

@@ -1,0 +1,104 @@
+"""``jobpipe``: the program's entry, its global options, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+import jobpipe
+from jobpipe.cli.certs import certs
+from jobpipe.cli.config import config
+from jobpipe.cli.context import Settings, pass_settings
+from jobpipe.cli.demo import demo
+from jobpipe.cli.describe import describe
+from jobpipe.cli.doctor import doctor
+from jobpipe.cli.exits import EXIT_CODES, Exit, exit_of
+from jobpipe.cli.output import printable
+from jobpipe.cli.registry import registry
+from jobpipe.cli.serve import serve
+from jobpipe.cli.tail import tail
+from jobpipe.cli.topics import topics
+from jobpipe.errors import JobpipeError
+
+__all__ = ["cli", "main"]
+
+
+class _Program(click.Group):
+    """A group that turns every outcome into one message and one exit code."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command and end the process; without ``standalone_mode`` return its outcome, or raise."""
+        settings = extra.setdefault("obj", Settings())
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        code: object = Exit.OK
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = Exit.INTERRUPTED
+        except JobpipeError as error:
+            _tell(error, error.message, settings)
+            code = exit_of(error)
+        except OSError as error:  # a file of the user's: errors of links and of the spool have kinds of their own
+            _tell(error, str(error), settings)
+            code = Exit.UNHEALTHY
+        sys.exit(code if isinstance(code, int) else Exit.OK)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; when nobody reads our output any more, end as if all of it had been read."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            with contextlib.suppress(OSError, ValueError):  # what is still buffered must not fail at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.OK
+
+
+def _tell(error: Exception, message: str, settings: Settings) -> None:
+    if settings.verbose:
+        click.echo("".join(traceback.format_exception(error)), err=True)
+    click.echo("jobpipe: " + "\n".join(map(printable, message.splitlines())), err=True)
+
+
+@click.group(
+    cls=_Program,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--config", "file", metavar="FILE", help="Configuration file, instead of the usual places.")
+@click.option("-v", "--verbose", count=True, help="Log what happens, and tracebacks of errors; -vv for more.")
+@click.version_option(jobpipe.__version__, prog_name="jobpipe")
+@pass_settings
+def cli(settings: Settings, file: str | None, verbose: int) -> None:
+    """Chain Spark Structured Streaming jobs directly: look at topics, follow them, check the installation.
+
+    Listings take --json. `jobpipe COMMAND --help` tells more of each command.
+    """
+    settings.file, settings.verbose = file, verbose
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    shape = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "jobpipe: %(message)s"
+    logging.basicConfig(level=level, format=shape)
+    # kazoo at DEBUG would log passwords; what it warns of, our own errors tell
+    logging.getLogger("kazoo").setLevel(logging.INFO if verbose else logging.CRITICAL)
+
+
+for command in (topics, describe, tail, serve, registry, config, certs, doctor, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the program."""
+    cli()
+
+
+if __name__ == "__main__":
+    main()

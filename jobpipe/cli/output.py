@@ -1,0 +1,88 @@
+"""How commands print: aligned columns, pairs, JSON; numbers for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+__all__ = ["count", "emit_json", "emit_pairs", "emit_table", "printable", "seconds", "size"]
+
+_WIDE = 100_000  # columns of an output that is no terminal: nothing is cut or folded
+
+
+def emit_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def emit_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values as two aligned columns; None is a dash."""
+    listed = [(name, _cell(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in listed), default=0)
+    for name, text in listed:
+        click.echo(f"{name:<{width}}  {text}")
+
+
+def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Print rows below their column names; the columns named in ``right`` are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters escaped: names and rows come from others, terminals obey."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def count(number: int | None) -> str | None:
+    """Return a whole number with its thousands set apart."""
+    return None if number is None else f"{number:,}"
+
+
+def size(number: int | None) -> str | None:
+    """Return a number of bytes in the unit that fits, such as ``2.5 KiB``."""
+    if number is None:
+        return None
+    value, units = float(number), iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
+    if value < 1024:
+        return f"{number} B"
+    unit = ""
+    while value >= 1024 and (following := next(units, None)) is not None:
+        value, unit = value / 1024, following
+    return f"{value:.1f} {unit}"
+
+
+def seconds(number: float | None) -> str | None:
+    """Return a span of time in the unit that fits, such as ``2.5 s`` or ``3.1 h``."""
+    if number is None:
+        return None
+    for limit, divisor, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if number < limit:
+            return f"{number / divisor:.1f} {unit}"
+    return f"{number / 86_400:.1f} d"

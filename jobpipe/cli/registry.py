@@ -1,0 +1,115 @@
+"""``jobpipe registry``: the embedded ZooKeeper of the configured home, or a look at the ensemble."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import emit_json, emit_pairs
+from jobpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobpipe.config import Config
+    from registry.embedded import EmbeddedZooKeeper
+
+__all__ = ["registry"]
+
+
+@click.group()
+def registry() -> None:
+    """Start, stop and look at the registry."""
+
+
+@registry.command()
+@click.option(
+    "--linger",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds without a session after which it ends by itself.",
+)
+@pass_settings
+def start(settings: Settings, linger: float) -> None:
+    """Start the embedded ZooKeeper of this home, unless it runs; print its endpoint.
+
+    Nobody needs to: whoever needs it first starts it.
+    """
+    from jobpipe.discovery.handler import map_registry_errors
+
+    server = _embedded(settings.config, linger)
+    with map_registry_errors():
+        click.echo(server.ensure())
+
+
+@registry.command()
+@pass_settings
+def stop(settings: Settings) -> None:
+    """End the embedded ZooKeeper of this home, whoever uses it. Its data stay."""
+    from jobpipe.discovery.handler import map_registry_errors
+
+    server = _embedded(settings.config)
+    with map_registry_errors():
+        click.echo("stopped" if server.stop() else "it was not running")
+
+
+@registry.command()
+@json_option
+@pass_settings
+def status(settings: Settings, as_json: bool) -> int:
+    """Read the registry and tell how it stands; starts nothing.
+
+    Ends with 1 if the embedded one does not run, with 3 if a registry does not answer. JSON keys: connect, embedded,
+    running, endpoint, pid, since, namespace, topics, answer_seconds.
+    """
+    from registry.embedded import EmbeddedZooKeeper
+
+    config = settings.config
+    facts: dict[str, Any] = {"connect": config.registry_connect, "embedded": config.embedded, "running": True}
+    facts |= {"endpoint": config.registry_connect, "pid": None, "since": None, "namespace": config.namespace}
+    facts |= {"topics": None, "answer_seconds": None}
+    if config.embedded:
+        server = EmbeddedZooKeeper(config.home).status()
+        facts |= {"running": server is not None, "endpoint": None}
+        if server is not None:
+            since = datetime.fromtimestamp(server.since, UTC).isoformat(timespec="seconds")
+            facts |= {"endpoint": server.endpoint, "pid": server.pid, "since": since}
+    if facts["running"]:
+        facts |= _read(config)
+    if as_json:
+        emit_json(facts)
+    elif facts["running"]:
+        emit_pairs((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
+    else:
+        click.echo(f"the embedded ZooKeeper of {config.home} does not run; the first job that needs it starts it")
+    return Exit.OK if facts["running"] else Exit.UNHEALTHY
+
+
+def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
+    from registry.embedded import EmbeddedZooKeeper
+
+    if not config.embedded:
+        raise ConfigError(
+            f"jobpipe.registerserver.connect is {config.registry_connect}: an ensemble of its own, which jobpipe neither "
+            "starts nor stops. `jobpipe registry status` reads it; only connect: embedded can be started and stopped",
+            key="jobpipe.registerserver.connect",
+        )
+    return EmbeddedZooKeeper(config.home, linger=linger)
+
+
+def _read(config: Config) -> dict[str, Any]:
+    """Open a session and list the topics: what a subscriber does first."""
+    from jobpipe.discovery.handler import map_registry_errors, open_handler
+
+    began = time.monotonic()
+    handler = open_handler(config)
+    try:
+        with map_registry_errors():
+            topics = len(handler.topics())
+        return {"topics": topics, "answer_seconds": round(time.monotonic() - began, 3)}
+    finally:
+        handler.shutdown()

@@ -1,0 +1,84 @@
+"""``jobpipe tail``: the rows of a topic, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.context import Settings, pass_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jobpipe.config import Config
+
+__all__ = ["tail"]
+
+LEAST_DISCOVERY_SECONDS = 5.0
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "starting",
+    type=click.Choice(["earliest", "latest", "committed"]),
+    help="Where to begin.  [default: latest; with --name: committed]",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after so many rows.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without news.")
+@click.option("--name", help="Read as this subscription, which stays.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+@pass_settings
+def tail(
+    settings: Settings,
+    topic: str,
+    starting: str | None,
+    limit: int | None,
+    timeout: float | None,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Print the rows of TOPIC and follow it, up to its end mark, --limit, --timeout or Ctrl-C.
+
+    Leaves no trace: without --name it reads beside all subscriptions. With --name it IS that subscription, with a
+    durable position: a batch is acknowledged when the next one is asked for, and what it has not acknowledged is kept.
+
+    A topic that is not there yet is waited for up to discovery.timeout, or --timeout if that is less (at least 5 s).
+    """
+    if starting == "committed" and name is None:
+        raise click.UsageError("--from committed needs --name: only a subscription has a committed position")
+    config = settings.config
+    if timeout is not None:
+        patience = min(config.discovery_timeout, max(timeout, LEAST_DISCOVERY_SECONDS))
+        config = replace(config, discovery_timeout=patience)
+    from jobpipe.cli.rows import JsonLines, RowPrinter, TableLines
+
+    printer: RowPrinter = JsonLines() if as_json else TableLines()
+    left = limit
+    with ExitStack() as stack:
+        for batch in _batches(stack, config, topic, name, starting, timeout):
+            printer.write(batch if left is None else batch.slice(0, left))
+            if left is not None and (left := left - batch.num_rows) <= 0:
+                return
+
+
+def _batches(
+    stack: ExitStack, config: Config, topic: str, name: str | None, starting: str | None, timeout: float | None
+) -> Iterator[pa.RecordBatch]:
+    if name is None:
+        from jobpipe.cli.topic_reader import TopicReader
+
+        reader = stack.enter_context(TopicReader(config, topic))
+        batches = reader.batches(starting or "latest", timeout)
+    else:
+        from jobpipe.subscriber.client import subscribe
+
+        subscription = stack.enter_context(subscribe(topic, name=name, starting=starting or "committed", config=config))
+        batches = subscription.batches(timeout)
+    stack.callback(batches.close)  # type: ignore[attr-defined]  # a generator: its streams end before their links
+    return batches

@@ -1,0 +1,117 @@
+"""Reads a topic without a subscription: nothing is acknowledged, and retention does not wait for us."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import time
+import uuid
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from jobpipe.config import Config
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.errors import JobpipeError, LinkError, TopicNotFound
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.store import Position
+from jobpipe.subscriber.fetch import Fetched, FetchRange, fetch
+from jobpipe.subscriber.questions import control_link
+
+__all__ = ["TopicReader"]
+
+CALL_SECONDS = 30.0
+POLL_SECONDS = 5.0
+
+
+class TopicReader:
+    """Follows one topic; a context manager. A publisher that is away is waited for up to ``discovery.timeout``."""
+
+    def __init__(self, config: Config, topic: str) -> None:
+        self._config = config
+        self._topic = topic
+        self._locator = TopicLocator(config)
+        self._link: BlockingLink | None = None
+        self._owned = contextlib.ExitStack()  # of the link
+        self._lease = uuid.uuid4().hex
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._owned.close()
+        self._locator.close()
+
+    def batches(self, starting: str, timeout: float | None) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, batch after batch, and within one by partition; end at the end mark.
+
+        Args:
+            starting: ``earliest`` or ``latest``.
+            timeout: end after so many seconds without news; None follows for ever.
+
+        Raises:
+            TopicNotFound: no publisher came within ``discovery.timeout``.
+            DataLoss: rows were removed before we read them.
+        """
+        news = self._call("bounds", {"name": ""})
+        known = {"head": news["head"], "ended": news["ended"], "waiting": None}
+        at = Position.from_json(news["tail"] if starting == "earliest" else news["head"])
+        hold, quiet = True, time.monotonic()
+        while True:
+            head = Position.from_json(known["head"])
+            if head != at:
+                yield from self._range(at, head, hold=hold)
+                at, hold, quiet = head, False, time.monotonic()
+            if known["ended"]:
+                return
+            wait = POLL_SECONDS if timeout is None else min(POLL_SECONDS, quiet + timeout - time.monotonic())
+            if wait <= 0:
+                return
+            known = self._call("poll", {**known, "wait": wait})
+
+    def _range(self, start: Position, end: Position, *, hold: bool) -> Iterator[pa.RecordBatch]:
+        """Yield what lies between; ``hold`` keeps a backlog from retention while we read it."""
+        if hold:
+            held = {"id": self._lease, "first": start.n, "last": end.n, "seconds": self._config.read_timeout}
+            self._call("lease", held)
+        try:
+            answer = self._call("range", {"start": start.to_json(), "end": end.to_json()})
+            for plan in answer["plans"]:
+                for fetched in self._fetch(plan, answer["data"]):
+                    yield fetched.batch
+        finally:
+            if hold and self._link is not None:
+                with contextlib.suppress(JobpipeError):  # it ends by itself
+                    self._link.call("release", {"id": self._lease}, timeout=CALL_SECONDS)
+
+    def _fetch(self, plan: dict[str, Any], data: str) -> Iterator[Fetched]:
+        start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+        streams = [
+            fetch(FetchRange(self._topic, start, end, partition, data), self._config)
+            for partition in range(int(plan["partitions"]))
+        ]
+        if end.n - start.n <= 1:
+            return itertools.chain.from_iterable(streams)  # one link, one after another
+        return heapq.merge(*streams, key=lambda fetched: (fetched.header["n"], fetched.header["partition"]))
+
+    def _call(self, op: str, args: dict[str, Any]) -> dict[str, Any]:
+        """Ask the coordinator, over as many links as it takes. Only for questions that may be repeated."""
+        deadline = time.monotonic() + self._config.discovery_timeout
+        while True:
+            if self._link is None:
+                self._link = self._owned.enter_context(
+                    control_link(self._config, self._locator, self._topic, deadline)
+                )
+            try:
+                return self._link.call(op, args, timeout=CALL_SECONDS).result
+            except (LinkError, TopicNotFound):  # it ended, or it hands the topic over
+                self._link = None
+                self._owned.close()
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
