@@ -35,7 +35,12 @@ def publish(work: Path, rows: int) -> None:
 
     spark = session()
     sink = JobPipeSink(
-        "backlog", parallelism=2, write_path="tasks", spool_max_bytes="40GiB", retention_bytes="40GiB", retention_time="2h"
+        "backlog",
+        parallelism=2,
+        write_path="tasks",
+        spool_max_bytes="40GiB",
+        retention_bytes="40GiB",
+        retention_time="2h",
     )
     began = time.monotonic()
     per_batch = rows // BATCHES
@@ -85,7 +90,8 @@ def session():  # type: ignore[no-untyped-def]
     from jobpipe.spark.session import recommended_conf
 
     conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    spark = SparkSession.builder.master("local[2]").config(map={**recommended_conf(checkpoints_local=True), **conf}).getOrCreate()
+    conf |= recommended_conf(checkpoints_local=True)
+    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -159,7 +165,8 @@ def main() -> int:
                 [*common, "--role", "publish"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             published = json.loads(publisher.stdout.readline())
-            print(f"published {published['bytes'] / 1e9:.2f} GB, {published['rows']:,} rows in {published['seconds']:.1f} s")
+            size, seconds = published["bytes"] / 1e9, published["seconds"]
+            print(f"published {size:.2f} GB, {published['rows']:,} rows in {seconds:.1f} s")
             done = subprocess.run([*common, "--role", "subscribe"], stdout=subprocess.PIPE, text=True, check=True)
             read = json.loads(done.stdout.splitlines()[-1])
             print(f"read {read['rows']:,} rows in {read['batches']} micro-batches in {read['seconds']:.1f} s")

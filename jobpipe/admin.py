@@ -15,7 +15,7 @@ from jobpipe.discovery.locate import Location, TopicLocator, from_records
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import TopicNotFound
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.wire.messages import Hello
 
 __all__ = ["Admin", "TopicLine"]

@@ -13,6 +13,7 @@
     ├── DuplicateCall          the sink was called twice in one batch
     ├── UnsupportedType        a column's type cannot pass
     ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
+    ├── QueryStopped           the query was stopped while the sink worked; Spark runs the batch again at the next start
     ├── WaitTimeout            a wait with a deadline ended: drain, acknowledgements, room in the spool
     ├── SpoolError             the spool's disk or catalog fails
     │   ├── SegmentCorrupt     committed bytes do not match their checksum
@@ -56,6 +57,7 @@ __all__ = [
     "NameTaken",
     "NotAuthorized",
     "ProtocolError",
+    "QueryStopped",
     "RegistryUnavailable",
     "RemoteProtocolError",
     "SchemaMismatch",
@@ -138,6 +140,10 @@ class UnsupportedType(JobpipeError):
 
 class SchemaMismatch(JobpipeError):
     """Rows do not fit the schema asked for; the message names the columns."""
+
+
+class QueryStopped(JobpipeError):
+    """The sink's query was stopped while the sink worked; Spark runs the batch again at the next start."""
 
 
 class WaitTimeout(JobpipeError):

@@ -19,6 +19,8 @@ from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Changes"]
 
+_jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
+
 
 class Changes:
     """Writes of one session. One at a time: the caller's duty. All raise Unavailable."""
@@ -171,7 +173,7 @@ class Changes:
             yield
             if time.monotonic() > deadline:
                 return
-            time.sleep(random.uniform(0, most))  # noqa: S311 - jitter
+            time.sleep(_jitter.uniform(0, most))
             most = min(most * 2, 0.1)
 
     def _contended(self, topic: str) -> Unavailable:

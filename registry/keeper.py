@@ -25,6 +25,7 @@ __all__ = ["Keeper"]
 logger = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 10.0
+_jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
 class Keeper:
@@ -161,7 +162,7 @@ class Keeper:
 
     def _keep(self) -> None:
         while True:
-            self._wake.wait(_KEEP_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2))
             self._wake.clear()
             if self._stop.is_set():
                 return

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PASSING = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, SessionMovedError, AuthFailedError)
+_jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 _FORMER_SESSIONS = 64  # more expiries than that within the life of one ghost do not happen
 
 
@@ -170,7 +171,7 @@ class Session:
                     self._reason = "the connection was refused during authentication"
                     logger.warning("the ZooKeeper client stopped unasked (%s); making a new one", client.client_state)
                     self._retire(client)
-                    self._closing.wait(random.uniform(delay / 2, delay))  # noqa: S311 - jitter
+                    self._closing.wait(_jitter.uniform(delay / 2, delay))
                     delay = min(delay * 2, 10.0)
                 self._make_client()
             elif not self._ready.is_set() and client.connected and self._probe(client):

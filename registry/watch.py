@@ -29,6 +29,7 @@ _RELIST_SECONDS = 30.0
 _SPACING_SECONDS = 0.05  # n registrations of one publisher come as n notices: list them once or twice
 _RETRY_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
+_jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
 class TreeWatch(Watch):
@@ -74,14 +75,14 @@ class TreeWatch(Watch):
         known: list[tuple[int, RegisterRecord]] | None = None
         while not self._closed.is_set():
             self._look.clear()
-            wait = _RELIST_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+            wait = _RELIST_SECONDS * _jitter.uniform(0.8, 1.2)
             listed_at = time.monotonic()
             try:
                 listed = self._lister(self._topic, self._notify)
             except RegistryError as error:
                 if not self._closed.is_set():
                     logger.warning("topic %s: cannot list registrations: %s", self._topic, error)
-                wait = _RETRY_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+                wait = _RETRY_SECONDS * _jitter.uniform(0.8, 1.2)
             else:
                 if listed != known:
                     known = listed

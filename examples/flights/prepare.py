@@ -49,7 +49,7 @@ def split(source: Path, target: Path, files: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs; files go to WORK/input")
-    parser.add_argument("--files", type=int, default=48, help="part files, one a micro-batch (default 48)")
+    parser.add_argument("--files", type=int, default=120, help="part files, one a micro-batch (default 120)")
     args = parser.parse_args()
 
     rows = split(flights_zip(), args.work / "input", args.files)

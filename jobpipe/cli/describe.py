@@ -11,7 +11,7 @@ from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds
 
 __all__ = ["describe"]
 
-_NUMBERS = ("POSITION", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
+_NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "RECONNECTS")
 
 
 @click.command()
@@ -20,7 +20,7 @@ _NUMBERS = ("POSITION", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
 @json_option
 @pass_settings
 def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
-    """Show all facts of TOPIC: publisher, rows, what is stored, and each subscription with its lag.
+    """Show all facts of TOPIC and its subscriptions.
 
     Offsets count batches. Lag is what a subscription has not acknowledged. Ends with 1 if nobody serves the topic.
     """
@@ -37,7 +37,7 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
         click.echo("no subscriptions")
         return
     emit_table(
-        ("SUBSCRIPTION", "STATE", *_NUMBERS[:1], "LAG:", *_NUMBERS[1:], "LAST SEEN", "REQUIRED", "HOLDER"),
+        ("SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN", "REQUIRED", "HOLDER"),
         map(_subscription, status["subscriptions"]),
         right=_NUMBERS,
     )
@@ -70,7 +70,6 @@ def _subscription(line: dict[str, Any]) -> list[object]:
         line["name"],
         line["state"],
         count(line["position"]),
-        "",
         count(lag["batches"]),
         count(lag["rows"]),
         size(lag["bytes"]),

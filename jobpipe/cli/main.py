@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import jobpipe
+from jobpipe.cli.audience import drop_output
 from jobpipe.cli.certs import certs
 from jobpipe.cli.config import config
 from jobpipe.cli.context import Settings, pass_settings
@@ -32,14 +32,21 @@ __all__ = ["cli", "main"]
 class _Program(click.Group):
     """A group that turns every outcome into one message and one exit code."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command and end the process; without ``standalone_mode`` return its outcome, or raise."""
         settings = extra.setdefault("obj", Settings())
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         code: object = Exit.OK
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.ClickException as error:
             error.show()
             code = error.exit_code
@@ -58,8 +65,7 @@ class _Program(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            with contextlib.suppress(OSError, ValueError):  # what is still buffered must not fail at exit
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             return Exit.OK
 
 

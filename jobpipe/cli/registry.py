@@ -94,8 +94,9 @@ def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
 
     if not config.embedded:
         raise ConfigError(
-            f"jobpipe.registerserver.connect is {config.registry_connect}: an ensemble of its own, which jobpipe neither "
-            "starts nor stops. `jobpipe registry status` reads it; only connect: embedded can be started and stopped",
+            f"jobpipe.registerserver.connect is {config.registry_connect}: an ensemble of its own, which jobpipe "
+            "neither starts nor stops. `jobpipe registry status` reads it; only an embedded one is started "
+            "and stopped here",
             key="jobpipe.registerserver.connect",
         )
     return EmbeddedZooKeeper(config.home, linger=linger)

@@ -53,9 +53,7 @@ class TableLines:
             if self._schema is None or not self._schema.equals(batch.schema):
                 self._schema = batch.schema
                 names = [printable(name) for name in batch.schema.names]
-                self._widths = [
-                    min(max(map(len, column)), WIDEST) for column in zip(names, *lines, strict=True)
-                ]
+                self._widths = [min(max(map(len, column)), WIDEST) for column in zip(names, *lines, strict=True)]
                 lines.insert(0, names)
             click.echo("\n".join(self._line(line, right) for line in lines))
 
@@ -74,7 +72,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[list[tuple[Any, ...]]]:
         yield list(zip(*(map(_plain, _values(column)) for column in part.columns), strict=True)) or [()] * part.num_rows
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array[Any]) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError):  # times outside Python's range, or finer than microseconds
@@ -87,7 +85,9 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        if math.isnan(value):
+            return "NaN"
+        return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, bytes):

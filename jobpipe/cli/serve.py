@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 OPEN_SECONDS = 90.0  # a dead owner's registry session may have to end first
-BEAT_SECONDS = 0.5  # a coordinator without a publisher ends once nobody has asked for about a second
+LOOK_SECONDS = 0.5  # between two looks at whether we were told to stop
 FOREVER_SECONDS = 10 * 365 * 86_400.0
 UNLIMITED_BYTES = 2**60
 
@@ -35,10 +35,11 @@ UNLIMITED_BYTES = 2**60
 @click.argument("topic")
 @pass_settings
 def serve(settings: Settings, topic: str) -> None:
-    """Serve TOPIC from its spool on this host, without Spark: subscribers read on while the publisher is away.
+    """Serve TOPIC while its publisher is away.
 
-    Ends when a publisher of the topic returns, which takes it over at once, or on Ctrl-C or SIGTERM. Removes no rows,
-    and forgets no subscription, whatever the retention. Ends with 1 if there is no spool, or a publisher lives.
+    From its spool on this host, without Spark: subscribers read on. Ends when a publisher of the topic returns, which
+    takes it over at once, or on Ctrl-C or SIGTERM. Removes no rows and forgets no subscription, whatever the
+    retention. Ends with 1 if there is no spool, or a publisher lives.
     """
     config = settings.config
     _check_spool(config, topic)
@@ -50,15 +51,16 @@ def serve(settings: Settings, topic: str) -> None:
         retention_bytes=UNLIMITED_BYTES,
         subscription_expiry=FOREVER_SECONDS,
     )
-    with ExitStack() as stack, _stopping() as stopped:
+    with ExitStack() as stack:
         stack.callback(end_coordinators)
         coordinator = attach(config)
         link = stack.enter_context(_open(config, stand_in, topic, coordinator.endpoint))
+        stopped = stack.enter_context(_stopping())
         click.echo(f"serving {topic} at {coordinator.endpoint}; Ctrl-C ends it")
         news: dict[str, Any] = {}
         while not stopped.is_set():
             try:
-                news = link.call("poll", {**news, "wait": BEAT_SECONDS}, timeout=30.0).result
+                news = link.call("poll", {**news, "wait": LOOK_SECONDS}, timeout=30.0).result
             except (Fenced, TopicNotFound):
                 click.echo(f"a publisher of {topic} has taken it over")
                 return
@@ -66,8 +68,9 @@ def serve(settings: Settings, topic: str) -> None:
 
 
 def _check_spool(config: Config, topic: str) -> None:
-    from jobpipe.store.database import CATALOG
+    from jobpipe.store.files import CATALOG, check_topic
 
+    check_topic(topic)
     place = config.spool_dir / topic
     if not (place / CATALOG).is_file():
         raise TopicNotFound(
@@ -95,7 +98,6 @@ def _open(config: Config, stand_in: Config, topic: str, endpoint: Any) -> Iterat
             {"name": name, "parallelism": 1, "serve": True, "config": stand_in.to_dict()},
             timeout=OPEN_SECONDS,
         )
-        link.call("close", {"final": False}, timeout=30.0)
         yield link
     finally:
         link.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobpipe.cli.audience import while_read
 from jobpipe.cli.context import Settings, pass_settings
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def tail(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Print the rows of TOPIC and follow it, up to its end mark, --limit, --timeout or Ctrl-C.
+    """Print the rows of TOPIC and follow it.
 
-    Leaves no trace: without --name it reads beside all subscriptions. With --name it IS that subscription, with a
-    durable position: a batch is acknowledged when the next one is asked for, and what it has not acknowledged is kept.
+    Ends at the end mark of the topic, at --limit or --timeout, or on Ctrl-C. Leaves no trace: without --name it reads
+    beside all subscriptions. With --name it IS that subscription, with a durable position: a batch is acknowledged
+    when the next one is asked for, and what it has not acknowledged is kept.
 
     A topic that is not there yet is waited for up to discovery.timeout, or --timeout if that is less (at least 5 s).
     """
@@ -60,7 +62,7 @@ def tail(
 
     printer: RowPrinter = JsonLines() if as_json else TableLines()
     left = limit
-    with ExitStack() as stack:
+    with while_read(), ExitStack() as stack:
         for batch in _batches(stack, config, topic, name, starting, timeout):
             printer.write(batch if left is None else batch.slice(0, left))
             if left is not None and (left := left - batch.num_rows) <= 0:

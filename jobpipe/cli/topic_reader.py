@@ -104,9 +104,7 @@ class TopicReader:
         deadline = time.monotonic() + self._config.discovery_timeout
         while True:
             if self._link is None:
-                self._link = self._owned.enter_context(
-                    control_link(self._config, self._locator, self._topic, deadline)
-                )
+                self._link = self._owned.enter_context(control_link(self._config, self._locator, self._topic, deadline))
             try:
                 return self._link.call(op, args, timeout=CALL_SECONDS).result
             except (LinkError, TopicNotFound):  # it ended, or it hands the topic over

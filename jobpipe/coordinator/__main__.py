@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 from typing import Any
 
 from jobpipe.config import Config
+from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.host import Host, Parent
 from jobpipe.coordinator.process import (
     answer_fault,
@@ -15,7 +15,6 @@ from jobpipe.coordinator.process import (
     handle_signals,
     read_order,
     set_up_logging,
-    start_program,
 )
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
@@ -35,29 +34,20 @@ async def run(order: dict[str, Any]) -> None:
     tls = server_tls(config)
     client = client_tls(config)
     sock = bind_in_range(interface, config.port_range)
-    data: subprocess.Popen[bytes] | None = None
+    data = DataChild(config, interface=interface, advertised=advertised, instance=order["instance"])
     server: Server | None = None
     host: Host | None = None
     try:
-        started, ready = await asyncio.to_thread(
-            start_program,
-            "jobpipe.coordinator.data_process",
-            {"config": config.to_dict(), "host": interface, "instance": order["instance"]},
-            timeout=30.0,
-            keep_stdin=True,
-            log_file=config.home / "logs" / "data.log",
-        )
-        data = started
+        await asyncio.to_thread(data.start)
         handler = await asyncio.to_thread(open_handler, config)
         host = Host(
             config,
             handler,
             control=Endpoint(advertised, sock.getsockname()[1]),
-            data=Endpoint(advertised, ready["port"]),
+            data=data,
             tls=client,
             parent=parent,
             instance=order["instance"],
-            data_process=started,
         )
         server = Server(ControlService(host), tls=tls)
         await server.start(sock)
@@ -71,18 +61,7 @@ async def run(order: dict[str, Any]) -> None:
             await server.close(grace=3.0)
         else:
             sock.close()
-        if data is not None:
-            await asyncio.to_thread(_end_data, data)
-
-
-def _end_data(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()  # its sign to end
-    try:
-        process.wait(5.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        await asyncio.to_thread(data.end)
 
 
 def main() -> None:

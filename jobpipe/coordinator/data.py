@@ -152,19 +152,12 @@ class DataService:
             },
         )
         if piece.data is not None:
-            view = memoryview(piece.data)
-            for chunk in piece.chunks:
-                await link.send_data(view[chunk.offset : chunk.offset + chunk.length], chunk.crc)
-            return
-        mapped, skew = await asyncio.to_thread(_map, piece, link.hello.topic)
-        try:
-            with memoryview(mapped) as view:
-                for chunk in piece.chunks:
-                    offset = chunk.offset + skew
-                    with view[offset : offset + chunk.length] as part:
-                        await link.send_data(part, chunk.crc)
-        finally:
-            _unmap(mapped)
+            view, skew = memoryview(piece.data), 0
+        else:
+            view, skew = await asyncio.to_thread(_map, piece, link.hello.topic)
+        for chunk in piece.chunks:
+            offset = chunk.offset + skew
+            await link.send_data(view[offset : offset + chunk.length], chunk.crc)
 
     async def _put(self, link: Link, request: Request) -> dict[str, Any]:
         topic, name, length = link.hello.topic, str(request.args["file"]), int(request.args["length"])
@@ -186,10 +179,11 @@ class DataService:
         return {"length": written}
 
 
-def _map(piece: Piece, topic: str) -> tuple[mmap.mmap, int]:
-    """Map the piece's part of its file; return the map and what to add to a chunk's offset.
+def _map(piece: Piece, topic: str) -> tuple[memoryview, int]:
+    """Map the piece's part of its file; return a view of it and what to add to a chunk's offset.
 
-    Only this part is mapped, and only while it is sent: mapped pages count as memory of the process.
+    Only this part is mapped, and only while it is sent: mapped pages count as memory of the process. The transport may
+    hold a slice for a while, so the map is not closed but let go: it ends with its last slice.
     """
     assert piece.path is not None  # noqa: S101 - a piece has a path or data
     first = piece.offset - piece.offset % mmap.ALLOCATIONGRANULARITY
@@ -197,7 +191,8 @@ def _map(piece: Piece, topic: str) -> tuple[mmap.mmap, int]:
     try:
         descriptor = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            return mmap.mmap(descriptor, last - first, access=mmap.ACCESS_READ, offset=first), piece.offset - first
+            mapped = mmap.mmap(descriptor, last - first, access=mmap.ACCESS_READ, offset=first)
+            return memoryview(mapped), piece.offset - first
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
@@ -209,10 +204,3 @@ def _map(piece: Piece, topic: str) -> tuple[mmap.mmap, int]:
             partition=piece.partition,
             file=piece.path.name,
         ) from error
-
-
-def _unmap(mapped: mmap.mmap) -> None:
-    try:
-        mapped.close()
-    except BufferError:  # the transport still holds a slice; the map goes with it
-        log.debug("a mapped segment is still being sent")

@@ -41,7 +41,7 @@ async def run(order: dict[str, Any]) -> None:
     await finished.wait()
     follower.cancel()
     transport.close()
-    await server.close(grace=2.0)
+    await server.close(grace=0.5)  # pooled links of idle readers do not answer a goodbye
     await service.close()
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import subprocess
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.config import Config
+from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.ownership import claim_topic, is_alive, this_process
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.errors import ConfigError, JobpipeError, TopicOwned
+from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.store import NewBatch, TopicLog
 from jobpipe.store.marker import mark_directory
@@ -54,17 +55,16 @@ class Host:
         handler: RegisterServerHandler,
         *,
         control: Endpoint,
-        data: Endpoint,
+        data: DataChild,
         tls: ssl.SSLContext | None,
         parent: Parent | None,
         instance: str,
-        data_process: subprocess.Popen[bytes],
     ) -> None:
         self.config = config
         self.control_endpoint = control
-        self.data_endpoint = data
         self.instance = instance
-        self._data_process = data_process
+        self._data = data
+        self._mending = False
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
@@ -83,8 +83,13 @@ class Host:
 
         handler.on_lost = on_lost
 
+    @property
+    def data_endpoint(self) -> Endpoint:
+        """Where segments are served now."""
+        return self._data.endpoint
+
     def touch(self) -> None:
-        """Note that somebody asked for something."""
+        """Note that the job asked for something."""
         self._touched = time.monotonic()
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -94,7 +99,10 @@ class Host:
 
         Raises:
             TopicOwned: another live publisher has it, or another sink of this job.
+            LinkEnded: this coordinator is ending; the job starts another one.
         """
+        if self.finished.is_set():
+            raise LinkEnded("this coordinator is ending", instance=self.instance)
         check_name(topic)
         settings = TopicSettings(
             publisher=str(args["name"]),
@@ -155,22 +163,9 @@ class Host:
             await asyncio.to_thread(store.require, settings.required)
             swept = await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
-            await asyncio.to_thread(self._tell_data_process, topic, config)
+            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
             served = ServedTopic(topic, store, config, settings)
-            for index in range(1, settings.parallelism + 1):
-                record = RegisterRecord(
-                    host=self.control_endpoint.host,
-                    port=self.control_endpoint.port,
-                    parallelism=settings.parallelism,
-                    index=index,
-                    coordinator=str(self.control_endpoint),
-                    data=str(self.data_endpoint),
-                    epoch=epoch,
-                    instance=self.instance,
-                    ssl=self._tls is not None,
-                )
-                with map_registry_errors():
-                    await asyncio.to_thread(self._handler.register, topic, record)
+            await self._register(served)
         except BaseException:
             if store is not None:
                 await asyncio.to_thread(store.close)
@@ -180,10 +175,21 @@ class Host:
         log.info("topic %s: epoch %d, head %d, swept %d orphans", topic, epoch, served.head.n, swept)
         return served
 
-    def _tell_data_process(self, topic: str, config: Config) -> None:
-        assert self._data_process.stdin is not None  # noqa: S101 - started with a pipe
-        self._data_process.stdin.write(f"{topic}\t{config.spool_dir / topic}\n".encode())
-        self._data_process.stdin.flush()
+    async def _register(self, topic: ServedTopic) -> None:
+        for index in range(1, topic.settings.parallelism + 1):
+            record = RegisterRecord(
+                host=self.control_endpoint.host,
+                port=self.control_endpoint.port,
+                parallelism=topic.settings.parallelism,
+                index=index,
+                coordinator=str(self.control_endpoint),
+                data=str(self.data_endpoint),
+                epoch=topic.epoch,
+                instance=self.instance,
+                ssl=self._tls is not None,
+            )
+            with map_registry_errors():
+                await asyncio.to_thread(self._handler.register, topic.topic, record)
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         """The publisher is done; with ``final`` seal an end mark. What is sealed is still served."""
@@ -224,14 +230,37 @@ class Host:
         async def lost() -> None:
             topic = self.topics.get(name)
             if topic is not None:
-                with map_registry_errors():
-                    epoch = await asyncio.to_thread(self._handler.epoch, name)
-                if epoch > topic.epoch:
-                    await self.fence(topic, epoch)
+                log.warning("topic %s: another publisher claimed it while our registry session was away", name)
+                await self._drop(topic, unregister=True)
 
-        task = asyncio.get_running_loop().create_task(lost())
+        self._spawn(lost())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the coordinator failed", exc_info=error)
+
+    async def _mend_data(self) -> None:
+        """The data process died: start it again and tell the registry; readers find it there. Else end ourselves."""
+        log.error("the data process has died; starting it again")
+        try:
+            await asyncio.to_thread(self._data.start)
+        except JobpipeError:
+            log.exception("the data process does not start; this coordinator ends")
+            self.finished.set()
+            return
+        finally:
+            self._mending = False
+        for topic in list(self.topics.values()):
+            try:
+                await self._register(topic)
+            except JobpipeError as error:
+                log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -252,13 +281,20 @@ class Host:
             now = time.monotonic()
             count += 1
             retain = count % RETAIN_EVERY == 0
+            if not self._data.alive and not self._mending:
+                self._mending = True
+                self._spawn(self._mend_data())
             for topic in list(self.topics.values()):
                 try:
                     await topic.tick(now - last, retain=retain)
+                except Fenced as error:  # the catalog knows a higher epoch
+                    log.warning("topic %s: %s", topic.topic, error)
+                    await self._drop(topic, unregister=True)
                 except JobpipeError:
-                    log.exception("topic %s: tick", topic.topic)
+                    if not topic.closed:
+                        log.exception("topic %s: tick", topic.topic)
             last = now
-            if retain and await self._is_over():
+            if retain and await self._is_over() and not self._opening.locked():
                 self.finished.set()
 
     async def _is_over(self) -> bool:

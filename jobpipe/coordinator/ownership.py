@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.errors import LinkError, NotAuthorized, TopicOwned
+from jobpipe.errors import LinkError, NotAuthorized, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import connect
 from jobpipe.wire.messages import Hello
 from registry.handler import RegisterServerHandler
@@ -99,12 +99,12 @@ async def _ask(topic: str, owner: OwnerRecord, name: str, tls: ssl.SSLContext | 
         link = await connect(
             Endpoint.parse(owner.endpoint), hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
         )
-    except (LinkError, NotAuthorized) as silence:
+    except (LinkError, NotAuthorized, TopicNotFound) as silence:  # not found: it claimed a moment ago, or is ending
         log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
         return
     try:
         reply = await link.call("handover", {"topic": topic}, timeout=15.0)
-    except LinkError:
+    except (LinkError, TopicNotFound):
         return
     finally:
         await link.close()

@@ -71,7 +71,7 @@ class ControlService:
             if hello.role == "publisher":
                 return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._host.instance)
             raise TopicNotFound(f"topic {hello.topic!r} is not served here", topic=hello.topic)
-        if hello.epoch > topic.epoch:
+        if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
             await self._host.fence(topic, hello.epoch)
             raise TopicNotFound(
                 f"topic {hello.topic!r}: a publisher with epoch {hello.epoch} exists, this one has {topic.epoch}",
@@ -81,8 +81,9 @@ class ControlService:
 
     async def handle(self, link: Link, request: Request) -> Answer:
         """Answer one request."""
-        self._host.touch()
         hello = link.hello
+        if hello.role == "publisher":
+            self._host.touch()
         if request.op == "open":
             if hello.role != "publisher":
                 raise NotAuthorized("operation 'open' is for publishers", op=request.op)
@@ -119,6 +120,7 @@ class ControlService:
     async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         last = await topic.run(topic.store.last_sealed, str(args["query_id"]))
         result: dict[str, Any] = {"last": None, "full": None, "write_id": None}
+        result["data"] = str(self._host.data_endpoint)
         if last is not None:
             result["last"] = {"batch_id": last.batch_id, "n": last.n, "run_id": last.run_id}
         if last is None or last.batch_id < int(args["batch_id"]):

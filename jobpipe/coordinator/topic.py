@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
-from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull
+from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull, TopicNotFound
 from jobpipe.net.link import Link
 from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
@@ -66,6 +66,7 @@ class ServedTopic:
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
+        self._granting = asyncio.Lock()
         self._store = store
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
         self._closed = False
@@ -73,7 +74,13 @@ class ServedTopic:
         self._swept_at = time.monotonic()
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run ``work`` in the log's thread: a slow disk never blocks the loop."""
+        """Run ``work`` in the log's thread: a slow disk never blocks the loop.
+
+        Raises:
+            TopicNotFound: the log was closed meanwhile.
+        """
+        if self._closed:
+            raise TopicNotFound(f"topic {self.topic!r} is no longer served here", topic=self.topic)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
@@ -101,8 +108,10 @@ class ServedTopic:
 
     def begin_write(self) -> str:
         """Return a new batch's write id; files of all earlier ones that no batch refers to may be swept from now on."""
-        self._writing = {new_write_id()}
-        return next(iter(self._writing))
+        write_id = new_write_id()
+        self._writing.add(write_id)  # in place: a sweep under way looks at this very set
+        self._writing.intersection_update({write_id})
+        return write_id
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -192,6 +201,10 @@ class ServedTopic:
         Raises:
             NameTaken: another live reader has it, found out by a ping.
         """
+        async with self._granting:  # of two newcomers one must see the other
+            return await self._grant(name, instance, link, where)
+
+    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
         holder = self.holders.get(name)
         if holder is not None and holder.instance == instance:
             holder.link, holder.seen = link, time.monotonic()
@@ -340,7 +353,7 @@ class ServedTopic:
         self._closed = True
         self.publishing = False
         try:
-            await self.run(self._store.close)
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._store.close)
         except JobpipeError:
             log.exception("topic %s: closing the log", self.topic)
         finally:

@@ -31,7 +31,7 @@ __all__ = ["FILES", "TOPICS", "run_demo"]
 
 JOBS = ("publish_flights", "delays", "report", "audit")
 TOPICS = ("flights", "delays")
-FILES = 72  # micro-batches of the first job
+FILES = 120  # micro-batches of the first job
 POLL_SECONDS = 1.0
 PREPARE_SECONDS = 120.0
 COORDINATOR_SECONDS = 30.0  # from the end of the last job to the end of the last coordinator

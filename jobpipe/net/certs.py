@@ -6,26 +6,31 @@ by DNS names *who* somebody is (``orders.topic.jobpipe``), never where: jobs mov
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import os
 import re
 import secrets
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
+from jobpipe.net.identity import LABEL, label, topic_server_name
+from jobpipe.net.keyfile import (
+    close_folder,
+    key_at,
+    locked,
+    make_folder,
+    read_certificate,
+    read_key,
+    write_certificate,
+)
 from jobpipe.net.tls import Credentials
 
 __all__ = ["CertificateInfo", "credentials", "describe", "ensure_home", "init_ca", "issue", "topic_server_name"]
@@ -34,11 +39,8 @@ CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(days=825)  # the longest that strict verifiers accept
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(hours=1)
-LOCK_TIMEOUT = 30.0
 NODE = "node"
 NODE_NAMES = ("*.topic.jobpipe", "node.jobpipe")
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_HASHED = re.compile(r"h[0-9a-f]{40}", re.ASCII)
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -58,15 +60,6 @@ class CertificateInfo:
     def expires_within(self, span: timedelta, *, now: datetime | None = None) -> bool:
         """Whether the certificate is expired ``span`` from now."""
         return self.not_after <= (now or datetime.now(UTC)) + span
-
-
-def topic_server_name(topic: str) -> str:
-    """Return the DNS name that a publisher of ``topic`` proves by its certificate.
-
-    The topic itself is the first label where it is a plain lower-case DNS label; every other topic is hashed, and so
-    is one that looks like such a hash or like IDNA, so that no two topics share a name.
-    """
-    return f"{_label(topic)}.topic.jobpipe"
 
 
 def credentials(config: Config) -> Credentials | None:
@@ -93,7 +86,7 @@ def init_ca(directory: Path, *, name: str | None = None, now: datetime | None = 
     Raises:
         ConfigError: there is a CA already, or the folder cannot be written.
     """
-    with _locked(directory):
+    with locked(directory):
         for path in (directory / "ca.crt", directory / "ca.key"):
             if path.exists():
                 raise ConfigError(f"{path}: there is a CA already; it is never replaced", file=str(path))
@@ -123,11 +116,11 @@ def issue(
     """
     if _FILE_NAME.fullmatch(name) is None or name == "ca":
         raise ConfigError(f"{name!r}: expected a name of letters, digits, . _ - that is not ca", name=name)
-    names = tuple(dns) or (f"{_label(name)}.jobpipe",)
+    names = tuple(dns) or (f"{label(name)}.jobpipe",)
     for text in names:
         if not _is_dns_name(text):
             raise ConfigError(f"{text!r}: expected a lower-case DNS name, * only as its first label", name=text)
-    with _locked(directory):
+    with locked(directory):
         files = _files(directory, name)
         for path in (files.cert, files.key):
             if path.exists() and not replace:
@@ -151,9 +144,9 @@ def ensure_home(home: Path, *, now: datetime | None = None) -> Credentials:
     at = now or datetime.now(UTC)
     if _is_current(files, at):
         return files
-    _make_folder(home)
-    with _locked(directory):
-        _close_folder(directory)
+    make_folder(home)
+    with locked(directory):
+        close_folder(directory)
         if not _is_current(files, at):
             if not _ca_is_current(files.ca, at):
                 _make_ca(directory, None, at)
@@ -167,7 +160,7 @@ def describe(path: Path) -> CertificateInfo:
     Raises:
         ConfigError: the file is missing or holds no certificate.
     """
-    certificate = _read_certificate(path)
+    certificate = read_certificate(path)
     return CertificateInfo(
         subject=certificate.subject.rfc4514_string(),
         issuer=certificate.issuer.rfc4514_string(),
@@ -184,15 +177,9 @@ def _files(directory: Path, name: str) -> Credentials:
     return Credentials(directory / "ca.crt", directory / f"{name}.crt", directory / f"{name}.key")
 
 
-def _label(name: str) -> str:
-    if _LABEL.fullmatch(name) and not _HASHED.fullmatch(name) and not name.startswith("xn--"):
-        return name
-    return "h" + hashlib.sha256(name.encode()).hexdigest()[:40]
-
-
 def _is_dns_name(text: str) -> bool:
     labels = text.removeprefix("*.").split(".")
-    return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in labels)
+    return len(text) <= 253 and all(LABEL.fullmatch(label) for label in labels)
 
 
 # --- certificates ---
@@ -202,21 +189,21 @@ def _make_ca(directory: Path, name: str | None, now: datetime) -> None:
     """Write a self-signed CA; one that is there already keeps key and name, so that what it signed stays valid."""
     if (directory / "ca.crt").exists():
         key = _ca_key(directory)
-        subject = _read_certificate(directory / "ca.crt").subject
+        subject = read_certificate(directory / "ca.crt").subject
     else:
-        key = _key(directory / "ca.key")
+        key = key_at(directory / "ca.key")
         common = name or f"jobpipe CA {secrets.token_hex(4)}"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
     builder = _builder(subject, subject, key, key, now, now + CA_LIFE)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(ca=True), critical=True)
-    _write_certificate(directory / "ca.crt", builder.sign(key, hashes.SHA256()))
+    write_certificate(directory / "ca.crt", builder.sign(key, hashes.SHA256()))
 
 
 def _issue(directory: Path, name: str, dns: Sequence[str], now: datetime) -> None:
-    ca, ca_key = _read_certificate(directory / "ca.crt"), _ca_key(directory)
+    ca, ca_key = read_certificate(directory / "ca.crt"), _ca_key(directory)
     files = _files(directory, name)
-    key = _key(files.key)
+    key = key_at(files.key)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     end = min(now + NODE_LIFE, ca.not_valid_after_utc)
     builder = _builder(subject, ca.subject, key, ca_key, now, end)
@@ -225,12 +212,12 @@ def _issue(directory: Path, name: str, dns: Sequence[str], now: datetime) -> Non
     usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     builder = builder.add_extension(usages, critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(text) for text in dns]), critical=False)
-    _write_certificate(files.cert, builder.sign(ca_key, hashes.SHA256()))
+    write_certificate(files.cert, builder.sign(ca_key, hashes.SHA256()))
 
 
 def _ca_key(directory: Path) -> ec.EllipticCurvePrivateKey:
     path = directory / "ca.key"
-    if not path.exists() or not _is_pair(_read_certificate(directory / "ca.crt"), key := _read_key(path)):
+    if not path.exists() or not _is_pair(read_certificate(directory / "ca.crt"), key := read_key(path)):
         raise ConfigError(f"{path}: expected the key of {directory / 'ca.crt'}, to sign with", file=str(path))
     return key
 
@@ -276,7 +263,7 @@ def _is_current(files: Credentials, now: datetime) -> bool:
     if not all(path.exists() for path in (files.ca, files.cert, files.key)) or not _ca_is_current(files.ca, now):
         return False
     try:
-        ca, certificate, key = _read_certificate(files.ca), _read_certificate(files.cert), _read_key(files.key)
+        ca, certificate, key = read_certificate(files.ca), read_certificate(files.cert), read_key(files.key)
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):  # of another CA, which was removed
         return False
@@ -285,7 +272,7 @@ def _is_current(files: Credentials, now: datetime) -> bool:
 
 
 def _ca_is_current(path: Path, now: datetime) -> bool:
-    return path.exists() and now + RENEW_BEFORE < _read_certificate(path).not_valid_after_utc
+    return path.exists() and now + RENEW_BEFORE < read_certificate(path).not_valid_after_utc
 
 
 def _is_pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
@@ -305,99 +292,3 @@ def _dns_names(certificate: x509.Certificate) -> tuple[str, ...]:
     except x509.ExtensionNotFound:
         return ()
     return tuple(extension.value.get_values_for_type(x509.DNSName))
-
-
-# --- files ---
-
-
-def _read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: expected a certificate in PEM ({error})", file=str(path)) from error
-
-
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:  # no text of the error: it is a key
-        raise ConfigError(f"{path}: expected a private key in PEM without a password", file=str(path)) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: expected an EC key", file=str(path))
-    return key
-
-
-def _key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key at ``path``, which is made if it is missing."""
-    if path.exists():
-        return _read_key(path)
-    key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(path, pem, 0o600)
-    return key
-
-
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file under a new name, force it to the disk and rename it: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from error
-
-
-def _make_folder(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
-
-
-def _close_folder(directory: Path) -> None:
-    """Take every right on a folder from group and others."""
-    try:
-        directory.chmod(0o700)
-    except OSError as error:
-        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Make the folder, and hold its lock; the lock of a process that dies is free."""
-    _make_folder(directory)
-    try:
-        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{directory}: cannot be written ({error.strerror})", file=str(directory)) from error
-    try:
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    text = f"{directory}/.lock: held by another process for {LOCK_TIMEOUT:g} s"
-                    raise ConfigError(text, file=f"{directory}/.lock") from error
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(descriptor)

@@ -75,13 +75,11 @@ class Inboxes:
     """The inboxes of one link; at most one is being filled, others may still be read.
 
     Args:
-        pause: Stops reading the socket; called when more than WINDOW bytes wait.
-        resume: Goes on; called when half of it has been taken.
+        pause: Called with True when more than WINDOW bytes wait: stop reading; with False when half has been taken.
     """
 
-    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+    def __init__(self, pause: Callable[[bool], None]) -> None:
         self._pause = pause
-        self._resume = resume
         self._open: dict[int, Inbox] = {}
         self._filling: Inbox | None = None
         self._waiting = 0
@@ -95,7 +93,7 @@ class Inboxes:
         if self._filling is not None and self._filling.put(payload):
             self._waiting += len(payload)
             if self._waiting > WINDOW:
-                self._pause()
+                self._pause(True)
 
     def of(self, request_id: int) -> Inbox | None:
         """Return the inbox of a request."""
@@ -115,4 +113,4 @@ class Inboxes:
     def _took(self, size: int) -> None:
         self._waiting -= size
         if self._waiting <= WINDOW // 2:
-            self._resume()
+            self._pause(False)

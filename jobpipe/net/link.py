@@ -46,7 +46,7 @@ class Link(Pump):
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._next_id = 1
         self._uploading = asyncio.Lock()
-        self._inboxes = Inboxes(self._pause_reading, self._resume_reading)
+        self._inboxes = Inboxes(lambda paused: self._read_gate("upload", paused=paused))
 
     # ------------------------------------------------------------------------------------------------------- client
 

@@ -56,6 +56,7 @@ class Pump(asyncio.Protocol):
         self._writable.set()
         self._monitor: Monitor | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._deaf: set[str] = set()
         self._nonces = itertools.count(1)
         self._pong: Pong | None = None
 
@@ -127,21 +128,22 @@ class Pump(asyncio.Protocol):
         Raises:
             JobpipeError: why the link ended, if it ended meanwhile.
         """
-        if not self._writable.is_set():
-            await self._writable.wait()
+        await self._writable.wait()
         self._raise_if_ended()
 
-    def _pause_reading(self) -> None:
-        if self._transport is not None and self._why is None and self._transport.is_reading():
+    def _read_gate(self, reason: str, *, paused: bool) -> None:
+        """Stop reading the socket for a reason, or withdraw the reason; without any the link reads on."""
+        before = bool(self._deaf)
+        (self._deaf.add if paused else self._deaf.discard)(reason)
+        after = bool(self._deaf)
+        if before == after or self._transport is None or self._why is not None:
+            return
+        if after:
             self._transport.pause_reading()
-            if self._monitor is not None:
-                self._monitor.reading(self._loop.time(), paused=True)
-
-    def _resume_reading(self) -> None:
-        if self._transport is not None and self._why is None and not self._transport.is_reading():
+        else:
             self._transport.resume_reading()
-            if self._monitor is not None:
-                self._monitor.reading(self._loop.time(), paused=False)
+        if self._monitor is not None:
+            self._monitor.reading(self._loop.time(), paused=after)
 
     # ------------------------------------------------------------------------------------------------------- ending
 

@@ -36,6 +36,14 @@ class Coordinator:
         """True until the process has ended."""
         return self.process.poll() is None
 
+    def ended(self, timeout: float) -> bool:
+        """Wait for the end of the process; tell whether it came."""
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
 
 _lock = threading.Lock()
 _coordinators: dict[tuple[int, str], Coordinator] = {}  # by process id (a fork must not share) and registry

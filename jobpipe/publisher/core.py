@@ -26,7 +26,8 @@ from jobpipe.errors import (
     TopicNotFound,
     WaitTimeout,
 )
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.address import Endpoint
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
 from jobpipe.publisher.attach import Coordinator, attach
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers
 OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
 SLICE_SECONDS = 0.1  # every wait looks at its caller this often
-INLINE_BATCH_MAX = 1024 * 1024  # of one batch's inline segments together
+ENDING_SECONDS = 30.0  # a coordinator that does not answer, but lives, may be about to end
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,17 @@ class Publisher:
 
     def _open(self) -> Link:
         """Attach, connect, and open the topic (again, after the coordinator died)."""
-        coordinator = attach(self.config)
+        while True:
+            coordinator = attach(self.config)
+            try:
+                return self._join(coordinator)
+            except LinkError as error:
+                # Killed a moment ago, or it ends because all was closed and read: then the next one is ours to start.
+                if not coordinator.ended(ENDING_SECONDS):
+                    raise
+                log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
+
+    def _join(self, coordinator: Coordinator) -> Link:
         hello = Hello(topic=self.topic, role="publisher", name=self.name, instance=uuid.uuid4().hex)
         portal = Portal.get()
         link = portal.run(
@@ -177,6 +188,8 @@ class Publisher:
         deadline = time.monotonic() + self.config.acks_timeout
         while True:
             result = self._call("begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}).result
+            if self._coordinator is not None:  # its data process may have been started again
+                self._coordinator.data = Endpoint.parse(result["data"])
             last = result["last"]
             if last is not None and batch_id <= last["batch_id"]:
                 return self._replayed(query_id, batch_id, run_id, last)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.config import Config, load
+from jobpipe.discovery.security import with_credentials
 from jobpipe.errors import ConfigError
 from registry.errors import RegistryError
 from registry.names import check_name
@@ -82,7 +83,7 @@ class SourceOptions:
             overrides["jobpipe.discovery.timeout"] = values["discoveryTimeout"]
         config: Config | None = None
         try:
-            config = load(values.get("config"), overrides=overrides)
+            config = with_credentials(load(values.get("config"), overrides=overrides))
         except ConfigError as error:
             problems.extend(error.fields.get("problems") or [{"key": "config", "value": "", "expected": error.message}])
         if problems or config is None:

@@ -16,27 +16,36 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
+    GeographyType,
+    GeometryType,
     IntegerType,
     LongType,
     MapType,
     NullType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
+    VarcharType,
+    VariantType,
 )
 
 from jobpipe.errors import SchemaMismatch, UnsupportedType
 
-__all__ = ["arrow_schema", "cast_batch", "check_types", "parse_spark_schema", "schema_difference"]
+__all__ = ["arrow_schema", "as_rows_have_it", "cast_batch", "check_types", "parse_spark_schema", "schema_difference"]
 
+# Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
+# have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
 PASSING: tuple[type[DataType], ...] = (
     BinaryType,
     BooleanType,
@@ -46,13 +55,17 @@ PASSING: tuple[type[DataType], ...] = (
     DecimalType,
     DoubleType,
     FloatType,
+    GeographyType,
+    GeometryType,
     IntegerType,
     LongType,
     NullType,
     ShortType,
-    StringType,  # CharType and VarcharType are kinds of it
+    StringType,  # with any collation; char and varchar are strings wherever rows are
     TimestampNTZType,
     TimestampType,
+    TimeType,
+    VariantType,
 )
 
 
@@ -91,6 +104,21 @@ def check_types(schema: StructType, topic: str) -> None:
         raise UnsupportedType(
             f"topic {topic!r}: two columns have the name {', '.join(doubled)}; rename one", topic=topic, columns=doubled
         )
+
+
+def as_rows_have_it(kind: DataType) -> DataType:
+    """Return ``kind`` with ``char(n)`` and ``varchar(n)``, which only tables and DDL know, as the strings they are."""
+    if isinstance(kind, (CharType, VarcharType)):
+        return StringType()
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(f.name, as_rows_have_it(f.dataType), f.nullable, f.metadata) for f in kind.fields]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(as_rows_have_it(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(as_rows_have_it(kind.keyType), as_rows_have_it(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -152,7 +180,7 @@ def cast_batch(batch: pa.RecordBatch, target: pa.Schema, where: str) -> pa.Recor
             )
         if not column.type.equals(field.type):
             try:
-                column = column.cast(field.type)
+                column = _cast(column, field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
                 raise SchemaMismatch(
                     f"{where}: column {field.name!r} is {column.type} and does not fit {field.type}: {error}",
@@ -160,3 +188,36 @@ def cast_batch(batch: pa.RecordBatch, target: pa.Schema, where: str) -> pa.Recor
                 ) from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _cast(array: Any, target: Any) -> Any:
+    """Cast an array; children of structs apart from them.
+
+    Arrow's own cast refuses a null struct whose children may not be null, which in Spark is an everyday thing (the
+    right side of an outer join).
+    """
+    kind = array.type
+    if pa.types.is_struct(kind) and pa.types.is_struct(target) and [f.name for f in kind] == [f.name for f in target]:
+        fields = list(target)
+        if not fields:
+            return array
+        children = [_cast(array.field(i), field.type) for i, field in enumerate(fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if kind.id == target.id and (pa.types.is_list(kind) or pa.types.is_map(kind)) and _holds_struct(target):
+        if pa.types.is_map(kind):
+            pair = target.field(0).type
+            columns = [_cast(array.keys, pair.field(0).type), _cast(array.items, pair.field(1).type)]
+            values = pa.StructArray.from_arrays(columns, fields=list(pair))
+        else:
+            values = _cast(array.values, target.value_type)
+        own = array.buffers()[:2]  # validity and offsets, which a slice shares with its whole
+        return pa.Array.from_buffers(target, len(array), own, array.null_count, array.offset, children=[values])
+    return array.cast(target)
+
+
+def _holds_struct(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(
+        pa.types.is_struct(kind.field(i).type) or _holds_struct(kind.field(i).type) for i in range(kind.num_fields)
+    )

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from jobpipe.config import load
-from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.errors import ConfigError, QueryStopped, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.spark.schema import arrow_schema, check_types
+from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.write import TASK_INLINE_MAX, number_rows, write_by_collect, write_by_tasks
 
 __all__ = ["JobPipeSink"]
@@ -27,6 +27,12 @@ log = logging.getLogger(__name__)
 COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: batches up to this size go through the driver
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"  # Spark sets a query's job group to its run id
+# When a query was stopped Spark looks whether its callback failed of an interruption, by a regular expression over the
+# error's text. Text that holds this is one, and the query ends without an error; on a long text, such as Spark's own
+# error of a cancelled job, the expression overflows the stack.
+_LIKE_AN_INTERRUPTION = (
+    "(py4j.protocol.Py4JJavaError: An error occurred while calling JobPipeSink: java.lang.InterruptedException)"
+)
 
 
 class JobPipeSink:
@@ -83,7 +89,7 @@ class JobPipeSink:
         self.topic = topic
         self._partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         self._parallelism = self._config.parallelism or (spark.sparkContext.defaultParallelism if spark else 1)
-        self._declared = _parse(schema) if isinstance(schema, str) else schema
+        self._declared = None if schema is None else _parse(schema)
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
@@ -127,19 +133,34 @@ class JobPipeSink:
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             DuplicateCall: the second call in one batch.
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
+            QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
         """
-        spark = df.sparkSession
+        context = df.sparkSession.sparkContext
+        query_id = context.getLocalProperty(QUERY_ID)
+        run_id = context.getLocalProperty(RUN_ID) or self._own_query
+        active = _activity(df.sparkSession, query_id)
+        try:
+            self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
+        except Exception:
+            if active():
+                raise
+            raise QueryStopped(
+                f"topic {self.topic!r}: the query was stopped in batch {batch_id} {_LIKE_AN_INTERRUPTION}",
+                topic=self.topic,
+                batch_id=batch_id,
+            ) from None  # Spark reads the whole text, causes included
+
+    def _publish_once(
+        self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
+    ) -> None:
         self._check(df.schema)
-        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
-        run_id = spark.sparkContext.getLocalProperty(RUN_ID) or self._own_query
-        active = _activity(spark, query_id)
-        again = self._publisher.begin(query_id or self._own_query, batch_id, run_id, active)
+        again = self._publisher.begin(query_id, batch_id, run_id, active)
         if again is not None:
             self._counts["replayed"] += 1
             log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
             self._publisher.wait_acked(again, active)
             return
-        sealed = self._publish(df, query_id or self._own_query, batch_id, run_id)
+        sealed = self._publish(df, query_id, batch_id, run_id)
         self._publisher.wait_acked(sealed.position, active)
 
     def drain(self, timeout: float | None = None) -> None:
@@ -214,10 +235,10 @@ class JobPipeSink:
         return "collect" if self._last_bytes <= COLLECT_MAX_BYTES else "tasks"
 
 
-def _parse(ddl: str) -> StructType:
-    parsed = StructType.fromDDL(ddl)
+def _parse(schema: StructType | str) -> StructType:
+    parsed = as_rows_have_it(StructType.fromDDL(schema) if isinstance(schema, str) else schema)
     if not isinstance(parsed, StructType):
-        raise ConfigError(f"schema={ddl!r}: expected columns, as in 'id bigint, name string'", key="schema")
+        raise ConfigError(f"schema={schema!r}: expected columns, as in 'id bigint, name string'", key="schema")
     return parsed
 
 
@@ -233,9 +254,13 @@ def _activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
     """Return a question: is the query still to go on? Every wait of the sink asks it."""
     if query_id is None:
         return lambda: True
+    # foreachBatch gets a clone of the query's session, which knows none of the queries; what they share knows all.
+    jvm: Any = spark._jvm
+    shared: Any = spark._jsparkSession.sharedState()
+    key = jvm.java.util.UUID.fromString(query_id)
 
     def active() -> bool:
-        query = spark.streams.get(query_id)
-        return query is not None and query.isActive
+        query = shared.activeStreamingQueries().get(key)
+        return query is not None and bool(query.isActive())
 
     return active

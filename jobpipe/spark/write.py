@@ -51,8 +51,10 @@ def _pairs(
 
 def write_by_collect(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:
     """Write the rows of ``df`` from the driver; bounded by ``spark.driver.maxResultSize``."""
-    table = df.toArrow()
-    return target.write(schema, _pairs(iter(table.to_batches()), schema, f"topic {target.topic!r}"), "driver")
+    # What toArrow() does before its last step, a cast that refuses a null struct whose children may not be null.
+    collected: Any = df
+    batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
+    return target.write(schema, _pairs(iter(batches), schema, f"topic {target.topic!r}"), "driver")
 
 
 def write_by_tasks(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:

@@ -26,7 +26,7 @@ def mark_directory(directory: Path, instance: str) -> None:
 
 
 def holds_instance(directory: Path, instance: str) -> bool:
-    """Tell whether ``directory`` is the one that the coordinator ``instance`` serves: on its host, or shared with it."""
+    """Tell whether ``directory`` is the one that coordinator ``instance`` serves: on its host, or shared with it."""
     try:
         return (directory / INSTANCE).read_text() == instance
     except OSError:

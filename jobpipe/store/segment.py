@@ -43,7 +43,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 class _Pieces:

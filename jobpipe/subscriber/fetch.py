@@ -31,7 +31,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.store import Position
 from jobpipe.wire.messages import Hello
 
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 STREAM_SECONDS = 30.0  # until the first part of an answer
 POOL_PER_ENDPOINT = 4
 BACKOFF_CAP_SECONDS = 2.0
+DAMAGED_TRIES = 3  # so often in a row at one place, it is not the way here that damages the bytes
 RETRYABLE = (LinkError, TopicNotFound, RegistryUnavailable, ChecksumMismatch)
 
 
@@ -70,11 +71,11 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
 
     Raises:
         DataLoss: the range does not fit the log any more.
-        SegmentCorrupt: committed bytes are damaged.
+        SegmentCorrupt: committed bytes are damaged or missing.
         LinkError, TopicNotFound: nobody served it within ``read.timeout``.
     """
     tls = client_tls(config)
-    done, endpoint = 0, Endpoint.parse(wanted.data)
+    done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delay = 0.05
     while True:
@@ -82,9 +83,13 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
             for fetched in _stream(wanted, endpoint, tls, done):
                 yield fetched
                 done += 1
-                deadline, delay = None, 0.05
+                damaged, deadline, delay = 0, None, 0.05
             return
         except RETRYABLE as error:
+            if isinstance(error, ChecksumMismatch) and "offset" in error.fields:
+                damaged += 1
+                if damaged >= DAMAGED_TRIES:
+                    raise _damaged(wanted.topic, error) from error
             now = time.monotonic()
             deadline = deadline or now + config.read_timeout
             if now >= deadline:
@@ -93,6 +98,18 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
             time.sleep(random.uniform(0.0, delay))  # noqa: S311 - jitter
             delay = min(delay * 2, BACKOFF_CAP_SECONDS)
             endpoint = _look_up(config, wanted.topic, endpoint, deadline)
+
+
+def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
+    offset, partition = error.fields["offset"], error.fields["partition"]
+    return SegmentCorrupt(
+        f"topic {topic!r}, offset {offset}, partition {partition}: committed bytes do not match their checksum, "
+        f"{DAMAGED_TRIES} times in a row; restore the spool from a backup, or let subscribers skip the batch with "
+        "failOnDataLoss=false",
+        topic=topic,
+        offset=offset,
+        partition=partition,
+    )
 
 
 def _look_up(config: Config, topic: str, known: Endpoint, deadline: float) -> Endpoint:
@@ -166,7 +183,7 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
 
 
 def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
-    source = _PartSource(link, int(header["length"]))
+    source = _PartSource(link, int(header["length"]), {"offset": header["n"], "partition": header["partition"]})
     row, expected = int(header["row0"]), int(header["record_batches"])
     try:
         file: Any = source  # it has what pyarrow calls, and no more
@@ -198,8 +215,9 @@ def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[
 class _PartSource:
     """A part's bytes as a file for pyarrow; each chunk's checksum is verified before pyarrow sees a byte of it."""
 
-    def __init__(self, link: BlockingLink, length: int) -> None:
+    def __init__(self, link: BlockingLink, length: int, where: dict[str, Any]) -> None:
         self._link = link
+        self._where = where
         self._unannounced = length  # bytes of the part in chunks not yet begun
         self._carry = memoryview(b"")  # verified, not yet asked for
         self.failure: JobpipeError | None = None
@@ -211,6 +229,8 @@ class _PartSource:
             return self._read(size)
         except JobpipeError as error:
             self.failure = error
+            if isinstance(error, ChecksumMismatch):
+                error.fields.update(self._where)
             raise
 
     def _read(self, size: int) -> pa.Buffer:

@@ -29,7 +29,7 @@ from jobpipe.errors import (
     RegistryUnavailable,
     TopicNotFound,
 )
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
 from jobpipe.store import Position

@@ -12,7 +12,7 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import topic_server_name
+from jobpipe.net.identity import topic_server_name
 from jobpipe.wire.messages import Hello
 
 __all__ = ["control_link", "published_schemas"]

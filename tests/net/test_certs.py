@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError
-from jobpipe.net import certs
+from jobpipe.net import certs, keyfile
 from jobpipe.net.certs import credentials, describe, ensure_home, init_ca, issue, topic_server_name
 from jobpipe.net.tls import Credentials
 
@@ -306,7 +306,7 @@ def test_many_processes_make_one_home(tmp_path: Path) -> None:
 
 def test_a_lock_that_is_held_is_an_error_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certs, "LOCK_TIMEOUT", 0.05)
-    with certs._locked(tmp_path / "certs"), pytest.raises(ConfigError) as caught:
+    with keyfile.locked(tmp_path / "certs"), pytest.raises(ConfigError) as caught:
         ensure_home(tmp_path)
     assert caught.value.fields["file"] == str(tmp_path / "certs" / ".lock")
 

@@ -23,7 +23,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link, connect
-from jobpipe.net.server import MAX_REQUESTS
+from jobpipe.net.served import MAX_HELD, MAX_REQUESTS, ServedLink
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Hello, Kind, Request, Side
 from tests.net.kit import HELLO, TIMING, Mode, frames, linked, run, serving, until
@@ -111,7 +111,7 @@ def test_faults_are_mapped(mode: Mode, caplog: pytest.LogCaptureFixture) -> None
             with pytest.raises(DataLoss) as caught:
                 await link.call("fail", timeout=5)
             assert caught.value.fields == {"topic": "orders", "earliest": 7}
-            with caplog.at_level(logging.CRITICAL, "jobpipe.net.server"), pytest.raises(JobpipeError) as bug:
+            with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(JobpipeError) as bug:
                 await link.call("crash", timeout=5)
             assert type(bug.value) is JobpipeError
             with pytest.raises(JobpipeError):
@@ -166,6 +166,35 @@ def test_a_flood_of_requests_ends_the_link() -> None:
     run(main())
 
 
+def test_blobs_of_a_peer_that_reads_nothing_are_bounded() -> None:
+    """Neither its requests nor their answers pile up."""
+    size = 8 * 1024 * 1024
+
+    async def main() -> None:
+        async with serving(Mode(None)) as (_, endpoint, echo):
+            sock = await greeted(endpoint)
+            said = frames(Side.CLIENT, *(Request(n, "echo", {}, bytes(size)) for n in range(1, 21)), greet=False)
+            sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(sock, said))
+            await until(lambda: echo.link is not None and echo.link._deaf)
+            link = echo.link
+            assert isinstance(link, ServedLink)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert MAX_HELD < link._held <= MAX_HELD + size
+            assert link._transport is not None
+            assert link._transport.get_write_buffer_size() < 2 * size
+            received = 0
+            while received < 20 * size:
+                received += len(await asyncio.get_running_loop().sock_recv(sock, 1 << 20))
+            await sending
+            await until(lambda: not link.tasks)
+            assert (link._held, link._deaf) == (0, set())
+            sock.close()
+            await echo.left.wait()
+
+    run(main())
+
+
 def test_an_upload_arrives(mode: Mode) -> None:
     """Beyond the window, with back-pressure; others are served before and after."""
 
@@ -214,7 +243,7 @@ def test_a_refused_client_learns_why(mode: Mode, name: str, caplog: pytest.LogCa
     expected = {"intruder": NotAuthorized, "crash": JobpipeError, "elsewhere": RemoteProtocolError}[name]
 
     async def main() -> None:
-        with caplog.at_level(logging.CRITICAL, "jobpipe.net.server"):
+        with caplog.at_level(logging.CRITICAL, "jobpipe.net"):
             async with serving(mode) as (server, endpoint, _echo):
                 with pytest.raises(expected) as caught:
                     async with linked(mode, endpoint, hello=dataclasses.replace(HELLO, name=name)):

@@ -210,7 +210,7 @@ def test_a_full_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with serving(mode, max_connections=2) as (_, endpoint, _echo):
             async with linked(mode, endpoint), linked(mode, endpoint):
-                with caplog.at_level(logging.CRITICAL, "jobpipe.net.server"), pytest.raises(LinkBroken):
+                with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkBroken):
                     await connect(endpoint, HELLO, tls=None, server_hostname=None, timing=TIMING)
             await still_serves(mode, endpoint)
 
@@ -279,7 +279,7 @@ def test_close_survives_a_handler_that_will_not_end(caplog: pytest.LogCaptureFix
         async with serving(mode, echo) as (server, endpoint, _), linked(mode, endpoint) as link:
             poll = asyncio.create_task(link.call("poll", timeout=10))
             await echo.started.wait()
-            with caplog.at_level(logging.CRITICAL, "jobpipe.net.server"):
+            with caplog.at_level(logging.CRITICAL, "jobpipe.net"):
                 await server.close(grace=0.1)
             with pytest.raises(JobpipeError):
                 await poll

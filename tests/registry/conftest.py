@@ -1,4 +1,4 @@
-"""One embedded ZooKeeper for the whole run; a namespace for each test."""
+"""One embedded ZooKeeper for the directory; a namespace for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.registry.worlds import MemoryWorld, World, ZooKeeperWorld
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = EmbeddedZooKeeper(tmp_path_factory.mktemp("home"), linger=60.0)
     yield server.ensure()
@@ -23,8 +23,10 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert server.status() is None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def foreign(ensemble: str) -> Iterator[KazooClient]:
+    """A client beside the handlers. Not for longer than a module: its thread draws from the global ``random``, which
+    hypothesis takes for a strategy's fault in whatever test runs at that moment."""
     client = KazooClient(hosts=ensemble, timeout=10.0)
     client.start()
     yield client

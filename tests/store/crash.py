@@ -19,6 +19,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.files import file_name, new_write_id
 from tests.store.build import SCHEMA, TOPIC, open_log, read, rows, seal
 
+rows(0, 0, 1)  # pyarrow imports pandas for its first array: the fork server pays for it, once
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)
 
 

@@ -1,0 +1,66 @@
+"""Notices that nobody reads our output any more, also while there is nothing to print (``tail TOPIC | head``)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["drop_output", "while_read"]
+
+_LOOK_MILLISECONDS = 500
+
+
+@contextmanager
+def while_read() -> Iterator[None]:
+    """Run the block until it ends or the reader of standard output is gone, which ends it silently.
+
+    Only a pipe has a reader, and only the main thread can be interrupted; else the block just runs.
+    """
+    pipe = _pipe()
+    if pipe is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ended, gone = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(pipe, 0)  # errors are told unasked
+        while not ended.is_set():
+            if poll.poll(_LOOK_MILLISECONDS) and not ended.is_set():
+                gone.set()
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, name="audience", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not gone.is_set():
+            raise
+        drop_output()
+    finally:
+        ended.set()
+        watcher.join(2.0)
+
+
+def drop_output() -> None:
+    """Send what is still buffered for standard output nowhere, so that it does not fail at exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _pipe() -> int | None:
+    try:
+        descriptor = sys.stdout.fileno()
+        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+    except (OSError, ValueError):
+        return None

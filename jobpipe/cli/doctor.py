@@ -1,0 +1,68 @@
+"""``jobpipe doctor``: is this machine fit to run jobs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.findings import Finding, fail, ok
+from jobpipe.cli.output import emit_json, printable
+from jobpipe.errors import ConfigError
+
+__all__ = ["doctor"]
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@json_option
+@pass_settings
+def doctor(settings: Settings, as_json: bool) -> int:
+    """Check this machine, and say what to do.
+
+    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Starts and changes
+    nothing. Ends with 1 if any check fails. JSON keys of each: check, status (ok, warn, fail), detail, remedy.
+    """
+    found = []
+    for finding in _findings(settings):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        emit_json([asdict(finding) for finding in found])
+    return Exit.UNHEALTHY if any(finding.status == "fail" for finding in found) else Exit.OK
+
+
+def _findings(settings: Settings) -> Iterator[Finding]:
+    from jobpipe.cli import doctor_bus, doctor_host
+
+    yield doctor_host.python()
+    yield doctor_host.java()
+    yield doctor_host.pyspark()
+    yield doctor_host.unix_sockets()
+    try:
+        resolved = settings.resolved
+    except ConfigError as error:
+        remedy = "mend it; `jobpipe config explain KEY` tells what is expected. The other checks need it"
+        yield fail("configuration", error.message, remedy)
+        return
+    yield ok("configuration", str(resolved.file or "no file, defaults"))
+    config = resolved.config
+    yield from doctor_bus.certificates(config)
+    yield doctor_bus.registry(config)
+    yield from doctor_host.network(config)
+    yield doctor_host.spool(config)
+
+
+def _print(finding: Finding) -> None:
+    first, *others = finding.detail.splitlines() or [""]
+    status = click.style(f"{finding.status:<4}", fg=_COLOURS[finding.status])
+    click.echo(f"{status}  {finding.check:<14}  {printable(first)}")
+    for line in others:
+        click.echo(" " * 22 + printable(line.strip()))
+    if finding.remedy:
+        click.echo(" " * 22 + "-> " + printable(finding.remedy))

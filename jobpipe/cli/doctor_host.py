@@ -1,0 +1,133 @@
+"""Doctor's checks of this machine: Python, Java, PySpark, network and disk."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobpipe.cli.findings import Finding, fail, ok, warn
+from jobpipe.cli.output import size
+from jobpipe.errors import AddressError
+
+if TYPE_CHECKING:
+    from jobpipe.config import Config
+
+__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets"]
+
+PYTHON_LEAST = (3, 11)
+JAVA_LEAST = 17
+JAVA_SECONDS = 20.0
+PORTS_A_JOB = 2  # a coordinator and its data process
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+
+
+def python() -> Finding:
+    """Python is new enough."""
+    detail = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < PYTHON_LEAST:
+        return fail("python", detail, f"use Python {'.'.join(map(str, PYTHON_LEAST))} or later")
+    return ok("python", detail)
+
+
+def java() -> Finding:
+    """Java is found, runs, and is new enough for Spark."""
+    from registry.embedded import find_java
+    from registry.errors import Unavailable
+
+    install = f"install a Java runtime, version {JAVA_LEAST} or later, and put java on the PATH or set JAVA_HOME"
+    try:
+        program = find_java()
+        shown = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, errors="replace", timeout=JAVA_SECONDS, check=True
+        ).stderr
+    except Unavailable:
+        return fail("java", "no java program is found", install)
+    except (OSError, subprocess.SubprocessError) as error:
+        return fail("java", f"it does not run: {error}", install)
+    found = re.search(r'version "(1\.)?(\d+)[^"]*"', shown)
+    if found is None:
+        return warn("java", f"{program} tells no version", f"see that it is {JAVA_LEAST} or later")
+    detail = f"{found[0].split(' ', 1)[1].strip(chr(34))} ({program})"
+    return ok("java", detail) if int(found[2]) >= JAVA_LEAST else fail("java", detail, install)
+
+
+def pyspark() -> Finding:
+    """PySpark is installed, in a version that fits, with the jars of ZooKeeper. It is not imported."""
+    from registry.embedded import find_jars
+    from registry.errors import Unavailable
+
+    try:
+        version = importlib.metadata.version("pyspark")
+        jars = find_jars()
+    except (importlib.metadata.PackageNotFoundError, Unavailable) as error:
+        return fail("pyspark", f"{error}", "pip install 'pyspark>=4.3,<4.4' in the Python above")
+    zookeeper = next(iter(sorted(jars.glob("zookeeper-[0-9]*.jar")))).stem
+    detail = f"{version}, {zookeeper} ({jars})"
+    if not version.startswith("4.3."):
+        return warn("pyspark", detail, "jobpipe is made and tested for PySpark 4.3")
+    return ok("pyspark", detail)
+
+
+def unix_sockets() -> Finding:
+    """Spark's defaults switch the slow TCP path between JVM and Python off."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    with contextlib.suppress(OSError):
+        text = Path(folder, "spark-defaults.conf").read_text(errors="replace") if folder else ""
+        if re.search(rf"(?m)^\s*{re.escape(UNIX_SOCKETS)}[\s=:]+true\s*$", text):
+            return ok("spark settings", f"{UNIX_SOCKETS}=true")
+    return warn(
+        "spark settings",
+        f"{UNIX_SOCKETS} is not set in Spark's defaults",
+        f"give your sessions .config('{UNIX_SOCKETS}', 'true'), or jobpipe.spark.session.recommended_conf(): without "
+        "it every Python task loses about 40 ms",
+    )
+
+
+def network(config: Config) -> Iterator[Finding]:
+    """The subnet is one of ours, and its address has free ports in the range."""
+    from jobpipe.net.address import bind_in_range, pick_interface
+
+    try:
+        host = pick_interface(config.subnet, embedded=config.embedded)
+    except AddressError as error:
+        yield fail("subnet", error.message, "set jobpipe.sinkserver.subnet to a subnet of this host")
+        return
+    yield ok("subnet", f"publishers listen on {host} (subnet {config.subnet or 'not set'})")
+    ports = "-".join(map(str, config.port_range))
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(PORTS_A_JOB):
+                stack.enter_context(bind_in_range(host, config.port_range))
+    except AddressError as error:
+        remedy = f"a publisher job needs {PORTS_A_JOB}; end what holds them, or widen jobpipe.sinkserver.port.range"
+        yield fail("ports", error.message, remedy)
+        return
+    yield ok("ports", f"{PORTS_A_JOB} or more of {ports} are free")
+
+
+def spool(config: Config) -> Finding:
+    """The spool's folder can be written and has room up to the cap."""
+    place = config.spool_dir
+    folder = next((path for path in (place, *place.parents) if path.exists()), Path("/"))
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        remedy = f"make {folder} a folder that you can write, or set jobpipe.spool.dir"
+        return fail("spool", f"{place}: {error.strerror}", remedy)
+    detail = f"{place}, {size(free)} free, cap of each topic {size(config.spool_max_bytes)}"
+    if free < config.spool_max_bytes:
+        return warn("spool", detail, "the disk is full before the cap: lower jobpipe.spool.max_bytes, or make room")
+    return ok("spool", detail)

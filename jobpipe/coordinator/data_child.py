@@ -1,0 +1,98 @@
+"""The coordinator's data process, as its parent sees it: started, told where spools are, started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+from pathlib import Path
+
+from jobpipe.config import Config
+from jobpipe.coordinator.process import start_program
+from jobpipe.net.address import Endpoint
+
+__all__ = ["DataChild"]
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 30.0
+END_SECONDS = 5.0
+
+
+class DataChild:
+    """One data process. Its methods block; they may be called from any thread."""
+
+    def __init__(self, config: Config, *, interface: str, advertised: str, instance: str) -> None:
+        self._config = config
+        self._interface = interface
+        self._advertised = advertised
+        self._instance = instance
+        self._process: subprocess.Popen[bytes] | None = None
+        self._endpoint: Endpoint | None = None
+        self._directories: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it serves now; another one after each :meth:`start`."""
+        assert self._endpoint is not None  # noqa: S101 - started before anybody asks
+        return self._endpoint
+
+    @property
+    def alive(self) -> bool:
+        """True while the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, and tell it of all topics that were told before.
+
+        Raises:
+            JobpipeError: what the program says: no port is free, a certificate cannot be read.
+        """
+        with self._lock:
+            self._release()
+            self._process, ready = start_program(
+                "jobpipe.coordinator.data_process",
+                {"config": self._config.to_dict(), "host": self._interface, "instance": self._instance},
+                timeout=START_SECONDS,
+                keep_stdin=True,
+                log_file=self._config.home / "logs" / "data.log",
+            )
+            self._endpoint = Endpoint(self._advertised, ready["port"])
+            for topic, directory in self._directories.items():
+                self._write(topic, directory)
+
+    def tell(self, topic: str, directory: Path) -> None:
+        """Say where a topic's spool is."""
+        with self._lock:
+            self._directories[topic] = directory
+            self._write(topic, directory)
+
+    def end(self) -> None:
+        """Let the process end; kill it after a while."""
+        with self._lock:
+            self._release()
+
+    def _write(self, topic: str, directory: Path) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.write(f"{topic}\t{directory}\n".encode())
+            self._process.stdin.flush()
+        except OSError as error:  # it died; it is told when it is started again
+            log.warning("the data process cannot be told of topic %s: %s", topic, error)
+
+    def _release(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            try:
+                process.stdin.close()  # its sign to end
+            except OSError:
+                log.debug("the data process is gone already")
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,27 @@
+"""Logical names: a certificate says by DNS names who somebody is, never where."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+__all__ = ["LABEL", "label", "topic_server_name"]
+
+LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_HASHED = re.compile(r"h[0-9a-f]{40}", re.ASCII)
+
+
+def topic_server_name(topic: str) -> str:
+    """Return the DNS name that a publisher of ``topic`` proves by its certificate.
+
+    The topic itself is the first label where it is a plain lower-case DNS label; every other topic is hashed, and so
+    is one that looks like such a hash or like IDNA, so that no two topics share a name.
+    """
+    return f"{label(topic)}.topic.jobpipe"
+
+
+def label(name: str) -> str:
+    """Return ``name`` as one DNS label, hashed where it is none."""
+    if LABEL.fullmatch(name) and not _HASHED.fullmatch(name) and not name.startswith("xn--"):
+        return name
+    return "h" + hashlib.sha256(name.encode()).hexdigest()[:40]

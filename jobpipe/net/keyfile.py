@@ -1,0 +1,122 @@
+"""Keys and certificates as files: whole or not at all, keys readable by their owner alone, one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from jobpipe.errors import ConfigError
+
+__all__ = [
+    "close_folder",
+    "key_at",
+    "locked",
+    "make_folder",
+    "read_certificate",
+    "read_key",
+    "write_certificate",
+]
+
+LOCK_TIMEOUT = 30.0
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: expected a certificate in PEM ({error})", file=str(path)) from error
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:  # no text of the error: it is a key
+        raise ConfigError(f"{path}: expected a private key in PEM without a password", file=str(path)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: expected an EC key", file=str(path))
+    return key
+
+
+def key_at(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the private key at ``path``, which is made if it is missing."""
+    if path.exists():
+        return read_key(path)
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write(path, pem, 0o600)
+    return key
+
+
+def write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file under a new name, force it to the disk and rename it: it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from error
+
+
+def make_folder(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
+
+
+def close_folder(directory: Path) -> None:
+    """Take every right on a folder from group and others."""
+    try:
+        directory.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make the folder, and hold its lock; the lock of a process that dies is free."""
+    make_folder(directory)
+    try:
+        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be written ({error.strerror})", file=str(directory)) from error
+    try:
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    text = f"{directory}/.lock: held by another process for {LOCK_TIMEOUT:g} s"
+                    raise ConfigError(text, file=f"{directory}/.lock") from error
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,166 @@
+"""The server's end of one link: admits the client and answers each request in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jobpipe.errors import (
+    JobpipeError,
+    LinkClosed,
+    LinkError,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+)
+from jobpipe.net.link import Link
+from jobpipe.net.timing import Timing
+from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
+from jobpipe.wire.codec import fault
+from jobpipe.wire.messages import choose_version
+
+__all__ = ["MAX_HELD", "MAX_REQUESTS", "Handler", "ServedLink"]
+
+log = logging.getLogger(__name__)
+
+MAX_REQUESTS = 64
+"""Unanswered requests of one link, long polls included; those above get a Fault, twice as many end the link."""
+
+MAX_HELD = 32 * 1024 * 1024
+"""Bytes of blobs in the unanswered requests of one link, above which the link is not read."""
+
+
+class Handler(Protocol):
+    """What a server does with its links. All methods run in the server's event loop and must not block it."""
+
+    async def welcome(self, link: Link, hello: Hello) -> Welcome:
+        """Admit a client; a raised JobpipeError refuses it, and is sent to it."""
+        ...
+
+    async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
+        """Answer a request with (result, blob). Runs in a task of its own, cancelled when the link ends.
+
+        A raised JobpipeError is sent as it is; any other exception is logged and sent as a plain JobpipeError.
+        """
+        ...
+
+    def disconnected(self, link: Link, why: JobpipeError) -> None:
+        """A link that was welcomed has ended. Its handlers are being cancelled."""
+        ...
+
+
+class ServedLink(Link):
+    """A client's link, with the tasks that answer its requests."""
+
+    def __init__(self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None]) -> None:
+        super().__init__(Side.SERVER, timing)
+        self._handler = handler
+        self._forget = forget
+        self._welcomed = False
+        self._answering = asyncio.Lock()
+        self._held = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def admit(self) -> None:
+        """Take HELLO, ask the handler, send WELCOME."""
+        hello = await self._greet(self.timing.hello, "HELLO")
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError(f"{self.peer} sent no HELLO", peer=self.peer)
+        choose_version(hello.versions)
+        self.hello = hello
+        try:
+            async with asyncio.timeout(self.timing.welcome):
+                welcome = await self._handler.welcome(self, hello)
+        except TimeoutError as error:
+            raise LinkError("the server took too long to admit us", peer=self.peer) from error
+        self.welcome = welcome
+        self._write(welcome)
+        self._welcomed = True
+        self._watch(beats=hello.heartbeat)
+
+    @property
+    def gone(self) -> bool:
+        """Its transport is gone, or never came."""
+        return self._lost.is_set()
+
+    def refuse(self, error: JobpipeError) -> None:
+        """End a link that was not welcomed."""
+        self._end(error, fault(None, error))
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye without waiting."""
+        self._end(LinkClosed(f"{reason}: link to {self.peer}", peer=self.peer, reason=reason), Goodbye(reason))
+
+    async def wait_gone(self) -> None:
+        """Wait until the transport and all tasks are gone."""
+        await self._lost.wait()
+        if self.tasks:
+            await asyncio.wait(list(self.tasks))
+
+    def _on_request(self, request: Request) -> None:
+        if len(self.tasks) >= 2 * MAX_REQUESTS:
+            raise RemoteProtocolError(f"{self.peer} has {len(self.tasks)} unanswered requests", peer=self.peer)
+        self._hold(len(request.blob))
+        full = len(self.tasks) >= MAX_REQUESTS
+        task = asyncio.create_task(self._serve(request, full=full), name=f"jobpipe-{request.op}-{self.peer}")
+        self.tasks.add(task)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request of %s failed", self.peer, exc_info=error)
+
+    async def _serve(self, request: Request, *, full: bool) -> None:
+        try:
+            if full:
+                raise JobpipeError(f"more than {MAX_REQUESTS} requests are open on this link", limit=MAX_REQUESTS)
+            result, blob = await self._handler.handle(self, request)
+            async with self._answering:  # so that answers wait in their tasks, not all in the write buffer
+                await self._drain()
+                self._answer_request(Reply(request.id, result, blob))
+        except JobpipeError as error:
+            self._answer_fault(request, error)
+        except Exception as error:
+            log.exception("%s of %s failed", request.op, self.peer)
+            self._answer_fault(request, error)
+        finally:
+            self._inboxes.drop(request.id)
+            self._hold(-len(request.blob))
+        with contextlib.suppress(JobpipeError):
+            await self._drain()  # counts as unanswered until the peer takes it
+
+    def _hold(self, size: int) -> None:
+        """Account for the blobs of unanswered requests; a link that brings too many is not read for a while."""
+        self._held += size
+        self._read_gate("requests", paused=self._held > MAX_HELD)
+
+    def _answer_request(self, reply: Reply) -> None:
+        if self._why is None:
+            try:
+                self._write(reply)
+            except ProtocolError as error:
+                raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
+
+    def _answer_fault(self, request: Request, error: BaseException) -> None:
+        if self._why is None and self._wire.phase is Phase.OPEN:
+            try:
+                self._write(fault(request.id, error))
+            except LocalProtocolError:
+                log.exception("%s of %s: its fault cannot be sent", request.op, self.peer)
+                self.abort()
+
+    def _on_end(self, why: JobpipeError) -> None:
+        super()._on_end(why)
+        for task in self.tasks:
+            task.cancel()
+        if self._welcomed:
+            self._handler.disconnected(self, why)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Asyncio: the transport is gone."""
+        super().connection_lost(exc)
+        self._forget(self)

@@ -1,0 +1,237 @@
+"""topics, describe and tail against real publishers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobpipe.config import Config, load
+from jobpipe.errors import JobpipeError
+from jobpipe.net.certs import init_ca, issue
+from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publisher.core import Publisher
+from tests.cli.buskit import numbers, publish
+from tests.cli.conftest import DEADLINE, Program, Run
+
+pytestmark = pytest.mark.zookeeper
+
+Start = Callable[..., Program]
+STATUS_KEYS = {
+    *("topic", "log", "epoch", "publisher", "endpoint", "data", "parallelism", "head", "tail", "rows", "bytes"),
+    *("batches", "stored_bytes", "ended", "waiting", "subscriptions"),
+}
+SUBSCRIPTION_KEYS = {"name", "state", "position", "lag", "reconnects", "last_seen", "required"}
+
+
+@pytest.fixture(scope="module")
+def shared(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Settings whose coordinator serves most tests of this module: to start one takes a second or two."""
+    yield {
+        "jobpipe.home": str(home),
+        "jobpipe.registerserver.topic.storage": f"/cli-{uuid.uuid4().hex[:12]}/topics",
+        "jobpipe.registerserver.session.timeout": "4s",
+        "jobpipe.spool.dir": str(tmp_path_factory.mktemp("spool")),
+        "jobpipe.discovery.timeout": "20s",
+    }
+    end_coordinators()
+
+
+@pytest.fixture
+def config(shared: dict[str, str]) -> Config:
+    return load(overrides=shared, environ={})
+
+
+@pytest.fixture
+def file(shared: dict[str, str], write: Callable[..., str]) -> str:
+    return write(shared)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def publisher(config: Config, topic: str) -> Iterator[Publisher]:
+    """Publishes ``topic``; three batches of four rows are there."""
+    made = Publisher(topic, config=config, name="shop", parallelism=2)
+    publish(made, 0, 1, 2)
+    yield made
+    with contextlib.suppress(JobpipeError):  # a test may have killed its coordinator
+        made.close()
+
+
+# -- topics, describe ----------------------------------------------------------------------------------------------
+
+
+def test_no_topics(run: Run, write: Callable[..., str], settings_of_test: dict[str, str]) -> None:
+    file = write(settings_of_test)
+    result = run("topics", file=file)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(run("topics", "--json", file=file).stdout) == []
+
+
+def test_topics(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    (line,) = (line for line in json.loads(run("topics", "--json", file=file).stdout) if line["topic"] == topic)
+    assert set(line) == {"topic", "served", "endpoint", "data", "parallelism", "epoch", "instance", "ssl"}
+    assert (line["topic"], line["served"], line["parallelism"], line["ssl"]) == (topic, True, 2, True)
+    header, *rows = run("topics", file=file).stdout.splitlines()
+    assert header.split()[:2] == ["TOPIC", "SERVED"]
+    assert [topic, "yes", line["endpoint"]] in [row.split()[:3] for row in rows]
+
+
+def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    publish(publisher, 3)
+    status = json.loads(run("describe", topic, "--json", file=file).stdout)
+    assert set(status) >= STATUS_KEYS
+    assert (status["topic"], status["publisher"], status["parallelism"]) == (topic, "shop", 2)
+    assert (status["head"], status["tail"], status["rows"], status["ended"]) == (4, 0, 16, False)
+    (line,) = status["subscriptions"]
+    assert set(line) >= SUBSCRIPTION_KEYS
+    assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
+    text = run("describe", topic, file=file).stdout
+    facts, table = text.split("\n\n")
+    assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
+    assert table.splitlines()[1].split()[:5] == ["billing", "disconnected", "3", "1", "4"]
+
+
+@pytest.mark.parametrize("command", [["describe", "nosuch"], ["tail", "nosuch", "--timeout", "0"], ["serve", "nosuch"]])
+def test_a_topic_that_is_not_there_is_1(run: Run, file: str, publisher: Publisher, command: list[str]) -> None:
+    result = run(*command, file=file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'nosuch'" in result.stderr
+
+
+def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    """Its registration outlives it for the length of its session."""
+    assert publisher._coordinator is not None
+    os.kill(publisher._coordinator.process.pid, signal.SIGKILL)
+    publisher._coordinator.process.wait(DEADLINE)
+    assert run("describe", topic, file=file).exit_code == 3
+
+
+@pytest.mark.parametrize("command", [["describe"], ["tail", "--timeout", "0"]])
+def test_foreign_certificates_are_4(
+    run: Run,
+    write: Callable[..., str],
+    shared: dict[str, str],
+    topic: str,
+    publisher: Publisher,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    init_ca(tmp_path / "foreign")
+    mine = issue(tmp_path / "foreign", "mallory")
+    ssl = {"jobpipe.ssl.ca": str(mine.ca), "jobpipe.ssl.cert": str(mine.cert), "jobpipe.ssl.key": str(mine.key)}
+    result = run(*command, topic, file=write({**shared, **ssl}))
+    assert (result.exit_code, result.stdout) == (4, "")
+
+
+# -- tail ----------------------------------------------------------------------------------------------------------
+
+
+def test_tail_reads_batch_after_batch(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
+    assert result.exit_code == 0
+    assert numbers(result.stdout) == list(range(12))
+
+
+def test_tail_as_table(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--limit", "4", file=file)
+    assert result.stdout.splitlines() == ["n  text", "0  a", "1  null", "2  c", "3  d"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 12])
+def test_tail_ends_at_the_limit(run: Run, file: str, topic: str, publisher: Publisher, limit: int) -> None:
+    result = run("tail", topic, "--from", "earliest", "--limit", str(limit), "--json", file=file)
+    assert numbers(result.stdout) == list(range(limit))
+
+
+def test_tail_leaves_no_trace(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    run("tail", topic, "--from", "earliest", "--limit", "5", file=file)
+    assert json.loads(run("describe", topic, "--json", file=file).stdout)["subscriptions"] == []
+
+
+def test_tail_follows_to_the_end_mark(start: Start, file: str, topic: str, publisher: Publisher) -> None:
+    program = start("tail", topic, "--from", "earliest", "--json", file=file)
+    assert [json.loads(program.line())["n"] for _ in range(12)] == list(range(12))
+    publish(publisher, 3)
+    assert [json.loads(program.line())["n"] for _ in range(4)] == [12, 13, 14, 15]
+    publisher.close(final=True)
+    assert program.end() == (0, "", "")
+
+
+def test_tail_of_what_comes(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    """``latest`` is the default: nothing that is there already."""
+    assert run("tail", topic, "--timeout", "0.2", file=file).stdout == ""
+
+
+def test_tail_follows_a_publisher_that_returns(
+    start: Start, file: str, topic: str, config: Config, publisher: Publisher
+) -> None:
+    program = start("tail", topic, "--from", "earliest", "--json", file=file)
+    assert [json.loads(program.line())["n"] for _ in range(12)] == list(range(12))
+    publisher.close()
+    end_coordinators()
+    again = Publisher(topic, config=config, name="shop", parallelism=2)
+    publish(again, 3)
+    again.close(final=True)
+    code, out, _ = program.end()
+    assert (code, numbers(out)) == (0, [12, 13, 14, 15])
+
+
+def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, topic: str) -> None:
+    program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", file=file)
+    publisher = Publisher(topic, config=config, parallelism=2)
+    publish(publisher, 0)
+    assert numbers(program.end()[1]) == [0, 1, 2, 3]
+    publisher.close()
+
+
+def test_tail_with_a_name_is_a_subscription(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    first = run("tail", topic, "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
+    assert len(numbers(first.stdout)) == 12
+    publish(publisher, 3)
+    second = run("tail", topic, "--name", "me", "--timeout", "0", "--json", file=file)
+    assert numbers(second.stdout) == [12, 13, 14, 15]
+    assert run("tail", topic, "--name", "me", "--timeout", "0", file=file).stdout == ""
+
+
+def test_tail_refuses_a_name_in_use(start: Start, run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    holder = start("tail", topic, "--name", "me", "--from", "earliest", file=file)
+    assert holder.line() == "n  text\n"
+    assert run("tail", topic, "--name", "me", "--timeout", "0", file=file).exit_code == 1
+
+
+def test_committed_needs_a_name(run: Run, file: str) -> None:
+    assert run("tail", "orders", "--from", "committed", file=file).exit_code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "me"]])
+def test_tail_ends_silently_with_its_reader(
+    start: Start, file: str, topic: str, publisher: Publisher, options: list[str]
+) -> None:
+    """``jobpipe tail orders | head -1``, while nothing new comes."""
+    program = start("tail", topic, "--from", "earliest", *options, file=file)
+    assert program.line() == "n  text\n"
+    program.out.close()
+    assert program.process.wait(DEADLINE) == 0
+    assert program.process.stderr is not None
+    assert program.process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "me"]])
+def test_ctrl_c_ends_tail(start: Start, file: str, topic: str, publisher: Publisher, options: list[str]) -> None:
+    program = start("tail", topic, "--from", "earliest", *options, file=file)
+    assert program.line() == "n  text\n"
+    program.process.send_signal(signal.SIGINT)
+    code, _, err = program.end()
+    assert (code, err.strip()) == (130, "")

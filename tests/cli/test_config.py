@@ -1,0 +1,81 @@
+"""``jobpipe config``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobpipe.config import keys
+from tests.cli.conftest import Run
+
+Write = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is found by itself."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_check_accepts_a_good_file(run: Run, write: Write) -> None:
+    file = write({"jobpipe": {"coordinator.linger": "5s"}})
+    assert run("config", "check", file).stdout == f"ok: {file}\n"
+    assert json.loads(run("config", "check", "--json", file=file).stdout) == {"ok": True, "file": file, "problems": []}
+
+
+def test_check_names_every_problem(run: Run, write: Write) -> None:
+    file = write({"jobpipe": {"coordinator.linger": "soon", "acks": "some", "nosuch": 1}})
+    result = run("config", "check", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 4
+    as_json = run("config", "check", file, "--json")
+    assert as_json.exit_code == 2
+    problems = json.loads(as_json.stdout)["problems"]
+    assert {problem["key"] for problem in problems} == {"jobpipe.coordinator.linger", "jobpipe.acks", "jobpipe.nosuch"}
+    assert all(set(problem) == {"source", "key", "value", "expected"} for problem in problems)
+
+
+def test_check_of_a_missing_file(run: Run) -> None:
+    assert run("config", "check", "nosuch.yaml").exit_code == 2
+
+
+def test_check_without_a_file(run: Run) -> None:
+    result = run("config", "check")
+    assert (result.exit_code, result.stdout[:3]) == (0, "ok:")
+
+
+def test_show_has_every_key(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOBPIPE__ACKS__TIMEOUT", "1min")
+    file = write({"jobpipe": {"coordinator.linger": "5s"}})
+    rows = {row["key"]: row for row in json.loads(run("config", "show", "--json", file=file).stdout)}
+    assert list(rows) == [key.name for key in keys()]
+    assert all(set(row) == {"key", "value", "source", "default", "group"} for row in rows.values())
+    assert rows["jobpipe.coordinator.linger"]["value"] == "5s"
+    assert rows["jobpipe.coordinator.linger"]["source"].startswith(file)
+    assert rows["jobpipe.acks.timeout"]["source"] == "environment"
+
+
+def test_show_sources(run: Run, write: Write) -> None:
+    file = write({"jobpipe": {"coordinator.linger": "5s"}})
+    plain = run("config", "show", file=file).stdout.splitlines()
+    full = run("config", "show", "--sources", file=file).stdout.splitlines()
+    assert plain[0].split() == ["KEY", "VALUE"]
+    assert full[0].split() == ["KEY", "VALUE", "SOURCE"]
+    assert next(line for line in full if "linger" in line).split()[1] == "5s"
+
+
+def test_explain(run: Run) -> None:
+    result = run("config", "explain", "retention.time")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("jobpipe.retention.time\n")
+    assert "JOBPIPE__RETENTION__TIME" in result.stdout
+
+
+def test_explain_of_an_unknown_key_suggests(run: Run) -> None:
+    result = run("config", "explain", "retention.tiem")
+    assert result.exit_code == 2
+    assert "jobpipe.retention.time" in result.stderr

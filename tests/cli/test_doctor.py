@@ -1,0 +1,164 @@
+"""``jobpipe doctor``: each fault is found, with a remedy."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.cli import doctor_host
+from jobpipe.net.certs import ensure_home, init_ca, issue
+from tests.cli.conftest import Run
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    return {"jobpipe.home": str(tmp_path / "home")}
+
+
+@pytest.fixture
+def examine(run: Run, write: Write) -> Callable[..., dict[str, list[dict[str, str]]]]:
+    """Run the doctor; return its findings by check, after looking at exit code and form."""
+
+    def examine(settings: dict[str, Any]) -> dict[str, list[dict[str, str]]]:
+        result = run("doctor", "--json", file=write(settings))
+        lines = json.loads(result.stdout)
+        assert all(set(line) == {"check", "status", "detail", "remedy"} for line in lines)
+        assert all(bool(line["remedy"]) == (line["status"] != "ok") for line in lines)
+        assert result.exit_code == any(line["status"] == "fail" for line in lines)
+        found: dict[str, list[dict[str, str]]] = {}
+        for line in lines:
+            found.setdefault(line["check"], []).append(line)
+        return found
+
+    return examine
+
+
+def statuses(found: dict[str, list[dict[str, str]]], check: str) -> list[str]:
+    return [line["status"] for line in found[check]]
+
+
+def test_a_sound_machine(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    found = examine(settings)
+    for check in ("python", "java", "pyspark", "configuration", "certificates", "registry", "subnet", "ports"):
+        assert statuses(found, check) == ["ok"], found[check]
+    assert not (tmp_path / "home").exists()  # it changes nothing
+
+
+def test_as_text(run: Run, write: Write, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    result = run("doctor", file=write(settings))
+    assert result.exit_code == 1
+    assert any(line.startswith("fail  java") for line in result.stdout.splitlines())
+    assert "\x1b" not in result.stdout
+
+
+def java_that_says(folder: Path, text: str, code: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit {code}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "status"),
+    [
+        ('openjdk version "17.0.2" 2022-01-18', 0, "ok"),
+        ('openjdk version "21" 2023-09-19', 0, "ok"),
+        ('java version "1.8.0_202"', 0, "fail"),
+        ('openjdk version "11.0.1"', 0, "fail"),
+        ("who knows", 0, "warn"),
+        ("broken", 1, "fail"),
+    ],
+)
+def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int, status: str) -> None:
+    java_that_says(tmp_path / "bin", text, code)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert doctor_host.java().status == status
+
+
+def test_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert doctor_host.unix_sockets().status == "warn"
+    (tmp_path / "spark-defaults.conf").write_text("# x\nspark.python.unix.domain.socket.enabled   true\n")
+    assert doctor_host.unix_sockets().status == "ok"
+
+
+def test_a_wrong_configuration_ends_the_examination(examine: Any) -> None:
+    found = examine({"jobpipe.acks": "some"})
+    assert statuses(found, "configuration") == ["fail"]
+    assert "registry" not in found
+
+
+def test_a_subnet_that_is_not_here(examine: Any, settings: dict[str, Any]) -> None:
+    found = examine({**settings, "jobpipe.sinkserver.subnet": "203.0.113.0/24"})
+    assert statuses(found, "subnet") == ["fail"]
+
+
+def test_one_port_is_not_enough(examine: Any, settings: dict[str, Any]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    found = examine({**settings, "jobpipe.sinkserver.port.range": str(port)})
+    assert statuses(found, "ports") == ["fail"]
+
+
+def test_a_spool_that_cannot_be_written(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = examine({**settings, "jobpipe.spool.dir": str(tmp_path / "file" / "spool")})
+    assert statuses(found, "spool") == ["fail"]
+
+
+def test_a_disk_smaller_than_the_cap(examine: Any, settings: dict[str, Any]) -> None:
+    assert statuses(examine({**settings, "jobpipe.spool.max_bytes": "1000000TiB"}), "spool") == ["warn"]
+
+
+def test_encryption_switched_off(examine: Any, settings: dict[str, Any]) -> None:
+    assert statuses(examine({**settings, "security.ssl.enabled": False}), "certificates") == ["warn"]
+
+
+@pytest.mark.parametrize(("days", "expected"), [(0, ["ok", "ok"]), (810, ["ok", "warn"]), (830, ["ok", "fail"])])
+def test_certificates_age(
+    examine: Any, settings: dict[str, Any], tmp_path: Path, days: int, expected: list[str]
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=days)
+    init_ca(tmp_path / "certs", now=then)
+    made = issue(tmp_path / "certs", "job", now=then)
+    files = {"jobpipe.ssl.ca": str(made.ca), "jobpipe.ssl.cert": str(made.cert), "jobpipe.ssl.key": str(made.key)}
+    assert statuses(examine({**settings, **files}), "certificates") == expected
+
+
+def test_a_key_that_others_may_read(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    ensure_home(tmp_path / "home").key.chmod(0o644)
+    assert statuses(examine(settings), "certificates") == ["fail"]
+
+
+def test_a_registry_that_does_not_answer(examine: Any, settings: dict[str, Any]) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        found = examine(
+            {
+                **settings,
+                "jobpipe.registerserver.connect": f"127.0.0.1:{silent.getsockname()[1]}",
+                "jobpipe.registerserver.connect.timeout": "500ms",
+                "jobpipe.sinkserver.subnet": "127.0.0.0/8",
+                "jobpipe.ssl.enabled": False,
+            }
+        )
+    assert statuses(found, "registry") == ["fail"]
+
+
+@pytest.mark.zookeeper
+def test_a_registry_that_answers(examine: Any, settings_of_test: dict[str, str]) -> None:
+    found = examine(settings_of_test)
+    assert statuses(found, "registry") == ["ok"]
+    assert "0 topics" in found["registry"][0]["detail"]
+    assert statuses(found, "certificates")[-1] == "ok"

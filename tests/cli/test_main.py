@@ -1,0 +1,167 @@
+"""The program itself: help, exit codes, messages, what it imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from jobpipe.cli.exits import Exit, exit_of
+from jobpipe.cli.main import cli
+from jobpipe.errors import (
+    AddressError,
+    ConfigError,
+    DataLoss,
+    JobpipeError,
+    LinkBroken,
+    LinkTimeout,
+    NameTaken,
+    NotAuthorized,
+    RegistryUnavailable,
+    TopicNotFound,
+    TopicOwned,
+    WaitTimeout,
+)
+from tests.cli.conftest import DEADLINE, ROOT, Run, environment
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Add a command ``fail`` that raises a given error."""
+
+    def add(error: BaseException) -> None:
+        @click.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setitem(cli.commands, "fail", fail)
+
+    return add
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["tail", "--help"], ["doctor", "--help"], ["serve", "-h"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    """Spark, Arrow and the registry's client are for commands that need them."""
+    code = (
+        "import sys, json\nfrom jobpipe.cli.main import main\n"
+        f"sys.argv = ['jobpipe', *{args!r}]\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n"
+        "    json.dump([ended.code or 0, sorted({name.partition('.')[0] for name in sys.modules})], sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        cwd=ROOT,
+        env=environment(),
+        check=True,
+    )
+    status, modules = json.loads(done.stderr)
+    assert status == 0
+    assert not {"pyspark", "pyarrow", "kazoo", "py4j", "cryptography", "rich"} & set(modules)
+
+
+def test_help_tells_the_exit_codes(run: Run) -> None:
+    result = run("--help")
+    assert result.exit_code == Exit.OK
+    assert all(f"\n    {code.value:<3}  " in result.output for code in Exit)
+
+
+@pytest.mark.parametrize(
+    "command", ["", "topics", "describe", "tail", "serve", "registry", "config", "certs", "doctor", "demo"]
+)
+def test_every_command_has_help(run: Run, command: str) -> None:
+    result = run(*filter(None, [command]), "--help")
+    assert result.exit_code == Exit.OK
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (AddressError("x"), 2),
+        (RegistryUnavailable("x"), 3),
+        (LinkBroken("x"), 3),
+        (LinkTimeout("x"), 3),
+        (WaitTimeout("x"), 3),
+        (NotAuthorized("x"), 4),
+        (TopicNotFound("x"), 1),
+        (TopicOwned("x"), 1),
+        (NameTaken("x"), 1),
+        (DataLoss("x"), 1),
+    ],
+)
+def test_an_error_is_one_message_and_its_code(
+    run: Run, failing: Callable[[BaseException], None], error: JobpipeError, code: int
+) -> None:
+    error.message = "topic 'a':\n  two lines \x1b[31m"
+    failing(error)
+    result = run("fail")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr == "jobpipe: topic 'a':\n  two lines \\x1b[31m\n"
+    assert exit_of(error) == code
+
+
+def test_verbose_adds_the_traceback(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(TopicNotFound("gone"))
+    assert "Traceback" in run("-v", "fail").stderr
+    assert "Traceback" not in run("fail").stderr
+
+
+def test_a_file_that_cannot_be_opened_is_no_traceback(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(PermissionError(13, "Permission denied", "/x"))
+    result = run("fail")
+    assert (result.exit_code, result.stderr) == (1, "jobpipe: [Errno 13] Permission denied: '/x'\n")
+
+
+def test_our_own_bugs_are_not_hidden(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(ZeroDivisionError())
+    assert isinstance(run("fail").exception, ZeroDivisionError)
+
+
+def test_ctrl_c_is_130(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(KeyboardInterrupt())
+    result = run("fail")
+    assert (result.exit_code, result.stdout) == (Exit.INTERRUPTED, "")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["nosuch"], ["tail"], ["topics", "--nosuch"], ["tail", "t", "--limit", "0"]])
+def test_wrong_usage_is_2(run: Run, args: list[str]) -> None:
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert result.stderr.startswith("Usage: ")
+
+
+def test_outcomes_reach_a_caller_that_asks_for_them(failing: Callable[[BaseException], None]) -> None:
+    failing(TopicNotFound("gone"))
+    with pytest.raises(TopicNotFound):
+        cli.main(["fail"], standalone_mode=False)
+
+
+def test_a_reader_that_goes_away_ends_it_silently() -> None:
+    """``jobpipe config show | head -0``: the pipe breaks at the first write."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "jobpipe.cli.main", "config", "show"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    with program.stderr:
+        program.stdout.close()
+        assert (program.wait(DEADLINE), program.stderr.read()) == (0, "")
+
+
+def test_no_colours_without_a_terminal() -> None:
+    assert "\x1b" not in CliRunner().invoke(cli, ["config", "show"]).output

@@ -1,0 +1,99 @@
+"""``jobpipe serve``: a spool without its job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobpipe.admin import Admin
+from jobpipe.config import Config, load
+from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publisher.core import Publisher
+from tests.cli.buskit import numbers, publish, until_gone
+from tests.cli.conftest import DEADLINE, Program, Run
+
+pytestmark = pytest.mark.zookeeper
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def publisher(config: Config) -> Publisher:
+    """Publishes ``orders``; three batches of four rows are there."""
+    made = Publisher("orders", config=config, name="shop", parallelism=2)
+    publish(made, 0, 1, 2)
+    return made
+
+
+@pytest.fixture
+def orphaned(publisher: Publisher, config: Config) -> Publisher:
+    """The publisher is gone, its coordinator too; the spool stays."""
+    publisher.close()
+    end_coordinators()
+    until_gone(config, "orders")
+    return publisher
+
+
+def test_serve_refuses_beside_a_publisher(run: Run, start: Start, file: str, publisher: Publisher) -> None:
+    code, out, err = start("serve", "orders", file=file).end()
+    assert (code, out) == (1, "")
+    assert "'shop'" in err
+    assert publisher.status()["publishing"] is True
+
+
+def test_serve_refuses_names_that_leave_the_spool(run: Run, file: str) -> None:
+    assert run("serve", "../orders", file=file).exit_code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_until_told_to_stop(
+    run: Run, start: Start, file: str, config: Config, orphaned: Publisher, number: signal.Signals
+) -> None:
+    program = start("serve", "orders", file=file)
+    assert program.line().startswith("serving orders at ")
+    status = json.loads(run("describe", "orders", "--json", file=file).stdout)
+    assert (status["rows"], status["head"], status["publishing"]) == (12, 3, False)
+    result = run("tail", "orders", "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
+    assert sorted(numbers(result.stdout)) == list(range(12))
+    program.process.send_signal(number)
+    code, out, err = program.end()
+    assert (code, out, err) == (0, "stopped\n", "")
+    until_gone(config, "orders")
+    again = Publisher("orders", config=config)
+    (line,) = again.status()["subscriptions"]
+    assert (line["name"], line["position"]) == ("me", 3)
+    again.close()
+
+
+def test_serve_gives_way_to_a_publisher(start: Start, file: str, config: Config, orphaned: Publisher) -> None:
+    program = start("serve", "orders", file=file)
+    assert program.line().startswith("serving orders at ")
+    again = Publisher("orders", config=config, parallelism=2)
+    publish(again, 3)
+    assert again.status()["rows"] == 16
+    code, out, err = program.end()
+    assert (code, len(out.splitlines()), err) == (0, 1, "")
+    again.close()
+
+
+def test_serve_removes_nothing(
+    run: Run, start: Start, write: Callable[..., str], settings_of_test: dict[str, str], orphaned: Publisher
+) -> None:
+    """Only the publisher knows who must have read: its retention does not hold for a stand-in."""
+    retention: dict[str, Any] = {"jobpipe.retention.time": "0s", "jobpipe.retention.bytes": "0"}
+    retention["jobpipe.retention.ack_grace"] = "0s"
+    file = write({**settings_of_test, **retention})
+    program = start("serve", "orders", file=file)
+    assert program.line().startswith("serving orders at ")
+    deadline = time.monotonic() + DEADLINE
+    with Admin(load(file, environ={})) as admin:
+        began = admin.status("orders")["uptime"]
+        while (status := admin.status("orders"))["uptime"] < began + 2.0:  # retention was looked at
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert (status["batches"], status["tail"]) == (3, 0)

@@ -1,0 +1,67 @@
+"""Fixtures of the Spark tests: one session, warmed up, and a namespace with one coordinator for each module."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobpipe.publisher.attach import end_coordinators
+from jobpipe.spark.session import recommended_conf
+from tests.spark.kit import Place
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests in this process; Java is started once."""
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    conf = {
+        **recommended_conf(checkpoints_local=True),
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.timeType.enabled": "true",
+        "spark.sql.geospatial.enabled": "true",
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")  # errors that tests ask for; they come back as exceptions
+    session.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # a cold worker costs most of a second
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The module's namespace; tests take topics of different names. Its coordinator lives to the module's end."""
+    folder = tmp_path_factory.mktemp("place")
+    place = Place(
+        folder,
+        {
+            "jobpipe.home": str(home),
+            "jobpipe.registerserver.topic.storage": f"/test-{uuid.uuid4().hex[:12]}/topics",
+            "jobpipe.registerserver.session.timeout": "4s",
+            "jobpipe.spool.dir": str(folder / "spool"),
+            "jobpipe.discovery.timeout": "60s",
+            "jobpipe.coordinator.linger": "3s",
+        },
+    )
+    with place.publisher("keeper"):
+        yield place
+    end_coordinators()
+
+
+@pytest.fixture(autouse=True)
+def only_our_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the machine's own jobpipe settings out of the tests."""
+    for name in list(os.environ):
+        if name.startswith("JOBPIPE_"):
+            monkeypatch.delenv(name)

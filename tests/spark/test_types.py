@@ -1,0 +1,212 @@
+"""Every Spark type that can pass, passes, with equal values; the others are refused by name.
+
+The list of the types that pass, ``jobpipe.spark.schema.PASSING``, was made by trying: each is tried here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
+
+from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.spark.schema import PASSING
+from tests.spark.kit import Place, Received, run_to_end
+
+pytestmark = pytest.mark.spark
+
+POINT = "X'0101000000000000000000F03F0000000000000040'"
+STRUCT = "named_struct('a', 1, 'b', 'x')"  # a and b may not be null, the struct may: as after an outer join
+MOMENT = "timestamp'2013-07-04 12:34:56.123456'"
+
+# Two values of each kind; a third row has null in every column.
+VALUES = {
+    "c_boolean": ("true", "false"),
+    "c_tinyint": ("cast(-128 as tinyint)", "cast(127 as tinyint)"),
+    "c_smallint": ("cast(-32768 as smallint)", "cast(32767 as smallint)"),
+    "c_int": ("-2147483648", "2147483647"),
+    "c_bigint": ("cast('-9223372036854775808' as bigint)", "9223372036854775807L"),
+    "c_float": ("cast('NaN' as float)", "cast('-0.0' as float)"),
+    "c_double": ("cast('-Infinity' as double)", "1.7976931348623157e308D"),
+    "c_decimal": ("cast('-99999999999999999999.999999999999999999' as decimal(38,18))", "cast(0 as decimal(38,18))"),
+    "c_small_decimal": ("9.99BD", "-0.01BD"),
+    "c_string": ("''", "concat('grüße \\u0000 ', repeat('日本', 40000))"),
+    "c_collated": ("'Ab' collate UTF8_LCASE", "'cD' collate UTF8_LCASE"),
+    "c_unicode_ci": ("'Ab' collate UNICODE_CI", "'cD' collate UNICODE_CI"),
+    "c_binary": ("X''", "X'00FF10'"),
+    "c_date": ("date'0001-01-01'", "date'9999-12-31'"),
+    "c_timestamp": ("timestamp'1900-01-01 00:00:00.000001'", MOMENT),
+    "c_timestamp_ntz": ("timestamp_ntz'1582-10-04 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
+    "c_day_time": ("interval '-2 03:04:05.123456' day to second", "interval '0 00:00:00' day to second"),
+    "c_hours": ("interval '5' hour", "interval '-7' hour"),
+    "c_time": ("time'00:00:00'", "time'23:59:59.999999'"),
+    "c_time_seconds": ("cast('12:03:04' as time(0))", "cast('23:59:59' as time(0))"),
+    "c_void": ("null", "null"),
+    "c_variant": ("parse_json('{\"a\": [1, null, {}]}')", "parse_json('null')"),
+    "c_geometry": (f"st_geomfromwkb({POINT})", f"st_geomfromwkb({POINT})"),
+    "c_geography": (f"st_geogfromwkb({POINT})", f"st_geogfromwkb({POINT})"),
+    "n_array": ("array(1, null, 3)", "cast(array() as array<int>)"),
+    "n_arrays": ("array(array('a', null), null, array())", "array(array('b'))"),
+    "n_binaries": ("array(X'00', null)", "array(X'')"),
+    "n_decimals": ("array(1.50BD, null)", "array(-9.99BD)"),
+    "n_moments": (f"array(named_struct('t', {MOMENT}, 'u', 1), null)", f"array(named_struct('t', {MOMENT}, 'u', 2))"),
+    "n_struct": (STRUCT, STRUCT),
+    "n_structs": (f"named_struct('x', {STRUCT}, 't', {MOMENT})", f"named_struct('x', {STRUCT}, 't', {MOMENT})"),
+    "n_null_struct": (f"named_struct('x', if(id > 9, {STRUCT}, null))", f"named_struct('x', {STRUCT})"),
+    "n_empty_struct": ("named_struct()", "named_struct()"),
+    "n_map": ("map('a', 1, 'b', null)", "cast(map() as map<string, int>)"),
+    "n_map_structs": (f"map(1, named_struct('t', {MOMENT}), 2, null)", f"map(3, named_struct('t', {MOMENT}))"),
+    "n_map_arrays": ("map(date'2020-01-01', array(time'01:02:03'))", "map(date'2020-01-02', null)"),
+    "n_ntz": ("array(timestamp_ntz'2020-01-01 00:00:00', null)", "array(timestamp_ntz'1969-12-31 23:59:59')"),
+    "n_intervals": ("map('a', interval '5' day)", "map('a', null)"),
+    "n_variants": ("array(parse_json('1'), null)", "array(parse_json('{}'))"),
+    "n_variant": ("named_struct('v', parse_json('[]'))", "named_struct('v', cast(null as variant))"),
+    "n_geometries": (f"array(st_geomfromwkb({POINT}))", f"array(st_geomfromwkb({POINT}), null)"),
+    "n_void": ("array(null)", "array()"),
+}
+REFUSED = {
+    "year_month": ("interval '2-3' year to month", "interval year to month"),
+    "calendar": ("make_interval(1, 2, 3, 4, 5, 6, 7.5)", "interval"),
+    "in_a_struct": ("named_struct('deep', array(interval '1' year))", "interval year"),
+    "in_a_map": ("map(interval '1' month, 1)", "interval month"),
+}
+
+
+def everything(spark: SparkSession) -> DataFrame:
+    """Three rows with a column of each type: nulls and two values."""
+    columns = [f"case id when 1 then {one} when 2 then {two} end as {name}" for name, (one, two) in VALUES.items()]
+    return spark.range(0, 3, 1, 2).selectExpr("id", *columns)
+
+
+@contextmanager
+def session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key) for key in conf}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            assert old is not None
+            spark.conf.set(key, old)
+
+
+def _values(df: DataFrame) -> dict[str, list[str]]:
+    """Values by column: a difference names its column. The types compared have no equality, but all a true repr."""
+    rows = sorted(df.collect(), key=lambda row: row["id"])
+    return {name: [repr(row[name])[:300] for row in rows] for name in df.columns}
+
+
+@pytest.mark.parametrize("path", ["collect", "tasks"])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(
+            {
+                "spark.sql.session.timeZone": "America/Los_Angeles",
+                "spark.sql.execution.arrow.useLargeVarTypes": "true",
+                "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+            },
+            id="large types, other zone",
+        ),
+    ],
+)
+def test_types_pass(spark: SparkSession, place: Place, path: str, conf: dict[str, str]) -> None:
+    """What one side writes the other side has: the types, nullability included, and the values."""
+    topic = f"types-{path}-{len(conf)}"
+    with session_conf(spark, conf):
+        source = everything(spark)
+        sink = place.sink(topic, parallelism=2, partition_by="id", write_path=path)
+        sink(source, 0)
+        assert sink.status()["sink"][path] == 1
+        sink.close()
+        expected = _values(source)
+        read = place.read(spark, topic)
+        assert [(f.name, f.dataType) for f in read.schema] == [(f.name, f.dataType) for f in source.schema]
+        assert _values(read) == expected
+        streamed: list[dict[str, list[str]]] = []
+        run_to_end(
+            place.stream(spark, topic, "types", startingOffsets="earliest"),
+            lambda df, _: streamed.append(_values(df)),
+            place.checkpoint(topic),
+        )
+        assert streamed == [expected]
+    assert _values(place.read(spark, topic)) == _values(source)  # written in one session's zone, read in another's
+
+
+def test_every_passing_type_is_tried(spark: SparkSession) -> None:
+    """No type is promised that no test has seen."""
+    tried = {type(field.dataType) for field in everything(spark).schema}
+    assert set(PASSING) <= tried, set(PASSING) - tried
+
+
+def test_char_and_varchar_are_strings(spark: SparkSession, place: Place) -> None:
+    """Rows have them as strings; in a declared schema they are taken as such, padding included."""
+    spark.sql("create table fixed (c char(4), v varchar(4)) using parquet")
+    try:
+        spark.sql("insert into fixed values ('ab', 'cd'), (null, null)")
+        sink = place.sink("chars", schema="c char(4), v varchar(4)", parallelism=1)
+        sink(spark.table("fixed"), 0)
+        read = place.read(spark, "chars")
+        assert [field.dataType for field in read.schema] == [T.StringType(), T.StringType()]
+        assert sorted(read.collect(), key=str) == sorted(spark.table("fixed").collect(), key=str)
+        sink.close()
+    finally:
+        spark.sql("drop table fixed")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_types_refused(spark: SparkSession, place: Place, name: str) -> None:
+    """A type that cannot pass is refused by column and type, by ``schema=`` and else at the first batch."""
+    sql, kind = REFUSED[name]
+    rows = spark.range(1).selectExpr("id", f"{sql} as bad")
+    with pytest.raises(UnsupportedType, match=r"topic 'refused'.* bad.*interval") as caught:
+        place.sink("refused", schema=rows.schema)
+    assert list(caught.value.fields["columns"].values()) == [kind]
+    sink = place.sink("refused")
+    try:
+        with pytest.raises(UnsupportedType, match=kind):
+            sink(rows, 0)
+        assert sink.status()["head"] == 0
+    finally:
+        sink.close()
+
+
+def test_user_defined_type_is_refused(spark: SparkSession, place: Place) -> None:
+    """Spark cannot unpickle a user's class in the process that makes data sources."""
+    schema = T.StructType([T.StructField("p", T.ArrayType(ExamplePointUDT()))])
+    rows = spark.createDataFrame([([ExamplePoint(1.0, 2.0)],)], schema)
+    with pytest.raises(UnsupportedType) as caught:
+        place.sink("refused", schema=rows.schema)
+    assert list(caught.value.fields["columns"]) == ["p[]"]
+
+
+def test_two_columns_of_one_name_are_refused(spark: SparkSession, place: Place) -> None:
+    """Columns are told apart by name on the way."""
+    sink = place.sink("doubled")
+    with pytest.raises(UnsupportedType, match="two columns have the name id"):
+        sink(spark.range(1).selectExpr("id", "id"), 0)
+    sink.close()
+
+
+def test_rows_that_do_not_fit_the_declared_schema(spark: SparkSession, place: Place) -> None:
+    """Values that fit are cast; a wrong name and a value that does not fit are errors, and nothing is published."""
+    sink = place.sink("declared", schema="id bigint, n int", parallelism=1, write_path="collect")
+    with pytest.raises(SchemaMismatch, match=r"declared columns id, n, the rows have id, m"):
+        sink(spark.range(2).selectExpr("id", "1 as m"), 0)
+    with pytest.raises(SchemaMismatch, match="'n'"):
+        sink(spark.range(2).selectExpr("id", "5000000000L as n"), 0)
+    assert sink.status()["head"] == 0
+    sink(spark.range(2).selectExpr("id", "5L as n"), 0)
+    assert place.read(spark, "declared").dtypes == [("id", "bigint"), ("n", "int")]
+    received = Received()
+    run_to_end(
+        place.stream(spark, "declared", "d", startingOffsets="earliest"), received, place.checkpoint("declared")
+    )
+    assert received.rows == 2
+    sink.close()
