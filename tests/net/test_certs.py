@@ -305,7 +305,7 @@ def test_many_processes_make_one_home(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_held_is_an_error_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certs, "LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(keyfile, "LOCK_TIMEOUT", 0.05)
     with keyfile.locked(tmp_path / "certs"), pytest.raises(ConfigError) as caught:
         ensure_home(tmp_path)
     assert caught.value.fields["file"] == str(tmp_path / "certs" / ".lock")
