@@ -20,6 +20,7 @@ from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
 from jobpipe.store.retention import Removed, Retention, Retirer
 from jobpipe.store.seal import Last, NewBatch, Sealer
+from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscription, Subscriptions
 
 __all__ = ["TopicLog"]
@@ -381,46 +382,13 @@ class TopicLog:
     def status(self) -> dict[str, Any]:
         """Return the state as JSON values; costs the same for any number of batches."""
         with self._db.read():
-            head, tail = self._batches.head(), self._batches.tail()
-            rows, size = self._batches.before(head.n)
-            tail_rows, tail_bytes = self._batches.before(tail.n)
             return {
                 "topic": self.topic,
                 "log": self.log_id,
                 "epoch": self.epoch,
-                "head": head.to_json(),
-                "tail": tail.to_json(),
-                "batches": head.n - tail.n,
-                "rows": rows - tail_rows,
-                "bytes": size - tail_bytes,
-                "total_rows": rows,
-                "total_bytes": size,
-                "ended": self._batches.ended(),
                 "uptime": self.uptime,
-                "subscriptions": [self._line(known, head.n, rows, size) for known in self._subscriptions.all()],
+                **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
             }
-
-    def _line(self, known: Subscription, head_n: int, rows: int, size: int) -> dict[str, Any]:
-        n = self._batches.tail_n() if known.acked is None else known.acked.n
-        before_rows, before_bytes = self._batches.before(n)
-        oldest = self._db.value("SELECT sealed_ms FROM batches WHERE n >= ? ORDER BY n LIMIT 1", n)
-        seconds = 0.0 if oldest is None else max(0.0, self._wall() - oldest / 1000)
-        return {
-            "name": known.name,
-            "acked": None if known.acked is None else known.acked.to_json(),
-            "declared": None if known.declared is None else known.declared.to_json(),
-            "required": known.required,
-            "grant": known.grant,
-            "holder": known.holder,
-            "silent": max(0.0, self.uptime - known.seen_up),
-            "stale": known.stale,
-            "lag": {
-                "batches": head_n - n,
-                "rows": rows - before_rows,
-                "bytes": size - before_bytes,
-                "seconds": round(seconds, 3),
-            },
-        }
 
     def _flush(self, *, force: bool) -> None:
         late = self.uptime - self._written_uptime

@@ -308,6 +308,9 @@ class FaultProxy:
     # -- from other threads --------------------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[], object]) -> None:
+        if self._loop.is_closed():
+            raise RuntimeError("this proxy is closed")
+
         async def run() -> None:
             made = work()
             if asyncio.iscoroutine(made):

@@ -193,6 +193,7 @@ def test_something_else_at_the_registered_port(own_bus: Bus, home: Path) -> None
             link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             publisher = own_bus.publisher()
             publish(publisher, rows, own_bus.journal, range(2))
+            reader.wait_rows(20)
             publisher.close(final=True)
             reader.join()
     handler.shutdown()

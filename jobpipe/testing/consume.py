@@ -1,0 +1,182 @@
+"""``python -m jobpipe.testing.consume``: a subscriber job to be killed.
+
+Told what to do by one JSON line on standard input (:class:`ConsumeOrder`). It reads as Spark's stream reader does: it
+plans from its own stored position, not from the acknowledged one, fetches, stores rows and position in one SQLite
+transaction, and acknowledges afterwards. So its state holds every row exactly once, if jobpipe keeps its promise. It
+ends at the topic's end mark, at SIGTERM, or when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from jobpipe.config import Config
+from jobpipe.coordinator.process import set_up_logging
+from jobpipe.errors import LinkError, TopicNotFound
+from jobpipe.store import Position
+from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscriber.session import SubscriberSession
+
+__all__ = ["ConsumeOrder", "Received", "main"]
+
+log = logging.getLogger(__name__)
+
+NEWS_SECONDS = 0.5
+RETRY_SECONDS = 0.05
+MAX_BYTES = 16 * 1024 * 1024  # of one transaction
+
+TABLES = """
+create table if not exists position (id integer primary key check (id = 0), json text not null);
+create table if not exists received (
+  id integer primary key, at real not null, first integer not null, last integer not null, rows integer not null,
+  batch blob not null
+);
+"""
+
+
+@dataclass(frozen=True)
+class ConsumeOrder:
+    """What a subscriber job is told.
+
+    Attributes:
+        config: As :meth:`jobpipe.config.Config.to_dict` writes it.
+        store: Its SQLite file; outlives it.
+        max_rows: Of one transaction; a batch larger than that is read in several.
+        pause: Seconds after each transaction.
+        parent: Process id of the starter.
+    """
+
+    config: dict[str, str]
+    store: str
+    topic: str
+    name: str
+    parent: int
+    starting: str = "earliest"
+    max_rows: int | None = None
+    pause: float = 0.0
+
+    def line(self) -> bytes:
+        """Return the order as the program reads it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+class Received:
+    """What a subscriber has: its position, and the record batches up to it in the order of their arrival."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+        self._database.execute("pragma journal_mode = wal")
+        self._database.execute("pragma synchronous = full")
+        self._database.executescript(TABLES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    @property
+    def position(self) -> Position | None:
+        """Up to where everything is here; None before the first rows."""
+        row = self._database.execute("select json from position").fetchone()
+        return None if row is None else Position.from_json(json.loads(row[0]))
+
+    @property
+    def rows(self) -> int:
+        """How many rows are here."""
+        return int(self._database.execute("select coalesce(sum(rows), 0) from received").fetchone()[0])
+
+    def store(self, start: Position, end: Position, batches: list[pa.RecordBatch]) -> None:
+        """Add rows and move the position, both or neither.
+
+        Raises:
+            RuntimeError: another process has moved the position: two subscribers have one state.
+        """
+        self._database.execute("begin immediate")
+        with self._database:  # commits, or rolls back
+            if self.position not in (None, start):
+                raise RuntimeError(f"the position is {self.position}, not {start}: who moved it?")
+            at = time.monotonic()
+            self._database.executemany(
+                "insert into received (at, first, last, rows, batch) values (?, ?, ?, ?, ?)",
+                [(at, start.n, end.n, batch.num_rows, _pack(batch)) for batch in batches],
+            )
+            self._database.execute("replace into position values (0, ?)", [json.dumps(end.to_json())])
+
+    def batches(self) -> Iterator[tuple[float, pa.Table]]:
+        """Yield what arrived, with its time (:func:`time.monotonic`, one clock for all processes of a host)."""
+        for at, packed in self._database.execute("select at, batch from received order by id"):
+            yield at, pa.ipc.open_stream(packed).read_all()
+
+
+def _pack(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def consume(order: ConsumeOrder, stop: threading.Event) -> None:
+    """Read until the end mark, ``stop``, or the end of the starter."""
+    config = Config.from_dict(order.config)
+    with closing(Received(Path(order.store))) as received:
+        session = SubscriberSession.open(config, [order.topic], order.name)
+        try:
+            at = received.position or session.first_position(order.topic, order.starting)
+            while not stop.is_set() and os.getppid() == order.parent:
+                end = _read_on(session, order, config, received, at)
+                if end == at and _at_end(session, order.topic, at):
+                    return
+                if end == at:
+                    session.wait({order.topic: at}, NEWS_SECONDS)
+                at = end
+                stop.wait(order.pause)
+        finally:
+            session.close()
+
+
+def _read_on(
+    session: SubscriberSession, order: ConsumeOrder, config: Config, received: Received, at: Position
+) -> Position:
+    """Acknowledge ``at``, store what follows it, and return the new position."""
+    try:
+        plan = session.plan(order.topic, at, stop=None, max_rows=order.max_rows, max_bytes=MAX_BYTES)
+    except (LinkError, TopicNotFound) as error:
+        log.info("no plan now: %s", error)
+        time.sleep(RETRY_SECONDS)
+        return at
+    end = Position.from_json(plan["end"])
+    if end == at:
+        return at
+    data = session.data_endpoint(order.topic)
+    ranges = [FetchRange(order.topic, at, end, partition, data) for partition in range(int(plan["partitions"]))]
+    received.store(at, end, [fetched.batch for wanted in ranges for fetched in fetch(wanted, config)])
+    return end
+
+
+def _at_end(session: SubscriberSession, topic: str, at: Position) -> bool:
+    news = (session.report() or {}).get(topic)
+    return news is not None and bool(news["ended"]) and Position.from_json(news) == at
+
+
+def main() -> None:
+    """Obey one order."""
+    set_up_logging()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    consume(ConsumeOrder(**json.loads(sys.stdin.buffer.readline())), stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""``python -m jobpipe.testing.publish``: a publisher job to be killed.
+
+Told what to do by one JSON line on standard input (:class:`PublishOrder`). It seals numbered batches as Spark does: the
+number of the last batch stands in a small durable file, its checkpoint, written after the seal has returned. Killed
+between the two, it replays that batch, with the same rows, when it is started again. SIGTERM lets it close the topic
+and end, SIGUSR1 with an end mark. It ends by itself when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.coordinator.process import set_up_logging
+from jobpipe.publisher.core import Publisher
+from jobpipe.testing.journal import Journal
+from jobpipe.testing.rows import NumberedRows
+
+__all__ = ["PublishOrder", "last_batch", "main"]
+
+
+@dataclass(frozen=True)
+class PublishOrder:
+    """What a publisher job is told.
+
+    Attributes:
+        config: As :meth:`jobpipe.config.Config.to_dict` writes it.
+        folder: Of its checkpoint and journal; outlives it.
+        batches: Ends with an end mark after so many, those of earlier lives included; None publishes for ever.
+        pause: Seconds after each batch.
+        options: For :class:`jobpipe.publisher.core.Publisher`, for example ``min_subscribers``.
+        parent: Process id of the starter.
+    """
+
+    config: dict[str, str]
+    folder: str
+    topic: str
+    partitions: int
+    rows: int
+    payload: int
+    parent: int
+    batches: int | None = None
+    pause: float = 0.0
+    query: str = "query"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def journal(self) -> Path:
+        """What it was about to seal, and what it sealed."""
+        return Path(self.folder) / "journal"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The number of the last batch that it knows to be sealed."""
+        return Path(self.folder) / "checkpoint"
+
+    def line(self) -> bytes:
+        """Return the order as the program reads it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def publish(order: PublishOrder, stop: threading.Event, final: threading.Event) -> None:
+    """Seal batches until ``stop``, ``order.batches``, or the end of the starter."""
+    rows = NumberedRows(order.topic, partitions=order.partitions, rows=order.rows, payload=order.payload)
+    _drop_torn_line(order.journal)
+    journal = Journal(order.journal)
+    publisher = Publisher(
+        order.topic, config=Config.from_dict(order.config), parallelism=order.partitions, **order.options
+    )
+    run_id = uuid.uuid4().hex
+    for batch_id in itertools.count(last_batch(order.checkpoint) + 1):
+        if order.batches is not None and batch_id >= order.batches:
+            final.set()
+            break
+        if stop.is_set() or os.getppid() != order.parent:
+            break
+        journal.intend(batch_id, rows.ranges(batch_id))
+        _force(order.journal)
+        publisher.seal(order.query, batch_id, rows.tables(batch_id), run_id=run_id)
+        journal.seal(batch_id)
+        _force(order.journal)
+        _note(order.checkpoint, batch_id)
+        stop.wait(order.pause)
+    publisher.close(final=final.is_set())
+
+
+def last_batch(checkpoint: Path) -> int:
+    """Return the number in a checkpoint file, -1 if there is none."""
+    return int(checkpoint.read_text()) if checkpoint.exists() else -1
+
+
+def _note(checkpoint: Path, batch_id: int) -> None:
+    fresh = checkpoint.with_suffix(".new")
+    fresh.write_text(str(batch_id))
+    _force(fresh)
+    fresh.rename(checkpoint)
+    _force(checkpoint.parent)
+
+
+def _force(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Remove what a killed writer left unfinished: the next entry must begin a line."""
+    if journal.exists():
+        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+
+
+def main() -> None:
+    """Obey one order."""
+    set_up_logging()
+    stop, final = threading.Event(), threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            final.set()
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGUSR1, end)
+    publish(PublishOrder(**json.loads(sys.stdin.buffer.readline())), stop, final)
+
+
+if __name__ == "__main__":
+    main()
