@@ -10,7 +10,7 @@ import click
 
 __all__ = ["count", "emit_json", "emit_pairs", "emit_table", "printable", "seconds", "size"]
 
-_WIDE = 100_000  # columns of an output that is no terminal: nothing is cut or folded
+_WIDE = 100_000  # columns: nothing is cut or folded; a narrow terminal breaks the lines itself
 
 
 def emit_json(value: Any) -> None:
@@ -34,12 +34,10 @@ def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, righ
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        table.add_column(name, justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDE
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

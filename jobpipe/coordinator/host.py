@@ -160,8 +160,9 @@ class Host:
                 epoch = await asyncio.to_thread(self._handler.next_epoch, topic, store.epoch + 1)
                 await asyncio.to_thread(store.take_over, epoch, settings.publisher)
                 await asyncio.to_thread(self._handler.claim, topic, make_owner())
-            await asyncio.to_thread(store.require, settings.required)
-            swept = await asyncio.to_thread(store.sweep, {settings.writing})
+            if not settings.serve:  # who only serves changes nothing of what the publisher asked for
+                await asyncio.to_thread(store.require, settings.required)
+            swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
             served = ServedTopic(topic, store, config, settings)

@@ -340,7 +340,7 @@ class ServedTopic:
                     elif time.monotonic() - holder.seen > self.config.read_timeout:
                         self._store.drop_declared(name)  # it is not coming back to what it was reading
                 self._store.retain(self.retention)
-                if time.monotonic() - self._swept_at > SWEEP_SECONDS:
+                if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                     self._swept_at = time.monotonic()
                     self._store.sweep(self._writing)
 

@@ -104,7 +104,7 @@ def read_report(file: Path) -> Report:
 
     Raises:
         OSError: it is not there.
-        pa.ArrowInvalid: it does not have the expected columns and types.
+        pa.ArrowException: it does not have the expected columns and types.
     """
     convert = pa.csv.ConvertOptions(column_types=REPORT, include_columns=list(REPORT), strings_can_be_null=True)
     table = pa.csv.read_csv(file, convert_options=convert)
@@ -117,7 +117,7 @@ def report_facts(file: Path, source: Path) -> list[Fact]:
     expected = expected_report(source)
     try:
         got = read_report(file)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         return [Fact("report: rows (carrier, day)", len(expected), f"unreadable: {error}")]
     wrong = [key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key)]
     flights = [sum(values[0] for values in rows.values()) for rows in (expected, got)]

@@ -102,9 +102,8 @@ class TopicLocator:
                 if remaining <= 0 or self._closed:
                     raise TopicNotFound(
                         f"topic {topic!r}: no publisher registered it under {self._config.namespace} within "
-                        f"{timeout:g} s (registry {self._config.registry_connect}); start the publisher, check "
-                        "the name "
-                        "with `jobpipe topics`, or raise discoveryTimeout",
+                        f"{timeout:g} s (registry {self._config.registry_connect}); start the publisher, check the "
+                        "name with `jobpipe topics`, or raise discoveryTimeout",
                         topic=topic,
                         namespace=self._config.namespace,
                         timeout=timeout,

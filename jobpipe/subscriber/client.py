@@ -26,8 +26,8 @@ STARTING = ("earliest", "latest", "committed")
 class Subscription:
     """A named, durable position in a topic; iterating it yields record batches, for ever or until the end mark.
 
-    A batch is acknowledged when the next one is asked for: at least once. Within a batch partitions follow one another
-    by number. Use it as a context manager, or call :meth:`close`.
+    What was read is acknowledged when more is asked for: at least once. Up to 64 MiB of whole batches are read at once,
+    partition after partition: order holds within a partition. Use it as a context manager, or call :meth:`close`.
     """
 
     def __init__(self, topic: str, *, name: str, starting: str, config: Config) -> None:

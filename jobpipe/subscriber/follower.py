@@ -143,7 +143,7 @@ class TopicFollower:
                 if remaining <= 0:
                     raise TopicNotFound(
                         f"topic {self.topic!r}: no publisher was reached within {timeout:g} s"
-                        + (f" (last: {self._error})" if self._error else "")
+                        + (f" ({self._error})" if isinstance(self._error, LinkError) else "")
                         + "; start it, check the name with `jobpipe topics`, or raise discoveryTimeout",
                         topic=self.topic,
                         timeout=timeout,

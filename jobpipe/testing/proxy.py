@@ -72,7 +72,7 @@ class _Flow:
         self.rate: float | None = None
         self.dropping = False
         self.free_at = 0.0  # when the rate lets the next byte pass
-        self.bytes = 0  # forwarded since the start
+        self.passed = 0  # bytes forwarded since the start
 
 
 class _Lane:
@@ -118,7 +118,7 @@ class _Lane:
         return min([length, *(end - self.position for end in ends if end > self.position)])
 
 
-class _Cut(Exception):  # noqa: N818 - never leaves the module
+class _Cut(Exception):
     def __init__(self, reset: bool) -> None:
         super().__init__()
         self.reset = reset
@@ -187,9 +187,9 @@ class FaultProxy:
         """How many connections are open now."""
         return len(self._lanes)
 
-    def bytes(self, direction: Direction) -> int:
+    def passed(self, direction: Direction) -> int:
         """Return how many bytes were forwarded so far, all connections together."""
-        return self._flows[direction].bytes
+        return self._flows[direction].passed
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,9 @@ class FaultProxy:
 
     def release(self, direction: Direction | None = None) -> None:
         """Deliver what :meth:`hold` held."""
-        self._do(lambda: [self._hold(way, False) for way in BOTH if direction in (None, way)])
+        for way in BOTH:
+            if direction in (None, way):
+                self._do(lambda way=way: self._hold(way, False))  # type: ignore[misc]
 
     def cut(
         self, direction: Direction, at: int, *, reset: bool = False, times: int | None = 1, open_ones: bool = False
@@ -325,7 +327,12 @@ class FaultProxy:
         return results[0]
 
     def _set(self, direction: Direction | None, change: Callable[[_Flow], None]) -> None:
-        self._do(lambda: [change(self._flows[way]) for way in BOTH if direction in (None, way)])
+        def work() -> None:
+            for way in BOTH:
+                if direction in (None, way):
+                    change(self._flows[way])
+
+        self._do(work)
 
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -424,15 +431,17 @@ class FaultProxy:
                 for piece in lane.pieces(data):
                     await self._send(lane, flow, piece)
             await self._gate(lane)
-            if not self._flows[lane.direction].dropping:
+            if self._flows[lane.direction].dropping:
+                return
+            if await reading:  # the sender ended by RST: so do we
+                _abort(lane.writer, reset=True)
+            else:
                 lane.writer.write_eof()
         except OSError:
             return  # the receiver is gone
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-        if reading.result():  # the sender ended by RST: so do we
-            _abort(lane.writer, reset=True)
 
     async def _read(self, lane: _Lane, queue: asyncio.Queue[tuple[float, bytes] | None]) -> bool:
         """Fill the queue up to the end; tell whether that was an error."""
@@ -473,7 +482,7 @@ class FaultProxy:
             lane.writer.write(passed)
             await lane.writer.drain()
             lane.position += size
-            flow.bytes += size
+            flow.passed += size
             if lane.copying is not None and lane.position >= lane.copying.end:
                 lane.writer.write(bytes(lane.copy))
                 lane.copying = None

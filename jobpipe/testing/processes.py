@@ -1,0 +1,516 @@
+"""A bus of real processes to be hurt: publisher job, coordinator, data process, subscriber jobs, ZooKeeper.
+
+    with Harness(tmp_path, partitions=2, rows=100) as rig:
+        rig.publisher.start(pause=0.01)
+        rig.consumer().start()
+        rig.wait_until(lambda: rig.received() > 1000, "rows")
+        rig.publisher.kill()                  # kill -9
+        rig.coordinator().suspend()           # SIGSTOP
+        ...
+        rig.publisher.start()                 # goes on from its checkpoint
+        rig.finish()                          # end mark, all programs end by themselves
+        rig.verdict()                         # nothing lost, nothing twice, in order
+
+Everything lives below one folder and ends with :meth:`Harness.close`, by process id: programs that the harness started,
+and what these started (they inherit a mark in their environment). ZooKeeper stands behind a
+:class:`~jobpipe.testing.proxy.FaultProxy`, and with ``proxied`` the coordinator and data process do too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import psutil
+
+from jobpipe.config import Config, load
+from jobpipe.net.certs import ensure_home
+from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.consume import ConsumeOrder, Received
+from jobpipe.testing.journal import Journal
+from jobpipe.testing.proxy import FaultProxy
+from jobpipe.testing.publish import PublishOrder
+from jobpipe.testing.rows import NumberedRows
+from registry.embedded import EmbeddedZooKeeper
+
+__all__ = ["Harness", "Program", "ZooKeeper"]
+
+T = TypeVar("T")
+
+MARK = "JOBPIPE_TESTING_MARK"
+POLL_SECONDS = 0.02
+DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
+END_SECONDS = 10.0
+PROXIED_HOST = "127.0.0.2"  # what subscribers are told where the bus is proxied; it listens on 127.0.0.1
+PROXIED_PORTS = 8  # coordinator and data process take two; as many more for each new pair while the old one lingers
+
+
+class _Order(Protocol):
+    def line(self) -> bytes: ...
+
+
+class Program:
+    """A program that can be started again and again, each time with its own memory of what it did.
+
+    Args:
+        module: Run as ``python -m module``.
+        make_order: What to tell it; gets the keywords of :meth:`start`.
+        log: Standard output and error of all its lives.
+        environ: Its environment.
+    """
+
+    def __init__(
+        self, module: str, make_order: Callable[..., _Order], log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        self.starts = 0
+        self._module = module
+        self._make_order = make_order
+        self._environ = environ
+        self._process: subprocess.Popen[bytes] | None = None
+        self._hurt = False  # it was killed, or told to end
+
+    def __repr__(self) -> str:
+        return f"<{self._module} {'pid ' + str(self.pid) if self.alive else 'not running'}>"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The present, or last, life."""
+        if self._process is None:
+            raise RuntimeError(f"{self._module} was never started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present, or last, life."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; a stopped one does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it ended, if nobody hurt it and its exit code is not 0."""
+        if self._process is None or self._hurt or self._process.poll() in (None, 0):
+            return None
+        return f"{self._module} ended with code {self._process.returncode}: {self.log_end()}"
+
+    def start(self, **changes: Any) -> Program:
+        """Start it; returns at once.
+
+        Args:
+            changes: Fields of its order, for this life.
+        """
+        if self.alive:
+            raise RuntimeError(f"{self!r} runs already")
+        order = self._make_order(**changes)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=dict(os.environ if self._environ is None else self._environ),
+                start_new_session=True,
+            )
+        self._hurt = False
+        self.starts += 1
+        self._tell(order.line())
+        return self
+
+    def _tell(self, line: bytes) -> None:
+        pipe = self.process.stdin
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # it died at once; its log says why
+                pipe.write(line)
+                pipe.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; none if it has ended."""
+        self._hurt = self._hurt or number in (signal.SIGKILL, signal.SIGTERM)
+        if self.alive:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """``kill -9``; it is gone on return."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(END_SECONDS)
+
+    def suspend(self) -> None:
+        """SIGSTOP."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    def terminate(self, timeout: float = END_SECONDS) -> int:
+        """SIGTERM; return the exit code.
+
+        Raises:
+            AssertionError: it did not end in time.
+        """
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def wait(self, timeout: float = DEADLINE_SECONDS) -> int:
+        """Wait for the end; return the exit code.
+
+        Raises:
+            AssertionError: it did not come in time.
+        """
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self!r} did not end within {timeout:g} s: {self.log_end()}") from None
+
+    def log_end(self, lines: int = 15) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return "no log"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class ZooKeeper:
+    """A private ZooKeeper, that may be stopped and started; ``proxy`` stands before it, so its address stays."""
+
+    def __init__(self, home: Path) -> None:
+        self._server = EmbeddedZooKeeper(home, linger=120.0)
+        self.proxy = FaultProxy(self._server.ensure())
+
+    @property
+    def endpoint(self) -> str:
+        """What to connect to."""
+        return self.proxy.endpoint
+
+    def start(self) -> None:
+        """Start it again, with all its data."""
+        self.proxy.upstream = self._server.ensure()
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """``kill -9``, and no supervisor that starts it again."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                process.wait(END_SECONDS)
+
+    def suspend(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered."""
+        for process in self._processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        for process in self._processes():
+            process.resume()
+
+    def close(self) -> None:
+        """End server and proxy."""
+        try:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.resume()
+            self._server.stop()
+        finally:
+            self.proxy.close()
+
+    def _processes(self) -> list[psutil.Process]:
+        """The supervisor, which must go first, and Java."""
+        status = self._server.status()
+        if status is None:
+            return []
+        return [psutil.Process(status.pid), psutil.Process(status.java_pid)]
+
+
+class Harness:
+    """One topic with its publisher job, its subscriber jobs and a ZooKeeper of its own. Use it as a context manager.
+
+    Args:
+        folder: For everything.
+        topic: Its name.
+        partitions: Of each batch.
+        rows: Of each partition of each batch.
+        payload: Characters of a row.
+        settings: Keys of the configuration, without ``jobpipe.``.
+        proxied: Put a proxy before every port of the bus: :attr:`proxies`. The publisher's own link passes it too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        topic: str = "orders",
+        partitions: int = 2,
+        rows: int = 50,
+        payload: int = 16,
+        settings: Mapping[str, str] | None = None,
+        proxied: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.topic = topic
+        self.rows = NumberedRows(topic, partitions=partitions, rows=rows, payload=payload)
+        self.proxies: list[FaultProxy] = []
+        self._mark = uuid.uuid4().hex
+        self._consumers: dict[str, Program] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.zookeeper = ZooKeeper(folder / "home")
+        try:
+            network = self._open_proxies() if proxied else {}
+            self.config = self._configure({**network, **(settings or {})})
+        except BaseException:
+            self.close()
+            raise
+        self.publisher = self._program("jobpipe.testing.publish", "publisher", self._publish_order)
+
+    def __enter__(self) -> Harness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def consumer(self, name: str = "all") -> Program:
+        """Return the subscriber job of a subscription; made with the first call."""
+        if name not in self._consumers:
+
+            def order(**changes: Any) -> ConsumeOrder:
+                return ConsumeOrder(
+                    **{
+                        "config": self.config.to_dict(),
+                        "store": str(self._store(name)),
+                        "topic": self.topic,
+                        "name": name,
+                        "parent": os.getpid(),
+                        **changes,
+                    }
+                )
+
+            self._consumers[name] = self._program("jobpipe.testing.consume", f"consumer-{name}", order)
+        return self._consumers[name]
+
+    def coordinators(self) -> list[psutil.Process]:
+        """Return the coordinators that live, the youngest last; those of killed publishers live on for a while."""
+        return self._processes_of("jobpipe.coordinator")
+
+    def coordinator(self) -> psutil.Process:
+        """Return the youngest coordinator; it has ``kill``, ``suspend``, ``resume``, ``terminate``."""
+        return self.wait_until(self.coordinators, "a coordinator")[-1]
+
+    def data_process(self) -> psutil.Process:
+        """Return the youngest data process."""
+        return self.wait_until(lambda: self._processes_of("jobpipe.coordinator.data_process"), "a data process")[-1]
+
+    # -- what has happened ---------------------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> Journal:
+        """What the publisher sealed so far, or was about to."""
+        return Journal(self._publish_order().journal)
+
+    def received(self, name: str = "all") -> int:
+        """Return how many rows a subscriber has stored."""
+        if not self._store(name).exists():
+            return 0
+        with contextlib.closing(Received(self._store(name))) as received:
+            return received.rows
+
+    def caught_up(self, name: str = "all") -> bool:
+        """Tell whether a subscriber has at least as many rows as are known to be sealed."""
+        return self.received(name) >= self.journal.rows
+
+    def wait_until(self, condition: Callable[[], T], what: str = "", timeout: float = DEADLINE_SECONDS) -> T:
+        """Wait until the condition holds; return its value.
+
+        Raises:
+            AssertionError: it does not in time, or a program failed meanwhile that nobody had hurt.
+        """
+        deadline = time.monotonic() + timeout
+        while not (value := condition()):
+            self.check_programs()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {timeout:g} s: {what or condition}; {self.state()}")
+            time.sleep(POLL_SECONDS)
+        return value
+
+    def check_programs(self) -> None:
+        """See that no program ended by an error of its own.
+
+        Raises:
+            AssertionError: one did; with the end of its log.
+        """
+        failures = [failure for program in self._programs() if (failure := program.failure) is not None]
+        if failures:
+            raise AssertionError("\n".join(failures))
+
+    def state(self) -> str:
+        """Return a line for error messages."""
+        rows = {name: self.received(name) for name in self._consumers}
+        return f"{self.journal.rows} rows sealed, received {rows}; {self._programs()}, {self.coordinators()}"
+
+    def finish(self, timeout: float = DEADLINE_SECONDS) -> None:
+        """Let the publisher end with an end mark, and its subscribers follow; start those first that do not run.
+
+        Raises:
+            AssertionError: a program does not end in time, or with an error.
+        """
+        for program in self._programs():
+            if not program.alive and program.process.returncode != 0:
+                program.start()
+        self.publisher.signal(signal.SIGUSR1)
+        for program in self._programs():
+            program.wait(timeout)
+        self.check_programs()
+
+    def verdict(self, name: str = "all", *, max_pause: float | None = None) -> Report:
+        """Compare what a subscriber has stored with what was sealed.
+
+        Args:
+            name: The subscription.
+            max_pause: Seconds that rows may take to arrive.
+
+        Raises:
+            AssertionError: rows are lost, twice, out of order, damaged, or there was no progress.
+        """
+        now: list[float] = []
+        checker: Checker | None = None
+        with contextlib.closing(Received(self._store(name))) as received:
+            for at, table in received.batches():
+                now[:] = [at]
+                checker = checker or Checker(self.rows, self.journal, clock=lambda: now[0])
+                checker.take(table)
+        return (checker or Checker(self.rows, self.journal)).check(max_pause=max_pause)
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End everything that was started, by process id; whatever state it is in. Idempotent."""
+        try:
+            for program in self._programs():
+                program.kill()
+            for process in self._marked():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._wait_for_end()
+        finally:
+            for proxy in self.proxies:
+                proxy.close()
+            self.zookeeper.close()
+
+    def _wait_for_end(self) -> None:
+        deadline = time.monotonic() + END_SECONDS
+        while left := self._marked():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"these go on running, although killed: {left}")
+            time.sleep(POLL_SECONDS)
+
+    # -- how it is made ------------------------------------------------------------------------------------------------
+
+    def _configure(self, settings: Mapping[str, str]) -> Config:
+        home = self.folder / "home"
+        files = ensure_home(home)
+        return load(
+            overrides={
+                "home": str(home),
+                "registerserver.connect": self.zookeeper.endpoint,
+                "registerserver.session.timeout": "4s",
+                "sinkserver.subnet": "127.0.0.0/8",
+                "spool.dir": str(self.folder / "spool"),
+                "coordinator.linger": "20s",
+                "ssl.ca": str(files.ca),
+                "ssl.cert": str(files.cert),
+                "ssl.key": str(files.key),
+                **settings,
+            },
+            environ={},
+        )
+
+    def _open_proxies(self) -> dict[str, str]:
+        """Stand before a range of ports: the bus listens on 127.0.0.1 and names 127.0.0.2, where the proxies are."""
+        first = _free_ports(PROXIED_PORTS)
+        for port in range(first, first + PROXIED_PORTS):
+            self.proxies.append(FaultProxy(f"127.0.0.1:{port}", host=PROXIED_HOST, port=port))
+        return {
+            "sinkserver.advertise": PROXIED_HOST,
+            "sinkserver.port.range": f"{first}-{first + PROXIED_PORTS - 1}",
+        }
+
+    def _program(self, module: str, name: str, make_order: Callable[..., _Order]) -> Program:
+        return Program(module, make_order, self.folder / f"{name}.log", {**os.environ, MARK: self._mark})
+
+    def _publish_order(self, **changes: Any) -> PublishOrder:
+        return PublishOrder(
+            **{
+                "config": self.config.to_dict(),
+                "folder": str(self.folder),
+                "topic": self.topic,
+                "partitions": self.rows.partitions,
+                "rows": self.rows.rows,
+                "payload": self.rows.payload,
+                "parent": os.getpid(),
+                **changes,
+            }
+        )
+
+    def _store(self, name: str) -> Path:
+        return self.folder / f"received-{name}.sqlite"
+
+    def _programs(self) -> list[Program]:
+        """Programs that were started, the publisher first."""
+        made = [self.publisher] if hasattr(self, "publisher") else []
+        return [program for program in [*made, *self._consumers.values()] if program.starts]
+
+    def _processes_of(self, module: str) -> list[psutil.Process]:
+        found = []
+        for process in self._marked():
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[1:3] == ["-m", module]:
+                    found.append(process)
+        return sorted(found, key=lambda process: (process.create_time(), process.pid))
+
+    def _marked(self) -> list[psutil.Process]:
+        """Return what lives and inherited our mark, this process not included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if (
+                    process.pid != os.getpid()
+                    and process.status() != psutil.STATUS_ZOMBIE
+                    and process.environ().get(MARK) == self._mark
+                ):
+                    found.append(process)
+        return found
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of ``count`` ports in a row at which nobody listens; below those that the kernel gives away."""
+    for first in range(20_000, 28_000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    for host in ("127.0.0.1", PROXIED_HOST):
+                        probe = stack.enter_context(socket.socket())
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind((host, port))
+                        probe.listen()
+            except OSError:
+                continue
+            return first
+    raise RuntimeError(f"no {count} free ports in a row")

@@ -1,0 +1,96 @@
+"""The demo's check of the results: right where all agrees, and not otherwise."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from jobpipe.demo.facts import AUDIT, audit_facts, expected_report, report_facts, topic_facts
+from jobpipe.demo.places import flights_zip
+from jobpipe.demo.watch import SubscriptionView, TopicView
+
+FLIGHTS = """\
+year,month,day,dep_time,dep_delay,carrier
+2013,1,2,517,2,AA
+2013,1,2,533,16,AA
+2013,1,2,NA,NA,AA
+2013,1,3,NA,NA,AA
+2013,1,2,600,-5,B6
+"""
+REPORT = """\
+"carrier","day","flights","departed","late","delay_sum","delay_max","delay_mean"
+"B6",2013-01-02,1,1,0,-5,-5,-5
+"AA",2013-01-02,3,2,1,18,16,9
+"AA",2013-01-03,1,0,0,,,
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    file = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("flights.csv", FLIGHTS)
+    return file
+
+
+def test_expected_report_by_hand(source: Path) -> None:
+    assert expected_report(source) == {
+        ("AA", date(2013, 1, 2)): (3, 2, 1, 18, 16, 9.0),
+        ("AA", date(2013, 1, 3)): (1, 0, 0, None, None, None),
+        ("B6", date(2013, 1, 2)): (1, 1, 0, -5, -5, -5.0),
+    }
+
+
+def test_expected_report_of_the_real_flights() -> None:
+    report = expected_report(flights_zip())
+    assert sum(values[0] for values in report.values()) == AUDIT["rows"]
+    assert sum(values[0] - values[1] for values in report.values()) == AUDIT["without_dep_time"]
+    assert len({carrier for carrier, _ in report}) == AUDIT["carriers"]
+
+
+def test_report_that_agrees(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.csv").write_text(REPORT)
+    assert all(fact.ok for fact in report_facts(tmp_path / "report.csv", source))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('"AA",2013-01-02,3,2,1,18,16,9\n', ""),  # missing
+        ('"AA",2013-01-02,3,2,1,18,16,9\n', '"AA",2013-01-02,2,2,1,18,16,9\n'),  # an older word on the day
+        ('"B6",2013-01-02,', '"B6",2013-01-09,'),  # another day
+        ("18,16,9", "18,16,9.5"),
+        ("1,0,0,,,", "1,0,0,0,,"),
+    ],
+)
+def test_report_that_does_not_agree(source: Path, tmp_path: Path, right: str, wrong: str) -> None:
+    assert right in REPORT
+    (tmp_path / "report.csv").write_text(REPORT.replace(right, wrong))
+    facts = report_facts(tmp_path / "report.csv", source)
+    assert not facts[-1].ok
+
+
+@pytest.mark.parametrize("content", [None, "", "carrier,day\nAA,yesterday\n"])
+def test_report_that_cannot_be_read(source: Path, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "report.csv").write_text(content)
+    assert [fact.ok for fact in report_facts(tmp_path / "report.csv", source)] == [False]
+
+
+def test_audit(tmp_path: Path) -> None:
+    file = tmp_path / "audit.json"
+    assert not any(fact.ok for fact in audit_facts(file))
+    file.write_text(json.dumps(AUDIT))
+    assert all(fact.ok for fact in audit_facts(file))
+    file.write_text(json.dumps({**AUDIT, "rows": AUDIT["rows"] + 1}))
+    assert [fact.what for fact in audit_facts(file) if not fact.ok] == ["audit: rows"]
+
+
+def test_rows_left_behind_are_a_fact() -> None:
+    lines = (SubscriptionView("a", "disconnected", 0, 0, 0), SubscriptionView("b", "disconnected", 2, 7, 0))
+    facts = topic_facts([TopicView("t", subscriptions=lines)])
+    assert [(fact.expected, fact.got, fact.ok) for fact in facts] == [(0, 0, True), (0, 7, False)]
