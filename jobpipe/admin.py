@@ -83,6 +83,24 @@ class Admin:
         with self._link(topic) as link:
             return link.call("status", timeout=timeout).result
 
+    def seek(self, topic: str, name: str, to: str | int, *, dry_run: bool = False) -> dict[str, Any]:
+        """Move a subscription that nobody holds to ``earliest``, ``latest`` or an offset.
+
+        Returns:
+            ``{"name", "from", "to"}``, in offsets; with ``dry_run`` nothing is changed.
+
+        Raises:
+            NameTaken: a live subscriber holds it; the message names it.
+            SubscriptionNotFound, DataLoss: there is no such subscription, or no such offset.
+        """
+        with self._link(topic) as link:
+            return link.call("seek", {"name": name, "to": to, "dry_run": dry_run}, timeout=10.0).result
+
+    def drop(self, topic: str, name: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete a subscription that nobody holds; returns and raises as :meth:`seek`."""
+        with self._link(topic) as link:
+            return link.call("drop", {"name": name, "dry_run": dry_run}, timeout=10.0).result
+
     @contextmanager
     def _link(self, topic: str) -> Iterator[BlockingLink]:
         hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")

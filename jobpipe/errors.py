@@ -8,6 +8,7 @@
     ├── TopicOwned             another live publisher has the topic
     ├── Fenced                 a newer publisher (epoch) or a newer holder of the name (grant) exists
     ├── NameTaken              another live subscriber has the subscription's name
+    ├── SubscriptionNotFound   a topic has no subscription of that name
     ├── DataLoss               rows that were promised are not there any more: topic and exact missing range
     ├── CheckpointTooOld       Spark replays a batch that is older than the last one sealed
     ├── DuplicateCall          the sink was called twice in one batch
@@ -64,6 +65,7 @@ __all__ = [
     "SegmentCorrupt",
     "SpoolError",
     "SpoolFull",
+    "SubscriptionNotFound",
     "TopicNotFound",
     "TopicOwned",
     "UnsupportedType",
@@ -120,6 +122,10 @@ class Fenced(JobpipeError):
 
 class NameTaken(JobpipeError):
     """Another live subscriber has the subscription's name; the message names it."""
+
+
+class SubscriptionNotFound(JobpipeError):
+    """The topic has no subscription of that name: it was never made, was dropped, or expired."""
 
 
 class DataLoss(JobpipeError):

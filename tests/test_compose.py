@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -13,9 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from jobpipe.cli.main import main
 from jobpipe.config import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,8 +72,10 @@ def test_the_ensemble_names_its_own_services() -> None:
 def test_the_certificates_are_made_where_the_jobs_look_for_them(tmp_path: Path) -> None:
     program, *arguments = words(OURS["certs"])
     assert program == "jobpipe"
-    done = CliRunner().invoke(main, [word.replace("/certs", str(tmp_path / "certs")) for word in arguments])
-    assert done.exit_code == 0, done.output
+    environ = {**os.environ, **OURS["certs"]["environment"]}
+    places = [word.replace("/certs", str(tmp_path / "certs")) for word in arguments]
+    done = run([str(Path(sys.executable).with_name(program)), *places], env=environ)
+    assert done.returncode == 0, done.stderr
     for key in ("CA", "CERT", "KEY"):
         file = OURS["audit"]["environment"][f"JOBPIPE__SSL__{key}"]
         assert (tmp_path / "certs" / Path(file).name).is_file()

@@ -60,6 +60,8 @@ class ControlService:
             "schema": (everyone, self._schema),
             "status": (everyone, self._status),
             "handover": ({admin}, self._handover),
+            "seek": ({admin}, self._seek),
+            "drop": ({admin}, self._drop),
         }
 
     # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
@@ -281,6 +283,12 @@ class ControlService:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
         return status, b""
+
+    async def _seek(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        return await topic.seek(str(args["name"]), args["to"], dry_run=bool(args["dry_run"])), b""
+
+    async def _drop(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        return await topic.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
 
     async def _handover(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         return {"released": await self._host.hand_over(topic, to=_name(link))}, b""

@@ -12,9 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
-from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull, TopicNotFound
+from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull, SubscriptionNotFound, TopicNotFound
 from jobpipe.net.link import Link
-from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, TopicLog, new_write_id
+from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, Subscription, TopicLog, new_write_id
 
 __all__ = ["Holder", "ServedTopic", "TopicSettings"]
 
@@ -210,19 +210,7 @@ class ServedTopic:
             holder.link, holder.seen = link, time.monotonic()
             holder.reconnects += 1
             return holder
-        if holder is not None and holder.link is not None:
-            try:
-                await holder.link.ping(2.0)
-            except (LinkError, TimeoutError):
-                log.info("topic %s: the holder of %s does not answer, its name passes on", self.topic, name)
-            else:
-                raise NameTaken(
-                    f"topic {self.topic!r}: subscription {name!r} is held by a live subscriber "
-                    f"({_where(holder.where)}); give this query another name, or stop that one",
-                    topic=self.topic,
-                    name=name,
-                    holder=holder.where,
-                )
+        await self._demand_free(name)
         await self.run(self._store.subscribe, name, required=name in self.settings.required)
         known = next((s for s in await self.run(self._store.subscriptions) if s.name == name), None)
         if known is not None and known.holder is not None and known.holder.get("instance") == instance:
@@ -232,6 +220,23 @@ class ServedTopic:
         fresh = Holder(instance, number, link, where, reconnects=again)
         self.holders[name] = fresh
         return fresh
+
+    async def _demand_free(self, name: str) -> None:
+        holder = self.holders.get(name)
+        if holder is None or holder.link is None:
+            return
+        try:
+            await holder.link.ping(2.0)
+        except (LinkError, TimeoutError):
+            log.info("topic %s: the holder of %s does not answer, its name passes on", self.topic, name)
+            return
+        raise NameTaken(
+            f"topic {self.topic!r}: subscription {name!r} is held by a live subscriber ({_where(holder.where)}); give "
+            "this query another name, or stop that one",
+            topic=self.topic,
+            name=name,
+            holder=holder.where,
+        )
 
     def held(self, name: str, grant: int) -> Holder:
         """Return the holder, checking its grant number.
@@ -296,6 +301,53 @@ class ServedTopic:
             self.progress_at = time.monotonic()
             self.acked.ring()
         return plan
+
+    async def seek(self, name: str, to: str | int, *, dry_run: bool) -> dict[str, Any]:
+        """Move a subscription nobody holds; ``to`` is ``earliest``, ``latest`` or an offset.
+
+        Raises:
+            NameTaken: a live subscriber holds it.
+            DataLoss: the log does not have that offset.
+        """
+        await self._demand_free(name)
+
+        def work() -> dict[str, Any]:
+            known = self._known(name)
+            ends = {"earliest": self._store.tail, "latest": self._store.head}
+            target = ends[to]() if isinstance(to, str) else self._store.at(to)
+            if not dry_run:
+                self._store.seek(name, target)
+            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
+
+        result = await self.run(work)
+        self.acked.ring()
+        return result
+
+    async def drop(self, name: str, *, dry_run: bool) -> dict[str, Any]:
+        """Delete a subscription nobody holds; what only it kept may go from now on.
+
+        Raises:
+            NameTaken: a live subscriber holds it.
+        """
+        await self._demand_free(name)
+
+        def work() -> dict[str, Any]:
+            known = self._known(name)
+            if not dry_run:
+                self._store.drop(name)
+            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": None}
+
+        result = await self.run(work)
+        if not dry_run:
+            self.holders.pop(name, None)
+        self.acked.ring()
+        return result
+
+    def _known(self, name: str) -> Subscription:
+        for known in self._store.subscriptions():
+            if known.name == name:
+                return known
+        raise SubscriptionNotFound(f"topic {self.topic!r} has no subscription {name!r}", topic=self.topic, name=name)
 
     def disconnected(self, link: Link) -> None:
         """Forget a link; names and positions stay."""

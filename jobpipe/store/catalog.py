@@ -182,6 +182,12 @@ class TopicLog:
         """The earliest position that can be read."""
         return self._batches.tail()
 
+    def at(self, n: int) -> Position:
+        """The position at offset ``n``, checked: raises DataLoss when the log does not have it."""
+        position = self._batches.at(n)
+        self._batches.check(position)
+        return position
+
     def ended(self) -> bool:
         """True when the newest batch is an end mark."""
         return self._batches.ended()

@@ -366,15 +366,16 @@ class Harness:
         return f"{self.journal.rows} rows sealed, received {rows}; {self._programs()}, {self.coordinators()}"
 
     def finish(self, timeout: float = DEADLINE_SECONDS) -> None:
-        """Let the publisher end with an end mark, and its subscribers follow; start those first that do not run.
+        """Let the publisher end with an end mark, and its subscribers follow; those that were killed start once more.
 
         Raises:
             AssertionError: a program does not end in time, or with an error.
         """
+        self._publish_order().finish.touch()
         for program in self._programs():
+            program.resume()
             if not program.alive and program.process.returncode != 0:
                 program.start()
-        self.publisher.signal(signal.SIGUSR1)
         for program in self._programs():
             program.wait(timeout)
         self.check_programs()

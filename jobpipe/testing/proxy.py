@@ -479,10 +479,10 @@ class FaultProxy:
             passed, data = data[:size], data[size:]
             if lane.copying is not None:
                 lane.copy += passed
+            lane.position += size  # counted first: what has arrived is counted
+            flow.passed += size
             lane.writer.write(passed)
             await lane.writer.drain()
-            lane.position += size
-            flow.passed += size
             if lane.copying is not None and lane.position >= lane.copying.end:
                 lane.writer.write(bytes(lane.copy))
                 lane.copying = None

@@ -2,8 +2,9 @@
 
 Told what to do by one JSON line on standard input (:class:`PublishOrder`). It seals numbered batches as Spark does: the
 number of the last batch stands in a small durable file, its checkpoint, written after the seal has returned. Killed
-between the two, it replays that batch, with the same rows, when it is started again. SIGTERM lets it close the topic
-and end, SIGUSR1 with an end mark. It ends by itself when the process that started it is gone.
+between the two, it replays that batch, with the same rows, when it is started again. A file ``finish`` in its folder
+lets it seal an end mark, close the topic and end; SIGTERM does so without the end mark. It ends by itself when the
+process that started it is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import threading
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from jobpipe.config import Config
@@ -64,13 +64,18 @@ class PublishOrder:
         """The number of the last batch that it knows to be sealed."""
         return Path(self.folder) / "checkpoint"
 
+    @property
+    def finish(self) -> Path:
+        """Make this file, and the publisher ends after its present batch, with an end mark."""
+        return Path(self.folder) / "finish"
+
     def line(self) -> bytes:
         """Return the order as the program reads it."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def publish(order: PublishOrder, stop: threading.Event, final: threading.Event) -> None:
-    """Seal batches until ``stop``, ``order.batches``, or the end of the starter."""
+def publish(order: PublishOrder, stop: threading.Event) -> None:
+    """Seal batches until ``stop``, ``order.batches``, ``order.finish``, or the end of the starter."""
     rows = NumberedRows(order.topic, partitions=order.partitions, rows=order.rows, payload=order.payload)
     _drop_torn_line(order.journal)
     journal = Journal(order.journal)
@@ -78,9 +83,10 @@ def publish(order: PublishOrder, stop: threading.Event, final: threading.Event) 
         order.topic, config=Config.from_dict(order.config), parallelism=order.partitions, **order.options
     )
     run_id = uuid.uuid4().hex
+    final = False
     for batch_id in itertools.count(last_batch(order.checkpoint) + 1):
-        if order.batches is not None and batch_id >= order.batches:
-            final.set()
+        final = order.finish.exists() or (order.batches is not None and batch_id >= order.batches)
+        if final:
             break
         if stop.is_set() or os.getppid() != order.parent:
             break
@@ -91,7 +97,7 @@ def publish(order: PublishOrder, stop: threading.Event, final: threading.Event) 
         _force(order.journal)
         _note(order.checkpoint, batch_id)
         stop.wait(order.pause)
-    publisher.close(final=final.is_set())
+    publisher.close(final=final)
 
 
 def last_batch(checkpoint: Path) -> int:
@@ -124,16 +130,9 @@ def _drop_torn_line(journal: Path) -> None:
 def main() -> None:
     """Obey one order."""
     set_up_logging()
-    stop, final = threading.Event(), threading.Event()
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            final.set()
-        stop.set()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGUSR1, end)
-    publish(PublishOrder(**json.loads(sys.stdin.buffer.readline())), stop, final)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    publish(PublishOrder(**json.loads(sys.stdin.buffer.readline())), stop)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing import Checker, NumberedRows
 from registry.embedded import EmbeddedZooKeeper
-from tests.bus.kit import PATIENCE, Bus, publish, read, until
+from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 
 
 def test_zookeeper_stopped_and_back(tmp_path: Path) -> None:
@@ -47,7 +47,11 @@ def test_zookeeper_stopped_and_back(tmp_path: Path) -> None:
         reader.wait_rows(3000)
         before = (publisher.epoch, publisher.log_id, reader.subscription._follower.reconnects)
 
-        assert zookeeper.stop()
+        running = zookeeper.status()
+        assert running is not None
+        kill(running.pid)
+        kill(running.java_pid)
+        until(lambda: not alive(running.pid) and not alive(running.java_pid), PATIENCE, "the registry is dead")
         away = time.monotonic()
         for batch_id in range(3, 15):  # longer than the session lives
             publish(publisher, rows, bus.journal, [batch_id])

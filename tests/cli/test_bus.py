@@ -17,6 +17,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.certs import init_ca, issue
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
+from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import numbers, publish
 from tests.cli.conftest import DEADLINE, Program, Run
 
@@ -101,6 +102,52 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     facts, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
     assert table.splitlines()[1].split()[:5] == ["billing", "disconnected", "3", "1", "4"]
+
+
+def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    publish(publisher, 3)
+    (line,) = json.loads(run("lag", topic, "--json", file=file).stdout)
+    assert (line["topic"], line["name"], line["state"], line["position"], line["head"]) == (
+        *(topic, "billing", "disconnected"),
+        *(3, 4),
+    )
+    assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
+    assert line["lag"]["bytes"] > 0
+    assert run("lag", file=file).stdout.splitlines()[0].split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
+
+
+def test_seek(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    tail = ("tail", topic, "--name", "billing", "--from", "committed", "--timeout", "0", "--json")
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    dry = run("subscriptions", "seek", topic, "billing", "--to", "1", "--dry-run", "--json", file=file)
+    assert json.loads(dry.stdout) == {"name": "billing", "from": 3, "to": 1, "dry_run": True}
+    assert numbers(run(*tail, file=file).stdout) == []
+    assert run("subscriptions", "seek", topic, "billing", "--to", "1", file=file).exit_code == 0
+    assert sorted(numbers(run(*tail, file=file).stdout)) == list(range(4, 12))
+    beyond = run("subscriptions", "seek", topic, "billing", "--to", "9", file=file)
+    assert (beyond.exit_code, beyond.stdout) == (1, "")
+
+
+def test_drop(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    assert run("subscriptions", "drop", topic, "billing", "--dry-run", file=file).exit_code == 0
+    assert len(publisher.status()["subscriptions"]) == 1
+    assert run("subscriptions", "drop", topic, "billing", file=file).exit_code == 0
+    assert publisher.status()["subscriptions"] == []
+    assert run("subscriptions", "drop", topic, "billing", file=file).exit_code == 1
+
+
+def test_a_live_subscription_is_not_moved(
+    run: Run, file: str, topic: str, publisher: Publisher, config: Config
+) -> None:
+    with subscribe(topic, name="billing", starting="earliest", config=config) as live:
+        live.position()
+        for command in (["seek", topic, "billing", "--to", "latest"], ["drop", topic, "billing"]):
+            result = run("subscriptions", *command, file=file)
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert f"pid {os.getpid()}" in result.stderr
+    assert publisher.status()["subscriptions"][0]["position"] == 0
 
 
 @pytest.mark.parametrize("command", [["describe", "nosuch"], ["tail", "nosuch", "--timeout", "0"], ["serve", "nosuch"]])

@@ -39,9 +39,11 @@ class Published:
         """Run to the end of the files; return what the sink counted."""
         sink = self.place.sink(self.topic, parallelism=2, partition_by="partition", **self.settings, **given)
         try:
-            # Another column and other partitions: a replayed batch need not be the same.
-            df = file_stream(self.spark, self.files).repartition(repartition).sortWithinPartitions("number")
-            run_to_end(df.withColumn("chance", F.rand()), sink, checkpoint or self.checkpoint)
+
+            def callback(df: DataFrame, batch_id: int) -> None:  # a replayed batch need not be the same
+                sink(df.repartition(repartition).sortWithinPartitions("number").withColumn("by", F.rand()), batch_id)
+
+            run_to_end(file_stream(self.spark, self.files), callback, checkpoint or self.checkpoint)
             counts: dict[str, int] = sink.status()["sink"]
             return counts
         finally:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -216,7 +217,7 @@ def test_await_end(spark: SparkSession, place: Place) -> None:
     for batch_id, table in received.batches.items():
         topics = [value["topic"] for value in table["_jobpipe"].to_pylist()]
         for topic, part in by_topic.items():
-            part.batches[batch_id] = table.filter([name == topic for name in topics])
+            part.batches[batch_id] = table.filter(pa.array([name == topic for name in topics], pa.bool_()))
     for topic, part in by_topic.items():
         part.check(*place.rows(topic))
     assert by_topic["end-a"].rows == 20

@@ -342,9 +342,8 @@ def test_upstream_that_does_not_answer(proxy: FaultProxy, dial: Dial, upstream: 
     """The client is reset; another upstream serves the next one."""
     working = proxy.upstream
     proxy.upstream = "127.0.0.1:1"
-    sock = dial()
     with pytest.raises(ConnectionResetError):
-        sock.recv(1)
+        dial().recv(1)
     assert (proxy.failed, proxy.connections) == (1, 0)
     proxy.upstream = working
     other = dial()

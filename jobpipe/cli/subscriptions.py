@@ -1,0 +1,65 @@
+"""``jobpipe subscriptions``: move or drop the durable positions of readers that do not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.output import count, emit_json
+
+__all__ = ["subscriptions"]
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
+
+
+@click.group()
+def subscriptions() -> None:
+    """Move or drop subscriptions. Refused while a live subscriber holds the name."""
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--to", required=True, metavar="earliest|latest|OFFSET", help="Where the next new checkpoint begins.")
+@_dry_run
+@json_option
+@pass_settings
+def seek(settings: Settings, topic: str, name: str, to: str, dry_run: bool, as_json: bool) -> None:
+    """Move subscription NAME of TOPIC.
+
+    A checkpoint that exists goes on where it stands: seek is for readers that start with a new one, or without Spark.
+    """
+    from jobpipe.admin import Admin
+
+    if to not in ("earliest", "latest") and not to.isdecimal():
+        raise click.BadParameter(f"{to!r} is neither earliest, latest nor an offset", param_hint="--to")
+    with Admin(settings.config) as admin:
+        done = admin.seek(topic, name, int(to) if to.isdecimal() else to, dry_run=dry_run)
+    if as_json:
+        emit_json({**done, "dry_run": dry_run})
+        return
+    click.echo(f"{'would move' if dry_run else 'moved'} {name} from {_offset(done['from'])} to {_offset(done['to'])}")
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@_dry_run
+@json_option
+@pass_settings
+def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
+    """Delete subscription NAME of TOPIC: nothing is kept for it any more; a reader that returns with it fails."""
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        done = admin.drop(topic, name, dry_run=dry_run)
+    if as_json:
+        emit_json({**done, "dry_run": dry_run})
+        return
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {name}, which stood at {_offset(done['from'])}")
+
+
+def _offset(value: Any) -> str:
+    return "no offset yet" if value is None else f"offset {count(value)}"
