@@ -208,10 +208,14 @@ def find_jars() -> Path:
         Unavailable: PySpark is not installed, or ships no ZooKeeper.
     """
     spec = importlib.util.find_spec("pyspark")
-    for location in (spec.submodule_search_locations or []) if spec is not None else []:
-        jars = Path(location) / "jars"
-        if any(jars.glob("zookeeper-[0-9]*.jar")):
-            return jars
+    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec is not None else []
+    # Under spark-submit the module lies in <spark>/python/lib/pyspark.zip, and the jars in <spark>/jars.
+    candidates = [parent for place in places for parent in (place, *place.parents)]
+    if home := os.environ.get("SPARK_HOME"):
+        candidates.append(Path(home))
+    for candidate in candidates:
+        if any((candidate / "jars").glob("zookeeper-[0-9]*.jar")):
+            return candidate / "jars"
     raise Unavailable("embedded", "no PySpark with its jars is installed: pip install 'pyspark>=4.3'")
 
 

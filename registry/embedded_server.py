@@ -64,7 +64,7 @@ rootLogger.appenderRef.file.ref=file
 """
 
 
-class _Failed(Exception):  # noqa: N818 - never leaves the module
+class _Failed(Exception):
     pass
 
 

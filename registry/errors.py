@@ -1,4 +1,4 @@
-# ruff: noqa: N818 - the names say what is wrong; they are part of the interface
+
 """Every error the registry raises, in one tree.
 
     RegistryError

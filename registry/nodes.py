@@ -49,7 +49,7 @@ class Delete:
 Operation = Create | SetData | Delete
 
 
-class Conflict(Exception):  # noqa: N818 - never leaves the package; not an error, a reason to read again
+class Conflict(Exception):
     """The tree is not as the commit supposed: a node exists, is missing, has another version or has children."""
 
 

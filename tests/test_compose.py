@@ -31,6 +31,10 @@ def words(service: dict[str, Any]) -> list[str]:
     return [*service.get("entrypoint", []), *(shlex.split(command) if isinstance(command, str) else command)]
 
 
+def run(command: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+
 def sources(instruction: str) -> Iterator[str]:
     """Yield what the Dockerfile copies from this folder."""
     for line in DOCKERFILE.splitlines():
@@ -86,9 +90,8 @@ def test_scripts_exist_and_take_these_options(name: str) -> None:
     command = words(OURS[name])
     at = next(index for index, word in enumerate(command) if word.endswith(".py"))
     script = ROOT / command[at]
-    done = subprocess.run(
-        [sys.executable, str(script), "--help"], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run([sys.executable, str(script), "--help"])
+    assert done.returncode == 0, done.stderr
     for option in (word for word in command[at + 1 :] if word.startswith("--")):
         assert option.partition("=")[0] in done.stdout
 
@@ -120,14 +123,9 @@ def test_the_image_copies_what_there_is() -> None:
 
 def test_compose_itself_accepts_the_file() -> None:
     for command in (["docker", "compose"], ["docker-compose"]):
-        if (
-            shutil.which(command[0])
-            and subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0
-        ):
+        if shutil.which(command[0]) and run([*command, "version"]).returncode == 0:
             break
     else:
         pytest.skip("no docker compose here")
-    done = subprocess.run(
-        [*command, "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run([*command, "config", "--quiet"])
     assert done.returncode == 0, done.stderr

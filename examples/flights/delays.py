@@ -65,7 +65,7 @@ def main() -> None:
         .option("subscribe", args.flights)
         .option("name", "delays")  # the subscription: unique for the topic, keeps its position
         .option("startingOffsets", "earliest")
-        .option("maxRowsPerTrigger", 20_000)
+        .option("maxRowsPerTrigger", 20_000)  # a backlog is read in pieces of this size
         .load()  # columns and types come from the publisher
     )
 

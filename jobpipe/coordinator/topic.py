@@ -260,7 +260,11 @@ class ServedTopic:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
 
         def decide() -> Position:
-            known = next(s for s in self._store.subscriptions() if s.name == name)
+            known = {s.name: s for s in self._store.subscriptions()}.get(name)
+            if known is None:
+                raise Fenced(
+                    f"topic {self.topic!r}: subscription {name!r} was dropped or expired", topic=self.topic, name=name
+                )
             if starting == "earliest":
                 proposed = self._store.tail()
             elif starting == "latest" or known.acked is None:

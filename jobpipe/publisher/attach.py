@@ -30,6 +30,7 @@ class Coordinator:
         self.endpoint = endpoint
         self.data = data
         self.instance = instance
+        self.dismissed = False  # ended on purpose: nobody may start it again by himself
 
     @property
     def alive(self) -> bool:
@@ -90,6 +91,7 @@ def end_coordinators(timeout: float = 15.0) -> None:
     with _lock:
         mine = [_coordinators.pop(key) for key in list(_coordinators) if key[0] == os.getpid()]
     for coordinator in mine:
+        coordinator.dismissed = True
         if coordinator.alive:
             coordinator.process.terminate()
     deadline = time.monotonic() + timeout

@@ -20,8 +20,10 @@ from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
     DuplicateCall,
+    JobpipeError,
     LinkClosed,
     LinkError,
+    RegistryUnavailable,
     SpoolFull,
     TopicNotFound,
     WaitTimeout,
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers
 OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
 SLICE_SECONDS = 0.1  # every wait looks at its caller this often
+GUARD_SECONDS = 2.0  # between two attempts to serve a topic again whose coordinator died
+GUARD_GOES_ON = (LinkError, RegistryUnavailable, TopicNotFound, WaitTimeout)
 ENDING_SECONDS = 30.0  # a coordinator that does not answer, but lives, may be about to end
 
 
@@ -148,8 +152,23 @@ class Publisher:
         except BaseException:
             portal.run(link.close(), 5.0)
             raise
+        fresh = self._coordinator is not coordinator
         self._link, self._coordinator = link, coordinator
+        if fresh:
+            threading.Thread(target=self._guard, args=(coordinator,), name=f"guard-{self.topic}", daemon=True).start()
         return link
+
+    def _guard(self, coordinator: Coordinator) -> None:
+        """Open the topic again when its coordinator died: a quiet source must not hide a backlog."""
+        coordinator.process.wait()
+        while not (self._closed or coordinator.dismissed or self._coordinator is not coordinator):
+            try:
+                self._call("status")
+            except JobpipeError as error:
+                log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
+                if not isinstance(error, GUARD_GOES_ON):
+                    return
+            time.sleep(GUARD_SECONDS)
 
     def _call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
         """Ask the coordinator; a broken link is made again once, since every operation may be repeated."""

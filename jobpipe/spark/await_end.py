@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from typing import Any
 
@@ -25,12 +27,15 @@ def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
         pyspark.errors.StreamingQueryException: the query failed.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    idle: threading.Event | None = None
     while query.isActive:
         progress = query.lastProgress
-        # With the end committed and no data available, the source was asked again since: the end is acknowledged.
-        if progress is not None and _at_end(progress) and not query.status["isDataAvailable"]:
-            query.stop()
-            break
+        if progress is not None and _at_end(progress):
+            # The end is committed, and acknowledged as soon as Spark has asked the sources once more.
+            idle = idle or _next_idle(query)
+            if idle.is_set() or _asked_again(progress):
+                query.stop()
+                break
         if deadline is not None and time.monotonic() > deadline:
             raise WaitTimeout(f"query {query.name or query.id}: not at the end of its topics within {timeout:g} s")
         query.awaitTermination(POLL_SECONDS)  # type: ignore[arg-type]  # takes fractions; raises the query's own error
@@ -39,18 +44,41 @@ def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
         raise failure
 
 
-def _at_end(progress: Any) -> bool:
-    found = False
+def _next_idle(query: StreamingQuery) -> threading.Event:
+    """Return an event that is set once a whole trigger found no data; never while another source always has some."""
+    idle = threading.Event()
+
+    def wait() -> None:
+        with contextlib.suppress(Exception):  # the query's own error, which awaitTermination raises too
+            query.processAllAvailable()
+        idle.set()
+
+    threading.Thread(target=wait, name="jobpipe-await-end", daemon=True).start()  # ends with the query at the latest
+    return idle
+
+
+def _asked_again(progress: Any) -> bool:
+    return all(source.get("startOffset") == source.get("endOffset") for source in _ours(progress))
+
+
+def _ours(progress: Any) -> list[Any]:
+    found = []
     for source in progress["sources"]:
-        latest, end = _json(source.get("latestOffset")), _json(source.get("endOffset"))
-        if not isinstance(latest, dict) or not all(isinstance(v, dict) and "ended" in v for v in latest.values()):
-            continue  # some other source
-        found = True
+        latest = _json(source.get("latestOffset"))
+        if isinstance(latest, dict) and all(isinstance(v, dict) and "ended" in v for v in latest.values()):
+            found.append(source)
+    return found
+
+
+def _at_end(progress: Any) -> bool:
+    sources = _ours(progress)
+    for source in sources:
+        latest, end = _json(source["latestOffset"]), _json(source.get("endOffset"))
         for topic, head in latest.items():
             here = end.get(topic) if isinstance(end, dict) else None
             if not head["ended"] or here is None or any(here[key] != head[key] for key in ("log", "epoch", "n", "r")):
                 return False
-    return found
+    return bool(sources)
 
 
 def _json(value: Any) -> Any:

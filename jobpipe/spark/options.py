@@ -92,7 +92,10 @@ class SourceOptions:
                 f"{problem['expected']}"
                 for problem in problems
             )
-            raise ConfigError(f"format('jobpipe'): {len(problems)} wrong options\n{lines}", problems=problems)
+            raise ConfigError(
+                f"format('jobpipe'): {len(problems)} wrong option{'s' * (len(problems) > 1)}\n{lines}",
+                problems=problems,
+            )
         return cls(topics, values.get("name"), starting, max_rows, include == "true", config)
 
     def need_name(self) -> str:

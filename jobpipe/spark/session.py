@@ -5,14 +5,14 @@ from __future__ import annotations
 __all__ = ["recommended_conf"]
 
 
-def recommended_conf(checkpoints_local: bool = False) -> dict[str, str]:
+def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float | int | str | None]:
     """Return the settings for ``SparkSession.builder.config(map=...)``.
 
     Args:
         checkpoints_local: all checkpoints are ``file:`` on a local disk. Brings Spark's two logs from 90 ms to about
             11 ms a micro-batch; the rename is weaker, and no ``file:`` I/O writes ``.crc`` files any more.
     """
-    conf = {
+    conf: dict[str, bool | float | int | str | None] = {
         # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
         "spark.python.unix.domain.socket.enabled": "true",
         # Record batches of the default 10,000 rows cost more overhead than they save memory.

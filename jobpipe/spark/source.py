@@ -29,13 +29,20 @@ class JobPipeDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
-        self._settings = SourceOptions.parse(options)
+        self._parsed: SourceOptions | None = None
         self._checked: str | None = None  # JSON of the Spark schema that was compared with what is published
 
     @classmethod
     def name(cls) -> str:
         """The name for ``format()``."""
         return "jobpipe"
+
+    @property
+    def _settings(self) -> SourceOptions:
+        """The options; not looked at before a reader wants them, since a writer's go by other names."""
+        if self._parsed is None:
+            self._parsed = SourceOptions.parse(self.options)
+        return self._parsed
 
     def schema(self) -> StructType:
         """Ask the publishers, waiting up to ``discoveryTimeout`` for the first of them to come and know its schema.

@@ -13,7 +13,8 @@
 
 Everything lives below one folder and ends with :meth:`Harness.close`, by process id: programs that the harness started,
 and what these started (they inherit a mark in their environment). ZooKeeper stands behind a
-:class:`~jobpipe.testing.proxy.FaultProxy`, and with ``proxied`` the coordinator and data process do too.
+:class:`~jobpipe.testing.proxy.FaultProxy`, and with ``proxied`` coordinator and data process do too, as subscribers see
+them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from jobpipe.testing.consume import ConsumeOrder, Received
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.proxy import FaultProxy
 from jobpipe.testing.publish import PublishOrder
+from jobpipe.testing.rerouted import PROXIED_HOST, ReroutedZooKeeper
 from jobpipe.testing.rows import NumberedRows
 from registry.embedded import EmbeddedZooKeeper
 
@@ -51,7 +53,7 @@ MARK = "JOBPIPE_TESTING_MARK"
 POLL_SECONDS = 0.02
 DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
 END_SECONDS = 10.0
-PROXIED_HOST = "127.0.0.2"  # what subscribers are told where the bus is proxied; it listens on 127.0.0.1
+REROUTED = f"{ReroutedZooKeeper.__module__}:{ReroutedZooKeeper.__name__}"
 PROXIED_PORTS = 8  # coordinator and data process take two; as many more for each new pair while the old one lingers
 
 
@@ -247,7 +249,8 @@ class Harness:
         rows: Of each partition of each batch.
         payload: Characters of a row.
         settings: Keys of the configuration, without ``jobpipe.``.
-        proxied: Put a proxy before every port of the bus: :attr:`proxies`. The publisher's own link passes it too.
+        proxied: Put a proxy before every port of the bus: :attr:`proxies`. All links of subscribers pass them; the
+            publisher's own link to its coordinator does not.
     """
 
     def __init__(
@@ -271,7 +274,9 @@ class Harness:
         self.zookeeper = ZooKeeper(folder / "home")
         try:
             network = self._open_proxies() if proxied else {}
+            rerouted = {"registerserver.handler": REROUTED} if proxied else {}
             self.config = self._configure({**network, **(settings or {})})
+            self._subscribers_config = self._configure({**network, **(settings or {}), **rerouted})
         except BaseException:
             self.close()
             raise
@@ -290,11 +295,12 @@ class Harness:
     def consumer(self, name: str = "all") -> Program:
         """Return the subscriber job of a subscription; made with the first call."""
         if name not in self._consumers:
+            Received(self._store(name)).close()  # made here: two that make it at once would be in each other's way
 
             def order(**changes: Any) -> ConsumeOrder:
                 return ConsumeOrder(
                     **{
-                        "config": self.config.to_dict(),
+                        "config": self._subscribers_config.to_dict(),
                         "store": str(self._store(name)),
                         "topic": self.topic,
                         "name": name,
@@ -444,14 +450,11 @@ class Harness:
         )
 
     def _open_proxies(self) -> dict[str, str]:
-        """Stand before a range of ports: the bus listens on 127.0.0.1 and names 127.0.0.2, where the proxies are."""
+        """Stand before a range of ports; return the setting that keeps the bus to it."""
         first = _free_ports(PROXIED_PORTS)
         for port in range(first, first + PROXIED_PORTS):
             self.proxies.append(FaultProxy(f"127.0.0.1:{port}", host=PROXIED_HOST, port=port))
-        return {
-            "sinkserver.advertise": PROXIED_HOST,
-            "sinkserver.port.range": f"{first}-{first + PROXIED_PORTS - 1}",
-        }
+        return {"sinkserver.port.range": f"{first}-{first + PROXIED_PORTS - 1}"}
 
     def _program(self, module: str, name: str, make_order: Callable[..., _Order]) -> Program:
         return Program(module, make_order, self.folder / f"{name}.log", {**os.environ, MARK: self._mark})

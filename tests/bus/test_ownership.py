@@ -109,6 +109,18 @@ def test_coordinator_killed(own_bus: Bus) -> None:
     assert [epoch for epoch, _ in epochs] == sorted({epoch for epoch, _ in epochs})
 
 
+def test_coordinator_killed_while_the_source_is_quiet(own_bus: Bus) -> None:
+    """No batch comes that would notice: the backlog is served again all the same."""
+    publisher = own_bus.publisher(parallelism=2)
+    publish(publisher, ROWS, own_bus.journal, range(3))
+    first = coordinator_of(publisher)
+    kill(first)
+    checker = Checker(ROWS, own_bus.journal)
+    read(own_bus.subscribe("all"), checker, 3000)
+    assert checker.check().rows == 3000
+    assert coordinator_of(publisher) != first
+
+
 def test_coordinator_killed_between_write_and_seal(own_bus: Bus) -> None:
     """Case 2: files written for a batch in progress outlive the coordinator, and are sealed by the next one."""
     publisher = own_bus.publisher(parallelism=2)

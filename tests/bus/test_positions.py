@@ -174,6 +174,23 @@ def test_min_subscribers_hold_retention(bus: Bus) -> None:
     until(lambda: publisher.status()["batches"] == 0, PATIENCE, "both have read, all may go")
 
 
+def test_expired_subscription_fails_loudly_when_it_returns(bus: Bus) -> None:
+    """Promise 1: its rows are not kept for ever; its checkpoint does not fit any more, and that is told."""
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher({**AT_ONCE, "subscription.expiry": "1s", "read.timeout": "500ms"})
+    session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
+    start = session.first_position(bus.topic, "earliest")
+    publish(publisher, rows, bus.journal, range(2))
+    assert session.plan(bus.topic, start, stop=None, max_rows=None, max_bytes=None)["rows"] == 20
+    session.close()
+    until(lambda: not publisher.status()["subscriptions"], PATIENCE, "it expires")
+    until(lambda: publisher.status()["batches"] == 0, PATIENCE, "nobody holds the rows any more")
+    session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
+    with pytest.raises(DataLoss, match="batches 0 to 1 are missing"):
+        session.plan(bus.topic, start, stop=None, max_rows=None, max_bytes=None)
+    session.close()
+
+
 def test_without_any_subscriber_retention_is_by_time_alone(bus: Bus) -> None:
     """Nobody ever came: the topic does not grow for ever."""
     rows = NumberedRows(bus.topic)

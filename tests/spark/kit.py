@@ -186,35 +186,48 @@ def copy_checkpoint(checkpoint: Path, copy: Path) -> Path:
 
 @dataclass
 class Job:
-    """A driver program in a process of its own."""
+    """A driver program in a process of its own; its output goes to files."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     name: str
+    output: Path
+
+    @property
+    def errors(self) -> str:
+        """What it, and its Java, wrote to the standard error."""
+        return self.output.with_suffix(".err").read_text()
 
     def result(self, timeout: float = JOB_SECONDS) -> Any:
         """Return the JSON that the program printed last.
 
         Raises:
-            AssertionError: it failed; with the end of its output.
+            AssertionError: it failed, or did not end; with the end of its output.
         """
         try:
-            out, err = self.process.communicate(timeout=timeout)
+            code: object = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = f"none within {timeout:g} s"
         finally:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.returncode == 0, f"{self.name}: exit {self.process.returncode}\n{out[-2000:]}\n{err[-4000:]}"
-        self.stderr = err
+            self.kill()
+        out = self.output.read_text()
+        assert code == 0, f"{self.name}: exit {code}\n{out[-2000:]}\n{self.errors[-4000:]}"
         return json.loads(out.strip().splitlines()[-1])
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
 
 
 def start_job(place: Place, name: str, *arguments: object, **environ: str) -> Job:
     """Start ``jobs/NAME.py``."""
-    process = subprocess.Popen(
-        [sys.executable, str(JOBS / f"{name}.py"), *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **place.environ(), "PYTHONPATH": str(ROOT), **environ},
-    )
-    return Job(process, f"{name} {' '.join(map(str, arguments))}")
+    output = place.folder / f"{name}-{len(list(place.folder.glob('*.out')))}.out"
+    with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, str(JOBS / f"{name}.py"), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, **place.environ(), "PYTHONPATH": str(ROOT), **environ},
+        )
+    return Job(process, f"{name} {' '.join(map(str, arguments))}", output)

@@ -52,7 +52,7 @@ def start(df: DataFrame, place: Place, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "phrases"),
     [
-        ({"maxRowPerTrigger": "5"}, ["1 wrong options", "maxrowpertrigger='5'", "did you mean maxRowsPerTrigger?"]),
+        ({"maxRowPerTrigger": "5"}, ["1 wrong option\n", "maxrowpertrigger='5'", "did you mean maxRowsPerTrigger?"]),
         ({"startingOffset": "earliest"}, ["did you mean startingOffsets?"]),
         ({"zzz": "1"}, ["zzz='1'", "one of subscribe, name, startingOffsets"]),
         ({"maxRowsPerTrigger": "0"}, ["maxRowsPerTrigger='0'", "a whole number of at least 1"]),
@@ -73,9 +73,10 @@ def test_wrong_options(spark: SparkSession, place: Place, options: dict[str, str
 
 
 def test_a_stream_needs_a_name(spark: SparkSession, place: Place) -> None:
-    """Told at ``load()``, not at the first batch."""
-    with fails(AnalysisException, "ConfigError", "option 'name' is missing", ".option('name', 'billing')"):
-        spark.readStream.format("jobpipe").options(**place.settings).option("subscribe", "some").load()
+    """Told when the query starts: before, Spark does not say whether a source is to be a stream."""
+    stream = spark.readStream.format("jobpipe").options(**place.settings).option("subscribe", "some").load()
+    with fails(PySparkException, "ConfigError", "option 'name' is missing", ".option('name', 'billing')"):
+        start(stream, place, "nameless")
 
 
 def test_no_topic_at_all(spark: SparkSession, place: Place) -> None:
@@ -87,7 +88,7 @@ def test_no_topic_at_all(spark: SparkSession, place: Place) -> None:
 def test_a_topic_that_does_not_come(spark: SparkSession, place: Place) -> None:
     """The wait ends with the topic's name and the time; a publisher without a schema is told apart."""
     began = time.monotonic()
-    with fails(AnalysisException, "TopicNotFound", "'missing'", "2 s"):
+    with fails(AnalysisException, "TopicNotFound", "topic 'missing'", "start the publisher"):
         place.read(spark, "missing", discoveryTimeout="2s")
     assert 2 <= time.monotonic() - began < 20
     with (
