@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from jobpipe.config import load
 from jobpipe.errors import ConfigError, QueryStopped, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.write import TASK_INLINE_MAX, number_rows, write_by_collect, write_by_tasks
 
@@ -113,6 +114,8 @@ class JobPipeSink:
             required_subscribers=tuple(required_subscribers or ()),
             min_subscribers=min_subscribers or 0,
         )
+        if spark is not None:
+            end_with_jvm(spark)
         if self._declared is not None:
             self._publisher.declare(arrow_schema(self._declared), self._declared.json())
 
