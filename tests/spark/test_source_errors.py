@@ -56,7 +56,10 @@ def start(df: DataFrame, place: Place, name: str) -> None:
         ({"startingOffset": "earliest"}, ["did you mean startingOffsets?"]),
         ({"zzz": "1"}, ["zzz='1'", "one of subscribe, name, startingOffsets"]),
         ({"maxRowsPerTrigger": "0"}, ["maxRowsPerTrigger='0'", "a whole number of at least 1"]),
-        ({"maxRowsPerTrigger": "many", "startingOffsets": "oldest"}, ["2 wrong options", "earliest, latest, committed"]),
+        (
+            {"maxRowsPerTrigger": "many", "startingOffsets": "oldest"},
+            ["2 wrong options", "earliest, latest, committed"],
+        ),
         ({"includeMetadata": "yes"}, ["includeMetadata='yes'", "true or false"]),
         ({"discoveryTimeout": "soon"}, ["discovery.timeout='soon'"]),
         ({"config": "/nowhere/jobpipe.yaml"}, ["/nowhere/jobpipe.yaml"]),

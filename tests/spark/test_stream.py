@@ -95,7 +95,9 @@ def test_restarts_at_random_points(spark: SparkSession, place: Place) -> None:
                         query.awaitTermination()
                 else:
                     at = done + chance.randint(1, 3)
-                    until(lambda at=at: max(received.batches, default=-1) >= at or received.rows == journal.rows, "rows")
+                    until(
+                        lambda at=at: max(received.batches, default=-1) >= at or received.rows == journal.rows, "rows"
+                    )
         received.fail_at = None
         run_to_end(place.stream(spark, "restarts", "r"), received, place.checkpoint("restarts"))
         received.check(rows, journal)

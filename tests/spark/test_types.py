@@ -205,8 +205,6 @@ def test_rows_that_do_not_fit_the_declared_schema(spark: SparkSession, place: Pl
     sink(spark.range(2).selectExpr("id", "5L as n"), 0)
     assert place.read(spark, "declared").dtypes == [("id", "bigint"), ("n", "int")]
     received = Received()
-    run_to_end(
-        place.stream(spark, "declared", "d", startingOffsets="earliest"), received, place.checkpoint("declared")
-    )
+    run_to_end(place.stream(spark, "declared", "d", startingOffsets="earliest"), received, place.checkpoint("declared"))
     assert received.rows == 2
     sink.close()

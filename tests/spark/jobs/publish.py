@@ -15,9 +15,7 @@ files = (
     .option("maxFilesPerTrigger", 1)
     .parquet(folder)
 )
-query = (
-    files.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-)
+query = files.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 query.awaitTermination()
 sink.close(final=True)
 print(json.dumps({"spark": spark.version, "master": master}))

@@ -1,0 +1,131 @@
+"""What needs a session of its own: ``trials.py FOLDER``. Prints what happened; ends without closing its last sink.
+
+The session tries a failed task again, and takes no results of more than 1 MiB in the driver.
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from session import session
+
+from jobpipe import JobPipeSink
+from jobpipe.publisher.attach import _coordinators
+
+folder = Path(sys.argv[1])
+spark = session("local[2,3]", **{"spark_driver_maxResultSize": "1m"})
+outcome: dict[str, Any] = {}
+
+
+def fragile(number: int) -> int:
+    """Fail in the first attempt of every other task, after it has written rows."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() == 0 and context.partitionId() % 2 and number % 500 == 499:
+        raise RuntimeError("the test wants this attempt to fail")
+    return number
+
+
+def retries() -> None:
+    """Publish rows whose tasks fail once."""
+    sink = JobPipeSink("retries", parallelism=2, partition_by="id", write_path="tasks", segment_max_bytes="64KiB")
+    rows = spark.range(0, 20_000, 1, 4).withColumn("pad", F.repeat(F.lit("x"), 100))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    for batch_id in range(2):
+        sink(rows.select(F.udf(fragile, "bigint")("id").alias("id"), "pad"), batch_id)
+    outcome["retries"] = sink.status()["sink"]
+    sink.close(final=True)
+
+
+def too_large() -> None:
+    """Publish a batch that the driver cannot take, then a small one."""
+    sink = JobPipeSink("large", parallelism=2, write_path="collect")
+    large = spark.range(0, 60_000, 1, 4).withColumn("pad", F.expr("concat(uuid(), uuid(), uuid())"))
+    sink(large, 0)
+    sink(large.limit(10), 1)
+    outcome["large"] = sink.status()["sink"]
+    sink.close(final=True)
+
+
+def slow(seconds: float) -> Any:
+    """Return a column function that takes its time."""
+    return F.udf(lambda number: (time.sleep(seconds), number)[1], "bigint")
+
+
+def files(topic: str, count: int) -> DataFrame:
+    """Return a stream of ``count`` micro-batches of 100 rows."""
+    target = folder / topic
+    for part in range(count):
+        if not (target / str(part)).exists():
+            spark.range(100 * part, 100 * part + 100, 1, 2).write.parquet(str(target / str(part)))
+    return spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 2).parquet(str(target / "*"))
+
+
+def stopped(topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict[str, Any]:
+    """Stop a query while its sink works; tell how it ended."""
+    entered = threading.Event()
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        entered.set()
+        sink(df.select(slow(pause)("id").alias("id")) if pause else df, batch_id)
+
+    query = (
+        files(topic, 3)
+        .writeStream.foreachBatch(callback)
+        .option("checkpointLocation", str(folder / "checkpoints" / topic))
+        .start()
+    )
+    assert entered.wait(60)
+    time.sleep(seconds)
+    began = time.monotonic()
+    query.stop()
+    return {"error": str(query.exception() or ""), "seconds": time.monotonic() - began, "active": query.isActive}
+
+
+def go_on(topic: str, sink: JobPipeSink) -> None:
+    """Run the query to its end."""
+    query = (
+        files(topic, 3)
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(folder / "checkpoints" / topic))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+
+def stops() -> None:
+    """Stop a publisher's query in each of its waits, in both write paths, several times; then let it go on."""
+    for path in ("collect", "tasks"):
+        topic = f"stop-{path}"
+        sink = JobPipeSink(topic, parallelism=1, write_path=path)
+        outcome[topic] = [stopped(topic, sink, 0.1, seconds) for seconds in (0.0, 1.5, 2.5)]
+        go_on(topic, sink)
+        outcome[f"{topic} sink"] = sink.status()["sink"]
+        sink.close(final=True)
+    sink = JobPipeSink(
+        "stop-acks",
+        parallelism=1,
+        acks="all",
+        required_subscribers=["nobody"],
+        write_path="collect",
+        acks_timeout="5min",
+    )
+    outcome["stop-acks"] = [stopped("stop-acks", sink, 0.0, 4.0)]
+    outcome["stop-acks sink"] = sink.status()["sink"]
+    sink.close()
+
+
+retries()
+too_large()
+stops()
+last = JobPipeSink("left-open", parallelism=1)
+last(spark.range(10), 0)
+outcome["coordinators"] = [coordinator.process.pid for coordinator in _coordinators.values()]
+outcome["ended"] = time.time()
+print(json.dumps(outcome), flush=True)
