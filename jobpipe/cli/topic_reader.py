@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.errors import JobpipeError, LinkError, TopicNotFound
+from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import Fetched, FetchRange, fetch
 from jobpipe.subscriber.questions import control_link
@@ -107,7 +108,7 @@ class TopicReader:
                 self._link = self._owned.enter_context(control_link(self._config, self._locator, self._topic, deadline))
             try:
                 return self._link.call(op, args, timeout=CALL_SECONDS).result
-            except (LinkError, TopicNotFound):  # it ended, or it hands the topic over
+            except RETRYABLE:  # it ended, or it hands the topic over
                 self._link = None
                 self._owned.close()
                 if time.monotonic() >= deadline:

@@ -316,9 +316,9 @@ class Host:
         return orphan or time.monotonic() - self._touched > 1.0
 
     async def close(self) -> None:
-        """Close every topic and the registry session."""
+        """Close every topic, and the registry session, which takes our registrations with it. Bounded."""
         for topic in list(self.topics.values()):
-            await self._drop(topic, unregister=True)
+            await self._drop(topic, unregister=False)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.to_thread(self._handler.shutdown)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
 from jobpipe.net.link import Link
 from jobpipe.store import NewBatch, Plan, Position, SegmentInfo
 from jobpipe.wire.messages import Hello, Request, Welcome
@@ -98,6 +98,8 @@ class ControlService:
         if hello.role not in roles:
             raise NotAuthorized(f"operation {request.op!r} is not for the role {hello.role!r}", op=request.op)
         served = self._host.topics.get(hello.topic)
+        if served is None and hello.role == "publisher" and self._host.finished.is_set():
+            raise LinkEnded("this coordinator is ending", instance=self._host.instance)
         if served is None and hello.role == "publisher":
             raise Fenced(
                 f"topic {hello.topic!r}: another publisher has taken it over; this one must end", topic=hello.topic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +13,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
-from jobpipe.errors import Fenced, JobpipeError, LinkError, NameTaken, SpoolFull, SubscriptionNotFound, TopicNotFound
+from jobpipe.errors import (
+    Fenced,
+    JobpipeError,
+    LinkError,
+    NameTaken,
+    SpoolError,
+    SpoolFull,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from jobpipe.net.link import Link
 from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, Subscription, TopicLog, new_write_id
 
@@ -22,6 +32,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
+LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, whatever may be removed is removed before each batch
+BUSY_SECONDS = 0.3  # a status that the log's thread has not given by then is the last one
+COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
 SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behind
 
 
@@ -72,17 +85,35 @@ class ServedTopic:
         self._closed = False
         self._writing = {settings.writing}
         self._swept_at = time.monotonic()
+        self._status = store.status()
+        self._status_at = time.monotonic()
+        self._asked: asyncio.Future[dict[str, Any]] | None = None
+        self._trouble: str | None = None  # of the disk, as the last tick found it
+        self._complained_at = -COMPLAINT_SECONDS
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``work`` in the log's thread: a slow disk never blocks the loop.
+
+        After a commit of unknown outcome the log is opened anew, and ``work`` runs once more: every change to a log may
+        be repeated.
 
         Raises:
             TopicNotFound: the log was closed meanwhile.
         """
         if self._closed:
             raise TopicNotFound(f"topic {self.topic!r} is no longer served here", topic=self.topic)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+        def mended() -> R:
+            try:
+                return work(*args, **kwargs)
+            except SpoolError as error:
+                if not error.fields.get("reopen"):
+                    raise
+                log.warning("topic %s: %s; opening its catalog anew", self.topic, error)
+                self._store.reopen()
+                return work(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, mended)
 
     @property
     def closed(self) -> bool:
@@ -118,6 +149,9 @@ class ServedTopic:
     async def room(self, wait: float) -> str | None:
         """Return None when the spool has room, else, after ``wait`` seconds, the words that say who keeps it full."""
         limit = self.config.spool_max_bytes
+        short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
+        if short > 0:  # nobody needs to wait, but what may go should go: the disk is smaller than the cap
+            await self.run(self._store.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
             self._set_waiting(None)
             return None
@@ -361,8 +395,12 @@ class ServedTopic:
                 holder.seen = time.monotonic()
 
     async def status(self) -> dict[str, Any]:
-        """Return the JSON that ``describe`` and the demo show."""
-        status = await self.run(self._store.status)
+        """Return the JSON that ``describe`` and the demo show.
+
+        A disk that hangs does not hold it up: then it is the last known state, and ``disk`` says so.
+        """
+        status, disk = await self._known_status()
+        status["disk"] = disk
         status["stored_bytes"] = status.pop("bytes")
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
@@ -383,6 +421,20 @@ class ServedTopic:
             line["where"] = holder.where if holder is not None else None
         return status
 
+    async def _known_status(self) -> tuple[dict[str, Any], str | None]:
+        if self._asked is None:  # one question at a time: they would pile up behind a disk that hangs
+            self._asked = asyncio.ensure_future(self.run(self._store.status))
+        asked = self._asked
+        await asyncio.wait({asked}, timeout=BUSY_SECONDS)
+        trouble = self._trouble
+        if asked.done():
+            if self._asked is asked:
+                self._asked = None
+            self._status, self._status_at = asked.result(), time.monotonic()
+        else:
+            trouble = f"no answer from the disk for {time.monotonic() - self._status_at:.1f} s; this state is so old"
+        return copy.deepcopy(self._status), trouble
+
     async def tick(self, seconds: float, *, retain: bool) -> None:
         """Pass ``seconds`` of uptime: write acknowledgements, and with ``retain`` apply retention."""
 
@@ -400,7 +452,16 @@ class ServedTopic:
                     self._swept_at = time.monotonic()
                     self._store.sweep(self._writing)
 
-        await self.run(work)
+        try:
+            await self.run(work)
+        except SpoolError as error:
+            now = time.monotonic()
+            if str(error) != self._trouble or now - self._complained_at > COMPLAINT_SECONDS:
+                self._complained_at = now
+                log.error("topic %s: %s", self.topic, error)
+            self._trouble = str(error)
+        else:
+            self._trouble = None
 
     async def close(self) -> None:
         """Write what is pending and close the log; the executor's thread ends."""

@@ -11,7 +11,7 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
@@ -20,6 +20,9 @@ __all__ = ["Portal"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+ACTIVE_SECONDS = 0.1
+STOP_SECONDS = 1.0  # what is nearly done may be done: it knows better words for why it waited
 
 
 class Portal:
@@ -55,15 +58,18 @@ class Portal:
         """The portal runs coroutines."""
         return not self._closed and self._thread.is_alive()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
+    def run(
+        self, coroutine: Coroutine[Any, Any, T], timeout: float | None, active: Callable[[], bool] | None = None
+    ) -> T:
         """Run a coroutine and return its result; its own errors are raised as they are.
 
         Args:
             coroutine: Owned by the portal from now on: it is cancelled, or closed, whatever happens.
             timeout: Seconds, or None where the coroutine has deadlines of its own.
+            active: Asked every 0.1 s, in the caller's thread; a second after it turned false all is cancelled.
 
         Raises:
-            WaitTimeout: it took longer, and was cancelled.
+            WaitTimeout: it took longer, or was not to go on, and was cancelled.
             LinkClosed: the portal is closed, or was closed meanwhile.
             LocalProtocolError: called from the portal's own thread, or from a fork of its process: a bug.
         """
@@ -77,6 +83,8 @@ class Portal:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             self._waiting.add(future)
         try:
+            if active is not None:
+                _while_active(future, active)
             return future.result(timeout)
         except concurrent.futures.CancelledError as error:
             raise LinkClosed("the portal was closed") from error
@@ -116,6 +124,14 @@ class Portal:
             self._loop.close()
             for future in list(self._waiting):
                 future.cancel()  # nobody may wait for a loop that is gone
+
+
+def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], bool]) -> None:
+    while not concurrent.futures.wait([future], timeout=ACTIVE_SECONDS).done:
+        if not active():
+            if concurrent.futures.wait([future], timeout=STOP_SECONDS).done:
+                return
+            raise WaitTimeout("no answer came before the caller had to stop")
 
 
 def _in_child() -> None:

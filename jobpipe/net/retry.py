@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from jobpipe.errors import LinkError
+from jobpipe.errors import LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound
 
-__all__ = ["backoff", "is_retryable"]
+__all__ = ["PROTOCOL_TRIES", "RETRYABLE", "backoff"]
 
+RETRYABLE = (LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound)
+"""What another attempt may mend: a cut, a publisher or registry that is away, a damaged frame, a port that another
+server has taken. Not: a permission, and everything that says that the data are not as they should be."""
 
-def is_retryable(error: BaseException) -> bool:
-    """Whether another attempt may work: LinkError yes; TLS, protocol and all other errors no."""
-    return isinstance(error, LinkError)
+PROTOCOL_TRIES = 8
+"""RemoteProtocolErrors in a row, without any progress, after which the peer is taken to speak another language."""
 
 
 def backoff(base: float = 0.05, cap: float = 5.0, *, rng: random.Random | None = None) -> Iterator[float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import logging
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from jobpipe.errors import (
     DuplicateCall,
     JobpipeError,
     LinkClosed,
+    LinkEnded,
     LinkError,
     RegistryUnavailable,
     SpoolFull,
@@ -32,6 +35,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.publisher.attach import Coordinator, attach
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import INLINE_MAX, Position, SegmentInfo
@@ -47,7 +51,13 @@ OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
 SLICE_SECONDS = 0.1  # every wait looks at its caller this often
 GUARD_SECONDS = 2.0  # between two attempts to serve a topic again whose coordinator died
 GUARD_GOES_ON = (LinkError, RegistryUnavailable, TopicNotFound, WaitTimeout)
-ENDING_SECONDS = 30.0  # a coordinator that does not answer, but lives, may be about to end
+ENDING_SECONDS = 1.0  # a coordinator that does not answer may be about to end
+CLOSE_SECONDS = 8.0  # of goodbyes: a coordinator ends so soon, and a close waits no longer for one that is stopped
+CALL_TRIES = 3
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class Publisher:
         self._link: Link | None = None
         self._coordinator: Coordinator | None = None
         self._closed = False
+        self._active: Callable[[], bool] = _always
         self._write_id = ""  # of the batch in progress, given by the coordinator
         self.log_id = ""
         self.epoch = 0
@@ -109,15 +120,21 @@ class Publisher:
 
     def _open(self) -> Link:
         """Attach, connect, and open the topic (again, after the coordinator died)."""
+        deadline = time.monotonic() + CALL_SECONDS
         while True:
             coordinator = attach(self.config)
             try:
                 return self._join(coordinator)
-            except LinkError as error:
+            except RETRYABLE as error:
                 # Killed a moment ago, or it ends because all was closed and read: then the next one is ours to start.
-                if not coordinator.ended(ENDING_SECONDS):
+                # Stopped, or a cut on the way: it is dialled again.
+                if coordinator.ended(ENDING_SECONDS):
+                    log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
+                elif time.monotonic() > deadline:
                     raise
-                log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
+                else:
+                    log.info("topic %s: %s; dialling again", self.topic, error)
+                self._demand_active()
 
     def _join(self, coordinator: Coordinator) -> Link:
         hello = Hello(topic=self.topic, role="publisher", name=self.name, instance=uuid.uuid4().hex)
@@ -130,6 +147,7 @@ class Publisher:
                 server_hostname=topic_server_name(self.topic) if self._tls else None,
             ),
             15.0,
+            self._active,
         )
         try:
             if self._coordinator is None or self._coordinator.instance != coordinator.instance:
@@ -147,6 +165,7 @@ class Publisher:
                         timeout=OPEN_SECONDS,
                     ),
                     OPEN_SECONDS + 5.0,
+                    self._active,
                 )
                 self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
         except BaseException:
@@ -171,28 +190,53 @@ class Publisher:
             time.sleep(GUARD_SECONDS)
 
     def _call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
-        """Ask the coordinator; a broken link is made again once, since every operation may be repeated."""
+        """Ask the coordinator, over a second link if the first one breaks: every operation may be repeated.
+
+        Raises:
+            WaitTimeout: the query that waits for this was stopped.
+        """
         with self._lock:
             if self._closed:
                 raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
             portal = Portal.get()
-            for attempt in (1, 2):
+            for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
-                    return portal.run(link.call(op, args, blob, timeout=CALL_SECONDS), CALL_SECONDS + 5.0)
-                except (LinkError, TopicNotFound) as error:
-                    if attempt == 2:
+                    call = link.call(op, args, blob, timeout=CALL_SECONDS)
+                    return portal.run(call, CALL_SECONDS + 5.0, self._active)
+                except RETRYABLE as error:
+                    if attempt == CALL_TRIES:
                         raise
                     log.warning("topic %s: %s; connecting again", self.topic, error)
                     portal.run(link.close(), 5.0)
                     self._link = None
+                    self._await_end_of_coordinator(error)
+                self._demand_active()
         raise AssertionError("unreachable")
+
+    def _await_end_of_coordinator(self, error: JobpipeError) -> None:
+        """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
+        if isinstance(error, LinkEnded) and self._coordinator is not None:
+            deadline = time.monotonic() + CLOSE_SECONDS
+            while not self._coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
+                self._demand_active()
+
+    def _demand_active(self) -> None:
+        if not self._active():
+            raise WaitTimeout(f"topic {self.topic!r}: the query was stopped", topic=self.topic)
+
+    @contextmanager
+    def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
+        """Let every wait of the block end, by WaitTimeout, when ``active()`` turns false; it is asked each 0.1 s."""
+        self._active = active
+        try:
+            yield
+        finally:
+            self._active = _always
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    def begin(
-        self, query_id: str, batch_id: int, run_id: str, active: Callable[[], bool] = lambda: True
-    ) -> Position | None:
+    def begin(self, query_id: str, batch_id: int, run_id: str) -> Position | None:
         """Look at what is sealed, and wait for room in the spool.
 
         Returns:
@@ -202,7 +246,7 @@ class Publisher:
             CheckpointTooOld: ``batch_id`` is older than the last one sealed for this query.
             DuplicateCall: this run has sealed ``batch_id`` already.
             SpoolFull: no room within ``acks.timeout``; the message names the slow subscription.
-            WaitTimeout: ``active()`` turned false.
+            WaitTimeout: the query was stopped meanwhile.
         """
         deadline = time.monotonic() + self.config.acks_timeout
         while True:
@@ -215,7 +259,7 @@ class Publisher:
             if result["full"] is None:
                 self._write_id = str(result["write_id"])
                 return None
-            if not active():
+            if not self._active():
                 raise WaitTimeout(
                     f"topic {self.topic!r}: the query was stopped while {result['full']}", topic=self.topic
                 )
@@ -309,18 +353,22 @@ class Publisher:
         """Tell subscribers the schema before the first batch."""
         self._call("declare", {"spark": spark_schema}, schema.serialize().to_pybytes())
 
-    def wait_acked(self, position: Position, active: Callable[[], bool] = lambda: True) -> None:
+    def wait_acked(self, position: Position) -> None:
         """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``.
 
         Raises:
-            WaitTimeout: ``acks.timeout`` passed, or ``active()`` turned false; names the missing ones.
+            WaitTimeout: ``acks.timeout`` passed, or the query was stopped; names the missing ones.
         """
         if self.config.acks != "all":
             return
         deadline = time.monotonic() + self.config.acks_timeout
         while missing := self._call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
-            if not active() or time.monotonic() > deadline:
-                why = "the query was stopped" if not active() else f"acks.timeout={self.config.acks_timeout:g} s passed"
+            if not self._active() or time.monotonic() > deadline:
+                why = (
+                    "the query was stopped"
+                    if not self._active()
+                    else f"acks.timeout={self.config.acks_timeout:g} s passed"
+                )
                 raise WaitTimeout(
                     f"topic {self.topic!r}, offset {position.n}: {why}; not acknowledged by {', '.join(missing)}",
                     topic=self.topic,
@@ -387,8 +435,14 @@ class Publisher:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent."""
         if self._closed:
             return
+        deadline = time.monotonic() + CLOSE_SECONDS
         try:
-            self._call("close", {"final": final})
+            with self.while_active(lambda: time.monotonic() < deadline):
+                self._call("close", {"final": final})
+        except (LinkError, WaitTimeout) as error:
+            if final:
+                raise
+            log.warning("topic %s: closed without a word to its coordinator: %s", self.topic, error)
         finally:
             self._closed = True
             if self._link is not None:

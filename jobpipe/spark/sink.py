@@ -80,7 +80,7 @@ class JobPipeSink:
         config: str | Path | None = None,
         **overrides: Any,
     ) -> None:
-        spark = SparkSession.getActiveSession()
+        spark = _session()
         given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
         self._config = load(
             config,
@@ -143,7 +143,8 @@ class JobPipeSink:
         run_id = context.getLocalProperty(RUN_ID) or self._own_query
         active = _activity(df.sparkSession, query_id)
         try:
-            self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
+            with self._publisher.while_active(active):
+                self._publish_once(df, batch_id, query_id or self._own_query, run_id)
         except Exception:
             if active():
                 raise
@@ -153,18 +154,16 @@ class JobPipeSink:
                 batch_id=batch_id,
             ) from None  # Spark reads the whole text, causes included
 
-    def _publish_once(
-        self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
-    ) -> None:
+    def _publish_once(self, df: DataFrame, batch_id: int, query_id: str, run_id: str) -> None:
         self._check(df.schema)
-        again = self._publisher.begin(query_id, batch_id, run_id, active)
+        again = self._publisher.begin(query_id, batch_id, run_id)
         if again is not None:
             self._counts["replayed"] += 1
             log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
-            self._publisher.wait_acked(again, active)
+            self._publisher.wait_acked(again)
             return
         sealed = self._publish(df, query_id, batch_id, run_id)
-        self._publisher.wait_acked(sealed.position, active)
+        self._publisher.wait_acked(sealed.position)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every subscription has acknowledged everything.
@@ -245,12 +244,16 @@ def _parse(schema: StructType | str) -> StructType:
     return parsed
 
 
+def _session() -> SparkSession | None:
+    """Return the active session, or the one there is: a thread that Spark did not start has none active."""
+    return SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
+
+
 def _spark_conf(spark: SparkSession | None) -> dict[str, str]:
-    """Return the session's ``spark.jobpipe.*`` settings."""
+    """Return the session's ``spark.jobpipe.*`` settings, those given to a running session too."""
     if spark is None:
         return {}
-    pairs = spark.sparkContext.getConf().getAll()
-    return {key: value for key, value in pairs if key.startswith("spark.jobpipe.")}
+    return {key: value for key, value in spark.conf.getAll.items() if key.startswith("spark.jobpipe.")}
 
 
 def _activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:

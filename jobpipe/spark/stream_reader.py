@@ -18,7 +18,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import DataLoss, LinkError, TopicNotFound
+from jobpipe.errors import DataLoss
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.store import Position
@@ -106,7 +107,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, position in _positions(end).items():
             try:
                 session.acknowledge(topic, position)
-            except (LinkError, TopicNotFound) as error:
+            except RETRYABLE as error:
                 log.info("topic %s: acknowledgement waits (%s)", topic, error)
 
     def stop(self) -> None:
@@ -140,7 +141,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = None if self._target is None else self._target.get(topic)
         try:
             plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
-        except (LinkError, TopicNotFound) as error:
+        except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start, 0
         end = Position.from_json(plan["end"])

@@ -33,7 +33,8 @@ def number_rows(df: DataFrame, partition_by: Sequence[str], partitions: int) -> 
     """
     if partitions == 1:
         return df
-    number = F.hash(*[F.col(name) for name in partition_by]) if partition_by else F.spark_partition_id()
+    columns = [F.col(f"`{name.replace('`', '``')}`") for name in partition_by]  # a dot in a name is no path
+    number = F.hash(*columns) if columns else F.spark_partition_id()
     return df.withColumn(NUMBER, F.pmod(number, F.lit(partitions)).cast("int"))
 
 

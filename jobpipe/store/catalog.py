@@ -10,11 +10,11 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jobpipe.errors import Fenced, SpoolError
+from jobpipe.errors import Fenced, SpoolError, SpoolFull
 from jobpipe.store import plan as planning
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
-from jobpipe.store.files import CATALOG, SEGMENTS, prepare_topic
+from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, prepare_topic
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
@@ -52,6 +52,8 @@ class TopicLog:
         self._subscriptions = Subscriptions(database, self._batches)
         self._sealer = Sealer(database, self._batches, self.segments, fsync=fsync)
         self._retirer = Retirer(database, self._batches, self._subscriptions, self.segments)
+        self._reserve = Reserve(directory)
+        self._reserve.take()
         self.log_id = self._batches.log_id
         self.epoch = int(database.value("SELECT epoch FROM meta"))
         self.uptime = float(database.value("SELECT uptime FROM meta"))
@@ -87,6 +89,19 @@ class TopicLog:
             log.info("topic %s: %s", self.topic, error)
         finally:
             self._db.close()
+
+    def reopen(self) -> None:
+        """Open the catalog anew after a SpoolError with ``fields["reopen"]``; grants, positions and epoch stay.
+
+        What was being committed is there now, or never will be; the call that failed may be repeated.
+
+        Raises:
+            Fenced: another publisher has taken the log over meanwhile.
+            SpoolError: the disk still fails; it may be tried again.
+        """
+        self._db.reopen(self.topic, self.log_id, self.epoch)
+        self._subscriptions.reload()
+        self._retirer.frontier.lower(self._retirer.acknowledged_n())
 
     # -- epoch ---------------------------------------------------------------------------------------------------------
 
@@ -195,6 +210,10 @@ class TopicLog:
     def used_bytes(self) -> int:
         """Bytes of all segments that are there."""
         return self._batches.used_bytes()
+
+    def free_bytes(self) -> int:
+        """Bytes that the spool's file system has left for us."""
+        return free_bytes(self.directory)
 
     def check(self, position: Position) -> None:
         """Check that reading can go on there; raises DataLoss, see :meth:`Batches.check`."""
@@ -337,9 +356,18 @@ class TopicLog:
         Args:
             need: Bytes to free.
         """
-        self.flush()
-        expired = self.expire(policy.subscription_expiry)
-        removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
+        try:
+            self.flush()
+            expired = self.expire(policy.subscription_expiry)
+            removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
+        except SpoolFull:  # even removing takes some room
+            self._reserve.release()
+            self._db.make_room()
+            self.flush()
+            expired = self.expire(policy.subscription_expiry)
+            removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
+            self._db.make_room()
+        self._reserve.take()
         return Removed(removed.batches, removed.rows, removed.bytes, tuple(expired))
 
     def expire(self, seconds: float) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
-from jobpipe.store.files import spool_error, sync_directory
+from jobpipe.store.files import rewrite_file, spool_error, sync_directory
 
 __all__ = ["Database"]
 
@@ -68,6 +68,8 @@ class Database:
         self.path = path
         self._connection = connection
         self._broken: str | None = None
+        self._fsync = True
+        self._file: tuple[int, int] | None = None  # device and inode, of a connection that writes
 
     @classmethod
     def create_or_open(cls, path: Path, topic: str, *, fsync: bool) -> Database:
@@ -83,11 +85,7 @@ class Database:
             raise spool_error("cannot open", path, error) from error
         database = cls._connect(path)
         try:
-            with database._mapped():
-                connection = database._connection
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-                connection.execute("PRAGMA journal_size_limit = 67108864")
+            database._prepare_to_write(fsync=fsync)
             with database._transaction():
                 database._prepare(topic)
             if fsync:
@@ -124,6 +122,48 @@ class Database:
         except sqlite3.Error as error:
             raise SpoolError(f"catalog {path}: {error}", file=str(path)) from error
         return cls(path, connection)
+
+    def _prepare_to_write(self, *, fsync: bool) -> None:
+        self._fsync = fsync
+        self._file = self._identity()
+        with self._mapped():
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+            self._connection.execute("PRAGMA journal_size_limit = 67108864")
+
+    def reopen(self, topic: str, log_id: str, epoch: int) -> None:
+        """Open the file anew after a commit of unknown outcome, by the same writer.
+
+        Afterwards that commit is in the catalog, durably, or it never will be.
+
+        Raises:
+            Fenced: the catalog's epoch is not ``epoch`` any more.
+            SpoolError: the disk still fails, or the file is another one. It may be tried again.
+        """
+        if self._fsync:  # before SQLite reads what may be only in the page cache
+            rewrite_file(self.path.with_name(f"{self.path.name}-wal"))
+        self.close()
+        fresh = self._connect(self.path)
+        try:
+            fresh._prepare_to_write(fsync=self._fsync)
+            fresh._check_format(topic)
+            stored = fresh.value("SELECT log_id FROM meta")
+            if stored != log_id:
+                raise SpoolError(
+                    f"catalog {self.path} is of log {stored}, ours is {log_id}", file=str(self.path), log=stored
+                )
+            with fresh.write(epoch):  # writes over what an unfinished commit left behind the last frame
+                fresh.execute("UPDATE meta SET uptime = uptime")
+        except BaseException as error:
+            fresh.close()
+            self._broken = str(error)
+            raise
+        self._connection, self._file, self._broken = fresh._connection, fresh._file, None
+
+    def make_room(self) -> None:
+        """Bring the write-ahead log into the catalog and give its bytes back to the disk, as far as that goes."""
+        with self._mapped():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Close the connection; idempotent, never raises."""
@@ -207,6 +247,12 @@ class Database:
             raise SpoolError(
                 f"catalog {self.path} must be opened anew after: {self._broken}", file=str(self.path), reopen=True
             )
+        if self._file is not None and self._identity() != self._file:
+            raise SpoolError(
+                f"catalog {self.path} was removed or replaced while it was in use; nothing is sealed any more. Bring "
+                "the spool back, or start the publisher again for a new log",
+                file=str(self.path),
+            )
         with self._mapped():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -221,6 +267,15 @@ class Database:
             if error.sqlite_errorcode not in _NOT_COMMITTED and error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 self._broken = str(error)
             raise self._error(error) from error
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise spool_error("cannot look at", self.path, error) from error
+        return found.st_dev, found.st_ino
 
     def _commit(self) -> None:
         self._connection.execute("COMMIT")

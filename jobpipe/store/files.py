@@ -18,13 +18,16 @@ __all__ = [
     "SEGMENTS",
     "Bytes",
     "FileSink",
+    "Reserve",
     "Sink",
     "check_length",
     "check_topic",
     "file_name",
+    "free_bytes",
     "new_write_id",
     "prepare_topic",
     "remove_files",
+    "rewrite_file",
     "spool_error",
     "sync_directory",
     "write_id_of",
@@ -35,6 +38,7 @@ CATALOG = "catalog.db"
 SEGMENTS = "segments"
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILE = re.compile(r"([0-9a-f]{16})-[A-Za-z0-9_.-]{1,100}\.seg")
+_REWRITE = 1024 * 1024
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -112,6 +116,32 @@ def sync_directory(path: Path) -> None:
         raise spool_error("fsync failed for", path, error) from error
 
 
+def rewrite_file(path: Path) -> None:
+    """Write a file's bytes over themselves and make them durable; a missing file is none.
+
+    After a failed fsync the kernel may hold pages as clean that never reached the disk: another fsync alone would
+    succeed without writing them.
+
+    Raises:
+        SpoolError: the disk still fails.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise spool_error("cannot open", path, error) from error
+    try:
+        offset = 0
+        while data := os.pread(fd, _REWRITE, offset):
+            offset += os.pwrite(fd, data, offset)
+        os.fsync(fd)
+    except OSError as error:
+        raise spool_error("cannot rewrite", path, error) from error
+    finally:
+        os.close(fd)
+
+
 def check_length(path: Path, needed: int) -> None:
     """Check that a file is regular and has at least ``needed`` bytes.
 
@@ -145,6 +175,52 @@ def remove_files(directory: Path, names: list[str]) -> int:
             raise spool_error("cannot remove", directory / name, error) from error
         removed += 1
     return removed
+
+
+def free_bytes(directory: Path) -> int:
+    """Return how many bytes the file system of ``directory`` has left for us.
+
+    Raises:
+        SpoolError: it is gone.
+    """
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        raise spool_error("cannot look at", directory, error) from error
+    return found.f_bavail * found.f_frsize
+
+
+class Reserve:
+    """Room kept on the topic's disk for a full one: even to remove batches, the catalog must be able to grow.
+
+    Best effort: a disk that has no room for it works without.
+    """
+
+    BYTES = 1024 * 1024
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "reserve"
+
+    def take(self) -> None:
+        """Make the file, if it is not there and would leave as much again."""
+        try:
+            if self._path.exists() or free_bytes(self._path.parent) < 2 * self.BYTES:
+                return
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, self.BYTES)
+            except OSError:
+                self.release()
+                raise
+            finally:
+                os.close(fd)
+        except (OSError, SpoolError):
+            return
+
+    def release(self) -> None:
+        """Give the room back."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
 
 class Sink(Protocol):

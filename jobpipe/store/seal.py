@@ -79,7 +79,10 @@ class Sealer:
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: this run of the query sealed it by another call.
         """
-        last = self.last(batch.query_id) if batch.query_id else None
+        if not batch.query_id:
+            n = self._db.value("SELECT n FROM batches WHERE write_id = ?", batch.write_id)
+            return None if n is None else self._batches.at(int(n) + 1)
+        last = self.last(batch.query_id)
         if last is None or batch.batch_id > last.batch_id:
             return None
         topic = self._batches.topic

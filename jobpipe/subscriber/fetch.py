@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import ssl
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from jobpipe.discovery.security import client_tls
 from jobpipe.errors import (
     ChecksumMismatch,
     JobpipeError,
-    LinkError,
     RegistryUnavailable,
     RemoteProtocolError,
     SegmentCorrupt,
@@ -32,6 +30,7 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
+from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
 from jobpipe.store import Position
 from jobpipe.wire.messages import Hello
 
@@ -43,7 +42,6 @@ STREAM_SECONDS = 30.0  # until the first part of an answer
 POOL_PER_ENDPOINT = 4
 BACKOFF_CAP_SECONDS = 2.0
 DAMAGED_TRIES = 3  # so often in a row at one place, it is not the way here that damages the bytes
-RETRYABLE = (LinkError, TopicNotFound, RegistryUnavailable, ChecksumMismatch)
 
 
 @dataclass(frozen=True)
@@ -77,26 +75,26 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
     tls = client_tls(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
-    delay = 0.05
+    delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
     while True:
         try:
             for fetched in _stream(wanted, endpoint, tls, done):
                 yield fetched
                 done += 1
-                damaged, deadline, delay = 0, None, 0.05
+                damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
             return
         except RETRYABLE as error:
             if isinstance(error, ChecksumMismatch) and "offset" in error.fields:
                 damaged += 1
                 if damaged >= DAMAGED_TRIES:
                     raise _damaged(wanted.topic, error) from error
+            garbled += isinstance(error, RemoteProtocolError)
             now = time.monotonic()
             deadline = deadline or now + config.read_timeout
-            if now >= deadline:
+            if now >= deadline or garbled >= PROTOCOL_TRIES:
                 raise
             log.warning("topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
-            time.sleep(random.uniform(0.0, delay))  # noqa: S311 - jitter
-            delay = min(delay * 2, BACKOFF_CAP_SECONDS)
+            time.sleep(next(delays))
             endpoint = _look_up(config, wanted.topic, endpoint, deadline)
 
 

@@ -10,7 +10,6 @@ import asyncio
 import enum
 import logging
 import os
-import random
 import socket
 import ssl
 import threading
@@ -26,12 +25,13 @@ from jobpipe.errors import (
     LinkClosed,
     LinkError,
     NotAuthorized,
-    RegistryUnavailable,
+    RemoteProtocolError,
     TopicNotFound,
 )
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
+from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
 from jobpipe.store import Position
 from jobpipe.wire.messages import Hello, Reply
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 15.0
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0
-RETRYABLE = (LinkError, TopicNotFound, RegistryUnavailable)
+STEADY_SECONDS = 10.0  # a link that lived so long starts the back-off anew
 
 
 class FollowerState(enum.Enum):
@@ -196,19 +196,21 @@ class TopicFollower:
     # -- in the portal's loop ------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        delay = 0.05
+        delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
         try:
             while True:
-                began = time.monotonic()
+                began, links = time.monotonic(), self.reconnects
                 try:
                     await self._once()
                 except RETRYABLE as error:
+                    garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
+                    if garbled >= PROTOCOL_TRIES:
+                        raise
                     self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
                     log.info("topic %s: %s", self.topic, error)
-                if time.monotonic() - began > 10.0:
-                    delay = 0.05
-                await asyncio.sleep(random.uniform(0.0, delay))  # noqa: S311 - jitter
-                delay = min(delay * 2, BACKOFF_CAP_SECONDS)
+                if time.monotonic() - began > STEADY_SECONDS:
+                    delays = backoff(cap=BACKOFF_CAP_SECONDS)
+                await asyncio.sleep(next(delays))
         except JobpipeError as error:
             self._set(FollowerState.FAILED, error)
         except Exception as error:

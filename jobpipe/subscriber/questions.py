@@ -13,6 +13,7 @@ from jobpipe.discovery.security import client_tls
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.wire.messages import Hello
 
 __all__ = ["control_link", "published_schemas"]
@@ -36,7 +37,7 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: fl
                 location.control, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
             )
             break
-        except (LinkError, TopicNotFound):  # a registration is a hint: its publisher may be gone
+        except RETRYABLE:  # a registration is a hint: its publisher may be gone
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.2)

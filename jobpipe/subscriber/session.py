@@ -117,8 +117,10 @@ class SubscriberSession:
             self._bell.wait(remaining)
 
     def _beyond(self, topic: str, position: Position) -> bool:
-        news = self._followers[topic].wait_beyond(position, 0.0)
-        return news is not None and news.head != position
+        follower = self._followers[topic]
+        news = follower.wait_beyond(position, 0.0)
+        # Without a link nothing can be planned, so that there are news is none.
+        return follower.state is FollowerState.CONNECTED and news is not None and news.head != position
 
     def data_endpoint(self, topic: str) -> str:
         """Return the hint of where ``topic``'s segments are served."""

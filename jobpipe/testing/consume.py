@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import set_up_logging
-from jobpipe.errors import LinkError, TopicNotFound
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.session import SubscriberSession
@@ -152,7 +152,7 @@ def _read_on(
     """Acknowledge ``at``, store what follows it, and return the new position."""
     try:
         plan = session.plan(order.topic, at, stop=None, max_rows=order.max_rows, max_bytes=MAX_BYTES)
-    except (LinkError, TopicNotFound) as error:
+    except RETRYABLE as error:
         log.info("no plan now: %s", error)
         time.sleep(RETRY_SECONDS)
         return at

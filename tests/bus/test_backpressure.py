@@ -102,8 +102,9 @@ def test_stopped_query_ends_the_wait(bus: Bus) -> None:
     publisher = bus.publisher({**SMALL, "acks.timeout": "60s"}, required_subscribers=["slow"])
     next_id = fill(publisher, bus, rows)
     began = time.monotonic()
-    with pytest.raises(WaitTimeout, match="'slow'"):
-        publisher.begin("q", next_id, "r1", active=lambda: time.monotonic() - began < 0.5)
+    stopping = publisher.while_active(lambda: time.monotonic() - began < 0.5)
+    with pytest.raises(WaitTimeout, match="'slow'"), stopping:
+        publisher.begin("q", next_id, "r1")
     assert time.monotonic() - began < 10
 
 

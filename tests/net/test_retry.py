@@ -8,20 +8,16 @@ import random
 import pytest
 
 from jobpipe import errors
-from jobpipe.net.retry import backoff, is_retryable
+from jobpipe.net.retry import RETRYABLE, backoff
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
-def test_only_link_errors_are_retried(name: str) -> None:
-    """TLS and protocol errors are fatal at once."""
-    kind = getattr(errors, name)
-    assert is_retryable(kind("x")) is issubclass(kind, errors.LinkError)
-
-
-def test_foreign_errors_are_not_retried() -> None:
-    """They were mapped at the border, or are bugs."""
-    assert not is_retryable(OSError())
-    assert not is_retryable(TimeoutError())
+def test_what_the_way_may_cause_is_retried_and_nothing_else(name: str) -> None:
+    """Permissions, fences and lost or damaged data are fatal at once; foreign errors were mapped at the border."""
+    passing = ("LinkError", "LinkClosed", "LinkEnded", "LinkBroken", "LinkTimeout", "TopicNotFound")
+    damaged = ("RemoteProtocolError", "FrameTooLarge", "ChecksumMismatch")
+    expected = name in (*passing, *damaged, "RegistryUnavailable")
+    assert isinstance(getattr(errors, name)("x"), RETRYABLE) is expected
 
 
 def test_backoff_doubles_up_to_its_cap() -> None:

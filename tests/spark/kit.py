@@ -158,7 +158,7 @@ def until(condition: Callable[[], object], what: str, timeout: float = PATIENCE)
 
 
 def write_files(folder: Path, rows: NumberedRows, batch_ids: Iterable[int]) -> None:
-    """Write the rows of each batch into a file of its own; :func:`file_stream` makes a micro-batch of each, in order."""
+    """Write the rows of each batch into a file of its own, of which :func:`file_stream` makes a micro-batch."""
     folder.mkdir(parents=True, exist_ok=True)
     for batch_id in batch_ids:
         path = folder / f"{batch_id:04}.parquet"

@@ -47,7 +47,7 @@ def test_an_empty_topic(spark: SparkSession, place: Place) -> None:
 
 
 def test_what_a_subscription_has_not_acknowledged(spark: SparkSession, place: Place) -> None:
-    """``startingOffsets=committed`` with a name reads what that subscription has before it, and acknowledges nothing."""
+    """``startingOffsets=committed`` with a name reads what that subscription has before it; it acknowledges none."""
     with place.publisher("rest") as publisher:
         place.seal(publisher, range(2))
         received = Received()

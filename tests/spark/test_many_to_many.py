@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcome(spark: SparkSession, place: Place) -> Iterator[Outcome]:
+def outcome(spark: SparkSession, place: Place) -> Outcome:
     """Run two subscriber applications, one more publisher application, and four publishers and a subscriber here."""
     topics = [*(f"p{n}" for n in PARALLELISM), "a", "b", "c"]
     rows = {topic: (NumberedRows(topic, partitions=LANES, rows=20), Journal()) for topic in topics}
@@ -88,7 +87,7 @@ def outcome(spark: SparkSession, place: Place) -> Iterator[Outcome]:
     finally:
         for job in jobs:
             job.kill()
-    yield Outcome(folders, here, rows)
+    return Outcome(folders, here, rows)
 
 
 @pytest.mark.parametrize("parallelism", PARALLELISM)

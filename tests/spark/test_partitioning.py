@@ -77,3 +77,13 @@ def test_partition_by_a_column_that_is_not_there(spark: SparkSession, place: Pla
         sink(spark.range(3), 0)
     assert sink.status()["head"] == 0
     sink.close()
+
+
+def test_columns_with_dots_and_ticks_in_their_names(spark: SparkSession, place: Place) -> None:
+    """A name of ``partition_by`` is a column's name, never a path."""
+    rows = spark.range(50).selectExpr("id as `a.b`", "named_struct('b', 1) as a", "id % 3 as `c``d`")
+    sink = place.sink("dots", parallelism=3, partition_by=["a.b", "c`d"], write_path="collect")
+    sink(rows, 0)
+    read = place.read(spark, "dots", includeMetadata=True)
+    assert read.where("_jobpipe.partition = pmod(hash(`a.b`, `c``d`), 3)").count() == 50
+    sink.close()

@@ -12,34 +12,35 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 from session import session
 
 from jobpipe import JobPipeSink
 from jobpipe.publisher.attach import _coordinators
 
 folder = Path(sys.argv[1])
-spark = session("local[2,3]", **{"spark_driver_maxResultSize": "1m"})
+spark = session("local[2,3]", spark_driver_maxResultSize="1m")
 outcome: dict[str, Any] = {}
+open_sinks: list[JobPipeSink] = []
 
 
 def fragile(number: int) -> int:
     """Fail in the first attempt of every other task, after it has written rows."""
     context = TaskContext.get()
-    if context is not None and context.attemptNumber() == 0 and context.partitionId() % 2 and number % 500 == 499:
+    if context is not None and context.attemptNumber() == 0 and context.partitionId() % 2 and number % 200 == 199:
         raise RuntimeError("the test wants this attempt to fail")
     return number
 
 
 def retries() -> None:
-    """Publish rows whose tasks fail once."""
+    """Publish rows whose tasks fail once; the chain reads them later."""
     sink = JobPipeSink("retries", parallelism=2, partition_by="id", write_path="tasks", segment_max_bytes="64KiB")
-    rows = spark.range(0, 20_000, 1, 4).withColumn("pad", F.repeat(F.lit("x"), 100))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    rows = spark.range(0, 8_000, 1, 4).withColumn("pad", F.repeat(F.lit("x"), 100))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     for batch_id in range(2):
         sink(rows.select(F.udf(fragile, "bigint")("id").alias("id"), "pad"), batch_id)
     outcome["retries"] = sink.status()["sink"]
-    sink.close(final=True)
+    open_sinks.append(sink)
 
 
 def too_large() -> None:
@@ -66,7 +67,7 @@ def files(topic: str, count: int) -> DataFrame:
     return spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 2).parquet(str(target / "*"))
 
 
-def stopped(topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict[str, Any]:
+def stopped(source: DataFrame, topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict[str, Any]:
     """Stop a query while its sink works; tell how it ended."""
     entered = threading.Event()
 
@@ -75,8 +76,7 @@ def stopped(topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict
         sink(df.select(slow(pause)("id").alias("id")) if pause else df, batch_id)
 
     query = (
-        files(topic, 3)
-        .writeStream.foreachBatch(callback)
+        source.writeStream.foreachBatch(callback)
         .option("checkpointLocation", str(folder / "checkpoints" / topic))
         .start()
     )
@@ -87,11 +87,10 @@ def stopped(topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict
     return {"error": str(query.exception() or ""), "seconds": time.monotonic() - began, "active": query.isActive}
 
 
-def go_on(topic: str, sink: JobPipeSink) -> None:
+def go_on(source: DataFrame, topic: str, sink: JobPipeSink) -> None:
     """Run the query to its end."""
     query = (
-        files(topic, 3)
-        .writeStream.foreachBatch(sink)
+        source.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(folder / "checkpoints" / topic))
         .trigger(availableNow=True)
         .start()
@@ -104,8 +103,8 @@ def stops() -> None:
     for path in ("collect", "tasks"):
         topic = f"stop-{path}"
         sink = JobPipeSink(topic, parallelism=1, write_path=path)
-        outcome[topic] = [stopped(topic, sink, 0.1, seconds) for seconds in (0.0, 1.5, 2.5)]
-        go_on(topic, sink)
+        outcome[topic] = [stopped(files(topic, 3), topic, sink, 0.1, seconds) for seconds in (0.0, 2.0)]
+        go_on(files(topic, 3), topic, sink)
         outcome[f"{topic} sink"] = sink.status()["sink"]
         sink.close(final=True)
     sink = JobPipeSink(
@@ -116,14 +115,29 @@ def stops() -> None:
         write_path="collect",
         acks_timeout="5min",
     )
-    outcome["stop-acks"] = [stopped("stop-acks", sink, 0.0, 4.0)]
+    outcome["stop-acks"] = [stopped(files("stop-acks", 3), "stop-acks", sink, 0.0, 4.0)]
     outcome["stop-acks sink"] = sink.status()["sink"]
     sink.close()
 
 
-retries()
-too_large()
-stops()
+def chain() -> None:
+    """Stop a query that subscribes one topic and publishes another; then let it go on."""
+    source = (
+        spark.readStream.format("jobpipe")
+        .options(subscribe="retries", name="chain", startingOffsets="earliest", maxRowsPerTrigger=3000)
+        .load()
+    )
+    sink = JobPipeSink("chained", parallelism=2)
+    outcome["chained"] = [stopped(source, "chained", sink, 0.001, seconds) for seconds in (0.0, 1.5)]
+    go_on(source, "chained", sink)
+    sink.close(final=True)
+    open_sinks.pop().close(final=True)
+
+
+for trial in (retries, too_large, stops, chain):
+    began = time.monotonic()
+    trial()
+    print(f"{trial.__name__}: {time.monotonic() - began:.1f} s", flush=True)
 last = JobPipeSink("left-open", parallelism=1)
 last(spark.range(10), 0)
 outcome["coordinators"] = [coordinator.process.pid for coordinator in _coordinators.values()]

@@ -1,0 +1,115 @@
+"""Loaded by every Python process of a fault test at its start: lets it die, or its disk fail, at a chosen point.
+
+``JOBPIPE_TESTS_FAULT`` names a file; :class:`tests.faults.points.FaultPoints` writes it, and the first process that
+comes to that point removes it and obeys. No module of jobpipe knows of this.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOKEN = os.environ.get("JOBPIPE_TESTS_FAULT")
+PUBLISHER, COORDINATOR = "jobpipe.testing.publish", "jobpipe.coordinator"
+NOW = threading.local()  # sealing: this thread is in the transaction of a seal
+LEFT = {"order": None, "times": 0}  # an order that goes on in this process
+
+
+def _ordered(point: str) -> dict[str, Any] | None:
+    """Take the order for this point, if there is one."""
+    if LEFT["times"] and LEFT["order"]["point"] == point:
+        LEFT["times"] -= 1
+        return LEFT["order"]
+    token = Path(TOKEN)
+    try:
+        order = json.loads(token.read_text())
+        if order["point"] != point:
+            return None
+        token.unlink()  # of two processes one gets here
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    LEFT["order"], LEFT["times"] = order, int(order["times"]) - 1
+    return order
+
+
+def _obey(point: str) -> None:
+    order = _ordered(point)
+    if order is None:
+        return
+    if order["action"] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif order["action"] == "hang":
+        time.sleep(float(order["seconds"]))
+    elif order["action"] == "fsync fails":
+        error = sqlite3.OperationalError("disk I/O error (injected)")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+    else:
+        raise OSError(getattr(errno, order["action"]), f"injected {order['action']}")
+
+
+def _around(holder: Any, name: str, before: str = "", after: str = "", when: Callable[..., bool] | None = None) -> None:
+    real = getattr(holder, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        wanted = when is None or when(*args, **kwargs)
+        if before and wanted:
+            _obey(before)
+        result = real(*args, **kwargs)
+        if after and wanted:
+            _obey(after)
+        return result
+
+    setattr(holder, name, call)
+
+
+def _in_publisher() -> None:
+    from jobpipe.publisher.core import Publisher
+    from jobpipe.store.files import FileSink
+
+    _around(FileSink, "write", "before write")
+    _around(FileSink, "finish", "before fsync", "after fsync")
+    _around(Publisher, "_call", "before seal", "after seal", lambda _self, op, *_args, **_kwargs: op == "seal")
+
+
+def _in_coordinator() -> None:
+    from jobpipe.coordinator.service import ControlService
+    from jobpipe.store import seal
+    from jobpipe.store.database import Database
+
+    insert, commit, answer = seal.Sealer.insert, Database._commit, ControlService._seal
+
+    def inserting(*args: Any, **kwargs: Any) -> Any:
+        NOW.sealing = True
+        return insert(*args, **kwargs)
+
+    def committing(self: Database) -> None:
+        sealing, NOW.sealing = getattr(NOW, "sealing", False), False
+        if sealing:
+            _obey("before commit")
+        commit(self)
+        if sealing:
+            _obey("after commit")
+
+    async def answering(*args: Any, **kwargs: Any) -> Any:
+        result = await answer(*args, **kwargs)
+        _obey("before answer")
+        return result
+
+    seal.Sealer.insert, Database._commit, ControlService._seal = inserting, committing, answering
+    _around(seal, "sync_directory", "before directory fsync", "after directory fsync")
+
+
+if TOKEN and PUBLISHER in sys.orig_argv:
+    _in_publisher()
+elif TOKEN and COORDINATOR in sys.orig_argv:
+    _in_coordinator()

@@ -1,0 +1,47 @@
+"""Points of the seal at which a process of the pair can be made to die or to fail: see ``inject/sitecustomize.py``."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+INJECT = Path(__file__).parent / "inject"
+
+# In the order in which a batch comes by; where nothing else is said, the batch lies in a file.
+PUBLISHER_POINTS = ["before write", "before fsync", "after fsync", "before seal", "after seal"]
+COORDINATOR_POINTS = ["before directory fsync", "after directory fsync", "before commit", "after commit", "before answer"]
+
+
+class FaultPoints:
+    """Gives orders to the processes that are started from now on, while they run."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._token = folder / "fault-order"
+        patch.setenv("PYTHONPATH", str(INJECT))
+        patch.setenv("JOBPIPE_TESTS_FAULT", str(self._token))
+
+    def arm(self, point: str, action: str = "kill", *, times: int = 1, seconds: float = 0.0) -> None:
+        """Let the next process that comes to ``point`` obey.
+
+        Args:
+            action: ``kill``, ``hang``, ``fsync fails`` (of SQLite), or the name of an ``errno``.
+            times: How often, by the same process.
+        """
+        fresh = self._token.with_suffix(".new")
+        fresh.write_text(json.dumps({"point": point, "action": action, "times": times, "seconds": seconds}))
+        fresh.rename(self._token)
+
+    @property
+    def used(self) -> bool:
+        """True once a process has taken the order."""
+        return not self._token.exists()
+
+    def wait_used(self, timeout: float = 60.0) -> None:
+        """Wait for that."""
+        deadline = time.monotonic() + timeout
+        while not self.used:
+            assert time.monotonic() < deadline, f"nobody came to that point within {timeout:g} s"
+            time.sleep(0.005)

@@ -1,0 +1,88 @@
+"""What the fault tests share: a running harness, chance with a printed seed, progress, and the verdict at the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jobpipe.testing.checker import Report
+from jobpipe.testing.processes import Harness, Program
+
+PAUSE = 0.02  # seconds between two batches
+PATIENCE = 60.0  # seconds; the machine is shared, and nothing waits so long when all is well
+SESSION = 4.0  # seconds a registry session of the harness lives without its owner
+
+
+def chance() -> random.Random:
+    """Return where moments come from; ``JOBPIPE_SEED`` plays them again."""
+    seed = int(os.environ.get("JOBPIPE_SEED", random.randrange(2**32)))
+    print(f"JOBPIPE_SEED={seed}")
+    return random.Random(seed)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    pause: float = PAUSE,
+    consumers: Iterable[str] = ("all",),
+    start: dict[str, Any] | None = None,
+    **how: Any,
+) -> Iterator[Harness]:
+    """Run a publisher and its subscribers; all ends with the block, and nothing is left of it."""
+    with Harness(folder / "rig", **how) as rig:
+        rig.publisher.start(pause=pause, **(start or {}))
+        for name in consumers:
+            rig.consumer(name).start()
+        for name in consumers:
+            more(rig, name)
+        yield rig
+    assert rig._marked() == []
+    assert rig.zookeeper._server.status() is None
+
+
+def more(rig: Harness, name: str = "all", rows: int = 500, timeout: float = PATIENCE) -> float:
+    """Wait until so many more rows have arrived; return how many seconds it took."""
+    began, target = time.monotonic(), rig.received(name) + rows
+    rig.wait_until(lambda: rig.received(name) >= target, f"{rows} more rows for {name}", timeout)
+    return time.monotonic() - began
+
+
+def later_rows(rig: Harness, name: str = "all", timeout: float = PATIENCE) -> float:
+    """Wait until a row has arrived that was sealed after this call; return how many seconds it took."""
+    began, target = time.monotonic(), rig.journal.rows
+    rig.wait_until(lambda: rig.received(name) > target, "a row sealed from now on", timeout)
+    return time.monotonic() - began
+
+
+def conclude(rig: Harness, *names: str, max_pause: float | None = None) -> list[Report]:
+    """Let all end; nothing may be lost, twice, out of order or damaged, for any subscriber."""
+    rig.finish()
+    reports = [rig.verdict(name, max_pause=max_pause) for name in names or ("all",)]
+    for report in reports:
+        assert report.rows == rig.journal.rows > 0
+    return reports
+
+
+def another_publisher(rig: Harness, log: str = "publisher-2") -> Program:
+    """Return a second publisher job of the same query: same checkpoint, same journal."""
+    return rig._program("jobpipe.testing.publish", log, rig._publish_order)
+
+
+def processes_of(publisher: Program) -> list[psutil.Process]:
+    """Return a publisher job with its coordinator and data process, children last."""
+    driver = psutil.Process(publisher.pid)
+    return [driver, *driver.children(recursive=True)]
+
+
+def gone(processes: Iterable[psutil.Process], timeout: float = PATIENCE) -> None:
+    """Wait for the end of processes."""
+    left = psutil.wait_procs(list(processes), timeout)[1]
+    assert not left, f"these go on running: {left}"

@@ -1,0 +1,109 @@
+"""The sink apart from what it publishes: where its settings come from, and its waits inside a running query."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from jobpipe import JobPipeSink
+from jobpipe.errors import ConfigError, TopicOwned, WaitTimeout
+from tests.spark.kit import Place, Received, file_stream, run_to_end, running, until, write_files
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_settings_of_the_session(spark: SparkSession, place: Place) -> None:
+    """``spark.jobpipe.*`` counts, below the sink's own arguments, in any thread."""
+    names = {f"spark.{key}": value for key, value in place.settings.items()}
+    made: list[JobPipeSink] = []
+    for key, value in names.items():
+        spark.conf.set(key, value)
+    spark.conf.set("spark.jobpipe.parallelism", "7")
+    try:
+        thread = threading.Thread(target=lambda: made.append(JobPipeSink("by-session")))
+        thread.start()
+        thread.join()
+        assert made[0].status()["parallelism"] == 7
+        made[0].close()
+        with_argument = JobPipeSink("by-argument", parallelism=3)
+        assert with_argument.status()["parallelism"] == 3
+        with_argument.close()
+    finally:
+        for key in [*names, "spark.jobpipe.parallelism"]:
+            spark.conf.unset(key)
+
+
+def test_a_sink_stays_in_its_driver(place: Place) -> None:
+    """Pickling it, as Spark Connect does, is refused."""
+    sink = place.sink("pickled")
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        pickle.dumps(sink)
+    sink.close()
+
+
+def test_a_second_sink_of_a_topic_is_refused(place: Place) -> None:
+    """It names the first."""
+    sink = place.sink("owned", name="the first")
+    with pytest.raises(TopicOwned, match="'owned' already has a publisher in this job: 'the first'"):
+        place.sink("owned")
+    sink.close()
+
+
+def test_acks_all_waits_inside_a_query(spark: SparkSession, place: Place) -> None:
+    """No batch returns to Spark before the required subscriber has committed it; then the query goes on."""
+    rows, journal = place.rows("acks", rows=20)
+    write_files(place.folder / "acks", rows, range(3))
+    for batch_id in range(3):
+        journal.intend(batch_id, rows.ranges(batch_id))
+        journal.seal(batch_id)
+    sink = place.sink("acks", parallelism=1, acks="all", required_subscribers=["r"], acks_timeout="2min")
+    received = Received()
+    checkpoint = place.checkpoint("acks-p")
+    with running(file_stream(spark, place.folder / "acks"), sink, checkpoint) as query:
+        until(lambda: sink.status()["waiting"], "the publisher to wait")
+        assert sink.status()["head"] == 1
+        assert not list((checkpoint / "commits").glob("*"))
+        with running(place.stream(spark, "acks", "r"), received, place.checkpoint("acks-s")):
+            until(lambda: (checkpoint / "commits" / "2").exists(), "the last commit")
+            received.check(rows, journal)
+        assert query.isActive
+    sink.close()
+
+
+def test_acks_timeout_ends_the_query_with_the_names(spark: SparkSession, place: Place) -> None:
+    """Who did not acknowledge is named; the batch is sealed, and not published again by the next run."""
+    rows, _ = place.rows("late-acks", rows=20)
+    write_files(place.folder / "late-acks", rows, range(1))
+    for _ in range(2):
+        sink = place.sink("late-acks", acks="all", required_subscribers=["a", "b"], acks_timeout="1s")
+        with pytest.raises(StreamingQueryException, match=r"WaitTimeout: .*not acknowledged by a, b"):
+            run_to_end(file_stream(spark, place.folder / "late-acks"), sink, place.checkpoint("late-acks"))
+        assert sink.status()["head"] == 1
+        with pytest.raises(WaitTimeout, match=r"not drained within 0\.5 s: a \(1 batches behind\), b"):
+            sink.drain(0.5)
+        sink.close()
+
+
+def test_a_full_spool_holds_the_query_back(spark: SparkSession, place: Place) -> None:
+    """At the cap the query waits for the slow subscription, naming it, and goes on when it has read."""
+    rows, journal = place.rows("full", rows=1000, payload=200)
+    write_files(place.folder / "full", rows, range(4))
+    for batch_id in range(4):
+        journal.intend(batch_id, rows.ranges(batch_id))
+        journal.seal(batch_id)
+    caps = {"jobpipe.spool.max_bytes": "300KiB", "jobpipe.segment.max_bytes": "64KiB", "jobpipe.retention.bytes": "0"}
+    grace = {"jobpipe.retention.ack_grace": "0s", "jobpipe.retention.time": "0s"}
+    sink = place.sink("full", parallelism=1, required_subscribers=["slow"], **caps, **grace)
+    received = Received()
+    with running(file_stream(spark, place.folder / "full"), sink, place.checkpoint("full-p")) as query:
+        until(lambda: "'slow' is slowest" in (sink.status()["waiting"] or ""), "the publisher to wait")
+        assert sink.status()["head"] < 4
+        with running(place.stream(spark, "full", "slow"), received, place.checkpoint("full-s")):
+            until(lambda: received.rows >= 4000, "all rows")
+        assert query.isActive
+    received.check(rows, journal)
+    sink.close()
