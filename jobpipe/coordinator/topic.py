@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import time
@@ -151,7 +152,8 @@ class ServedTopic:
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
         if short > 0:  # nobody needs to wait, but what may go should go: the disk is smaller than the cap
-            await self.run(self._store.retain, self.retention, need=short)
+            with contextlib.suppress(SpoolFull):
+                await self.run(self._store.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
             self._set_waiting(None)
             return None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import logging
 import socket
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,47 +14,26 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.security import client_tls, credentials
+from jobpipe.discovery.security import credentials
 from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
     DuplicateCall,
-    JobpipeError,
     LinkClosed,
-    LinkEnded,
     LinkError,
-    RegistryUnavailable,
     SpoolFull,
-    TopicNotFound,
     WaitTimeout,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
-from jobpipe.net.portal import Portal
-from jobpipe.net.retry import RETRYABLE
-from jobpipe.publisher.attach import Coordinator, attach
+from jobpipe.publisher.attach import Coordinator
+from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import INLINE_MAX, Position, SegmentInfo
-from jobpipe.wire.messages import Hello, Reply
 from registry.names import check_name
 
 __all__ = ["Publisher", "SealedBatch"]
 
 log = logging.getLogger(__name__)
-
-CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers
-OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
-SLICE_SECONDS = 0.1  # every wait looks at its caller this often
-GUARD_SECONDS = 2.0  # between two attempts to serve a topic again whose coordinator died
-GUARD_GOES_ON = (LinkError, RegistryUnavailable, TopicNotFound, WaitTimeout)
-ENDING_SECONDS = 1.0  # a coordinator that does not answer may be about to end
-CLOSE_SECONDS = 8.0  # of goodbyes: a coordinator ends so soon, and a close waits no longer for one that is stopped
-CALL_TRIES = 3
-
-
-def _always() -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -105,134 +81,42 @@ class Publisher:
         self._partitioner = partitioner
         self._required = tuple(required_subscribers)
         self._min_subscribers = min_subscribers
-        self._tls = client_tls(config)
-        self._lock = threading.Lock()
-        self._link: Link | None = None
-        self._coordinator: Coordinator | None = None
         self._closed = False
-        self._active: Callable[[], bool] = _always
         self._write_id = ""  # of the batch in progress, given by the coordinator
-        self.log_id = ""
-        self.epoch = 0
-        self._open()
+        self._channel = Channel(topic, self.name, config, self._order)
 
-    # -- the link ------------------------------------------------------------------------------------------------------
+    def _order(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "parallelism": self.parallelism,
+            "required": list(self._required),
+            "min_subscribers": self._min_subscribers,
+            "writing": self._write_id,
+            "config": self.config.to_dict(),
+        }
 
-    def _open(self) -> Link:
-        """Attach, connect, and open the topic (again, after the coordinator died)."""
-        deadline = time.monotonic() + CALL_SECONDS
-        while True:
-            coordinator = attach(self.config)
-            try:
-                return self._join(coordinator)
-            except RETRYABLE as error:
-                # Killed a moment ago, or it ends because all was closed and read: then the next one is ours to start.
-                # Stopped, or a cut on the way: it is dialled again.
-                if coordinator.ended(ENDING_SECONDS):
-                    log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
-                elif time.monotonic() > deadline:
-                    raise
-                else:
-                    log.info("topic %s: %s; dialling again", self.topic, error)
-                self._demand_active()
+    @property
+    def log_id(self) -> str:
+        """The topic's log."""
+        return self._channel.log_id
 
-    def _join(self, coordinator: Coordinator) -> Link:
-        hello = Hello(topic=self.topic, role="publisher", name=self.name, instance=uuid.uuid4().hex)
-        portal = Portal.get()
-        link = portal.run(
-            connect(
-                coordinator.endpoint,
-                hello,
-                tls=self._tls,
-                server_hostname=topic_server_name(self.topic) if self._tls else None,
-            ),
-            15.0,
-            self._active,
-        )
-        try:
-            if self._coordinator is None or self._coordinator.instance != coordinator.instance:
-                reply = portal.run(
-                    link.call(
-                        "open",
-                        {
-                            "name": self.name,
-                            "parallelism": self.parallelism,
-                            "required": list(self._required),
-                            "min_subscribers": self._min_subscribers,
-                            "writing": self._write_id,
-                            "config": self.config.to_dict(),
-                        },
-                        timeout=OPEN_SECONDS,
-                    ),
-                    OPEN_SECONDS + 5.0,
-                    self._active,
-                )
-                self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
-        except BaseException:
-            portal.run(link.close(), 5.0)
-            raise
-        fresh = self._coordinator is not coordinator
-        self._link, self._coordinator = link, coordinator
-        if fresh:
-            threading.Thread(target=self._guard, args=(coordinator,), name=f"guard-{self.topic}", daemon=True).start()
-        return link
+    @property
+    def epoch(self) -> int:
+        """The epoch that this publisher seals in."""
+        return self._channel.epoch
 
-    def _guard(self, coordinator: Coordinator) -> None:
-        """Open the topic again when its coordinator died: a quiet source must not hide a backlog."""
-        coordinator.process.wait()
-        while not (self._closed or coordinator.dismissed or self._coordinator is not coordinator):
-            try:
-                self._call("status")
-            except JobpipeError as error:
-                log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
-                if not isinstance(error, GUARD_GOES_ON):
-                    return
-            time.sleep(GUARD_SECONDS)
-
-    def _call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
-        """Ask the coordinator, over a second link if the first one breaks: every operation may be repeated.
-
-        Raises:
-            WaitTimeout: the query that waits for this was stopped.
-        """
-        with self._lock:
-            if self._closed:
-                raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
-            portal = Portal.get()
-            for attempt in itertools.count(1):
-                link = self._link if self._link is not None and self._link.ended is None else self._open()
-                try:
-                    call = link.call(op, args, blob, timeout=CALL_SECONDS)
-                    return portal.run(call, CALL_SECONDS + 5.0, self._active)
-                except RETRYABLE as error:
-                    if attempt == CALL_TRIES:
-                        raise
-                    log.warning("topic %s: %s; connecting again", self.topic, error)
-                    portal.run(link.close(), 5.0)
-                    self._link = None
-                    self._await_end_of_coordinator(error)
-                self._demand_active()
-        raise AssertionError("unreachable")
-
-    def _await_end_of_coordinator(self, error: JobpipeError) -> None:
-        """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
-        if isinstance(error, LinkEnded) and self._coordinator is not None:
-            deadline = time.monotonic() + CLOSE_SECONDS
-            while not self._coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
-                self._demand_active()
-
-    def _demand_active(self) -> None:
-        if not self._active():
-            raise WaitTimeout(f"topic {self.topic!r}: the query was stopped", topic=self.topic)
+    @property
+    def coordinator(self) -> Coordinator:
+        """The process that serves the topic now."""
+        if self._channel.coordinator is None:
+            raise LinkClosed(f"topic {self.topic!r}: not open", topic=self.topic)
+        return self._channel.coordinator
 
     @contextmanager
     def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
         """Let every wait of the block end, by WaitTimeout, when ``active()`` turns false; it is asked each 0.1 s."""
-        self._active = active
-        try:
+        with self._channel.while_active(active):
             yield
-        finally:
-            self._active = _always
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
@@ -250,24 +134,24 @@ class Publisher:
         """
         deadline = time.monotonic() + self.config.acks_timeout
         while True:
-            result = self._call("begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}).result
-            if self._coordinator is not None:  # its data process may have been started again
-                self._coordinator.data = Endpoint.parse(result["data"])
+            result = self._channel.call(
+                "begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}
+            ).result
+            self.coordinator.data = Endpoint.parse(result["data"])  # the data process may have been started again
             last = result["last"]
             if last is not None and batch_id <= last["batch_id"]:
                 return self._replayed(query_id, batch_id, run_id, last)
             if result["full"] is None:
                 self._write_id = str(result["write_id"])
                 return None
-            if not self._active():
+            if not self._channel.active():
                 raise WaitTimeout(
                     f"topic {self.topic!r}: the query was stopped while {result['full']}", topic=self.topic
                 )
             if time.monotonic() > deadline:
                 raise SpoolFull(
                     f"topic {self.topic!r}: no room within {self.config.acks_timeout:g} s: {result['full']}. Read "
-                    "on, drop "
-                    "the subscription, or raise jobpipe.spool.max_bytes",
+                    "on, drop the subscription, or raise jobpipe.spool.max_bytes",
                     topic=self.topic,
                     reason=result["full"],
                 )
@@ -297,14 +181,12 @@ class Publisher:
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return where the batch that :meth:`begin` admitted goes."""
-        if self._coordinator is None:
-            raise LinkClosed(f"topic {self.topic!r}: not open", topic=self.topic)
         files = credentials(self.config)
         return WriteTarget(
             topic=self.topic,
             directory=str(self.config.spool_dir / self.topic),
-            instance=self._coordinator.instance,
-            data=str(self._coordinator.data),
+            instance=self.coordinator.instance,
+            data=str(self.coordinator.data),
             tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
@@ -326,7 +208,7 @@ class Publisher:
     ) -> SealedBatch:
         """Seal the batch: its one commit point. Safe to repeat."""
         blob = b"".join(info.data for info in segments if info.data is not None)
-        reply = self._call(
+        reply = self._channel.call(
             "seal",
             {
                 "query_id": query_id,
@@ -351,7 +233,7 @@ class Publisher:
 
     def declare(self, schema: pa.Schema, spark_schema: str | None = None) -> None:
         """Tell subscribers the schema before the first batch."""
-        self._call("declare", {"spark": spark_schema}, schema.serialize().to_pybytes())
+        self._channel.call("declare", {"spark": spark_schema}, schema.serialize().to_pybytes())
 
     def wait_acked(self, position: Position) -> None:
         """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``.
@@ -362,11 +244,11 @@ class Publisher:
         if self.config.acks != "all":
             return
         deadline = time.monotonic() + self.config.acks_timeout
-        while missing := self._call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
-            if not self._active() or time.monotonic() > deadline:
+        while missing := self._channel.call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
+            if not self._channel.active() or time.monotonic() > deadline:
                 why = (
                     "the query was stopped"
-                    if not self._active()
+                    if not self._channel.active()
                     else f"acks.timeout={self.config.acks_timeout:g} s passed"
                 )
                 raise WaitTimeout(
@@ -418,7 +300,7 @@ class Publisher:
             WaitTimeout: ``timeout`` seconds passed; names the subscriptions that lag.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while lagging := self._call("drained", {"wait": 1.0}).result["lagging"]:
+        while lagging := self._channel.call("drained", {"wait": 1.0}).result["lagging"]:
             if deadline is not None and time.monotonic() > deadline:
                 names = ", ".join(f"{name} ({count} batches behind)" for name, count in sorted(lagging.items()))
                 raise WaitTimeout(
@@ -429,7 +311,7 @@ class Publisher:
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's view of the topic."""
-        return self._call("status").result
+        return self._channel.call("status").result
 
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent."""
@@ -438,12 +320,11 @@ class Publisher:
         deadline = time.monotonic() + CLOSE_SECONDS
         try:
             with self.while_active(lambda: time.monotonic() < deadline):
-                self._call("close", {"final": final})
+                self._channel.call("close", {"final": final})
         except (LinkError, WaitTimeout) as error:
             if final:
                 raise
             log.warning("topic %s: closed without a word to its coordinator: %s", self.topic, error)
         finally:
             self._closed = True
-            if self._link is not None:
-                Portal.get().run(self._link.close(), 5.0)
+            self._channel.close()

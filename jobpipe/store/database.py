@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
-from jobpipe.store.files import rewrite_file, spool_error, sync_directory
+from jobpipe.store.files import free_bytes, rewrite_file, spool_error, sync_directory
 
 __all__ = ["Database"]
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _APPLICATION = 0x4A504950  # "JPIP"
 _FORMAT = 1
 _BUSY_SECONDS = 10.0
+_LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 _TABLES = """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
@@ -297,8 +298,15 @@ class Database:
 
     def _error(self, error: sqlite3.Error) -> SpoolError:
         code = getattr(error, "sqlite_errorcode", None)
-        kind = SpoolFull if code == sqlite3.SQLITE_FULL else SpoolError
+        kind = SpoolFull if code == sqlite3.SQLITE_FULL or self._is_full(code) else SpoolError
         return kind(f"catalog {self.path}: {error}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
+
+    def _is_full(self, code: int | None) -> bool:
+        """Tell whether an I/O error is one of a full disk: SQLite says so of writes only, not of what it maps."""
+        try:
+            return code is not None and code & 0xFF == sqlite3.SQLITE_IOERR and free_bytes(self.path.parent) < _LITTLE
+        except SpoolError:
+            return False
 
     def _prepare(self, topic: str) -> None:
         if self.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):

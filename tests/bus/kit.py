@@ -65,8 +65,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 def coordinator_of(publisher: Publisher) -> int:
     """Return the pid of the process that serves the publisher's topic."""
-    assert publisher._coordinator is not None
-    return publisher._coordinator.process.pid
+    return publisher.coordinator.process.pid
 
 
 def data_process_of(coordinator: int) -> int:

@@ -57,8 +57,7 @@ def test_closed_and_read_ends_the_coordinator(own_bus: Bus) -> None:
     reader = own_bus.reader("all", rows)
     publish(publisher, rows, own_bus.journal, range(3))
     reader.wait_rows(30)
-    assert publisher._coordinator is not None
-    process = publisher._coordinator.process
+    process = publisher.coordinator.process
     data = psutil.Process(data_process_of(process.pid))
     publisher.close()
     assert process.wait(20) == 0
@@ -70,8 +69,7 @@ def test_closed_and_not_read_lingers(own_bus: Bus) -> None:
     rows = NumberedRows(own_bus.topic)
     publisher = own_bus.publisher({"coordinator.linger": "3s"}, required_subscribers=["billing", "never"])
     publish(publisher, rows, own_bus.journal, range(3))
-    assert publisher._coordinator is not None
-    process = publisher._coordinator.process
+    process = publisher.coordinator.process
     publisher.close(final=True)
     closed = time.monotonic()
     reader = own_bus.reader("billing", rows)
@@ -130,8 +128,7 @@ def test_sigterm_ends_in_bounded_time(own_bus: Bus) -> None:
     reader = own_bus.reader("all", rows, pause=0.05)
     publish(publisher, rows, own_bus.journal, range(6))
     reader.wait_rows(4000)
-    assert publisher._coordinator is not None
-    process = publisher._coordinator.process
+    process = publisher.coordinator.process
     began = time.monotonic()
     end_coordinators()
     assert process.wait(1) == 0

@@ -159,9 +159,8 @@ def test_a_topic_that_is_not_there_is_1(run: Run, file: str, publisher: Publishe
 
 def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     """Its registration outlives it for the length of its session."""
-    assert publisher._coordinator is not None
-    os.kill(publisher._coordinator.process.pid, signal.SIGKILL)
-    publisher._coordinator.process.wait(DEADLINE)
+    os.kill(publisher.coordinator.process.pid, signal.SIGKILL)
+    publisher.coordinator.process.wait(DEADLINE)
     assert run("describe", topic, file=file).exit_code == 3
 
 

@@ -12,7 +12,13 @@ INJECT = Path(__file__).parent / "inject"
 
 # In the order in which a batch comes by; where nothing else is said, the batch lies in a file.
 PUBLISHER_POINTS = ["before write", "before fsync", "after fsync", "before seal", "after seal"]
-COORDINATOR_POINTS = ["before directory fsync", "after directory fsync", "before commit", "after commit", "before answer"]
+COORDINATOR_POINTS = [
+    "before directory fsync",
+    "after directory fsync",
+    "before commit",
+    "after commit",
+    "before answer",
+]
 
 
 class FaultPoints:

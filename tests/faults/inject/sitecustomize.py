@@ -72,13 +72,34 @@ def _around(holder: Any, name: str, before: str = "", after: str = "", when: Cal
     setattr(holder, name, call)
 
 
+def _inside(holder: Any, name: str, call: str, point: str) -> None:
+    """Obey at a system call, of those that ``holder.name`` makes: an error looks as the kernel's does."""
+    real, system = getattr(holder, name), getattr(os, call)
+
+    def outer(*args: Any, **kwargs: Any) -> Any:
+        setattr(NOW, point, True)
+        try:
+            return real(*args, **kwargs)
+        finally:
+            setattr(NOW, point, False)
+
+    def inner(*args: Any) -> Any:
+        if getattr(NOW, point, False):
+            _obey(point)
+        return system(*args)
+
+    setattr(holder, name, outer)
+    setattr(os, call, inner)
+
+
 def _in_publisher() -> None:
-    from jobpipe.publisher.core import Publisher
+    from jobpipe.publisher.channel import Channel
     from jobpipe.store.files import FileSink
 
-    _around(FileSink, "write", "before write")
-    _around(FileSink, "finish", "before fsync", "after fsync")
-    _around(Publisher, "_call", "before seal", "after seal", lambda _self, op, *_args, **_kwargs: op == "seal")
+    _inside(FileSink, "write", "write", "before write")
+    _inside(FileSink, "finish", "fsync", "before fsync")
+    _around(FileSink, "finish", after="after fsync")
+    _around(Channel, "call", "before seal", "after seal", lambda _self, op, *_args, **_kwargs: op == "seal")
 
 
 def _in_coordinator() -> None:
@@ -106,7 +127,8 @@ def _in_coordinator() -> None:
         return result
 
     seal.Sealer.insert, Database._commit, ControlService._seal = inserting, committing, answering
-    _around(seal, "sync_directory", "before directory fsync", "after directory fsync")
+    _inside(seal, "sync_directory", "fsync", "before directory fsync")
+    _around(seal, "sync_directory", after="after directory fsync")
 
 
 if TOKEN and PUBLISHER in sys.orig_argv:

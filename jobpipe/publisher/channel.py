@@ -1,0 +1,192 @@
+"""A publisher's way to its coordinator: started or joined, dialled again after a cut, opened anew after its death."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.discovery.security import client_tls
+from jobpipe.errors import (
+    JobpipeError,
+    LinkClosed,
+    LinkEnded,
+    LinkError,
+    RegistryUnavailable,
+    TopicNotFound,
+    WaitTimeout,
+)
+from jobpipe.net.identity import topic_server_name
+from jobpipe.net.link import Link, connect
+from jobpipe.net.portal import Portal
+from jobpipe.net.retry import RETRYABLE
+from jobpipe.publisher.attach import Coordinator, attach
+from jobpipe.wire.messages import Hello, Reply
+
+__all__ = ["CLOSE_SECONDS", "SLICE_SECONDS", "Channel"]
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers
+OPEN_SECONDS = 90.0  # a take-over may wait for a dead owner's registry session
+SLICE_SECONDS = 0.1  # every wait looks at its caller this often
+GUARD_SECONDS = 2.0  # between two attempts to serve a topic again whose coordinator died
+GUARD_GOES_ON = (LinkError, RegistryUnavailable, TopicNotFound, WaitTimeout)
+ENDING_SECONDS = 1.0  # a coordinator that does not answer may be about to end
+CLOSE_SECONDS = 8.0  # of goodbyes: a coordinator ends so soon, and a close waits no longer for one that is stopped
+CALL_TRIES = 3
+
+
+def _always() -> bool:
+    return True
+
+
+class Channel:
+    """The link of one topic's publisher.
+
+    Args:
+        topic: what is published.
+        name: the publisher's, for listings.
+        config: where the registry and the coordinator are.
+        order: gives the arguments of the operation ``open``, anew for each coordinator.
+
+    Attributes:
+        coordinator: the process that serves the topic now.
+        log_id, epoch: of the topic, as that coordinator opened it.
+        active: asked by every wait; see :meth:`while_active`.
+
+    Raises:
+        JobpipeError: what the coordinator answers to ``open``.
+    """
+
+    def __init__(self, topic: str, name: str, config: Config, order: Callable[[], dict[str, Any]]) -> None:
+        self.topic = topic
+        self.config = config
+        self.log_id = ""
+        self.epoch = 0
+        self.coordinator: Coordinator | None = None
+        self.active: Callable[[], bool] = _always
+        self._name = name
+        self._order = order
+        self._tls = client_tls(config)
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._closed = False
+        self._open()
+
+    def _open(self) -> Link:
+        """Attach, connect, and open the topic (again, after the coordinator died)."""
+        deadline = time.monotonic() + CALL_SECONDS
+        while True:
+            coordinator = attach(self.config)
+            try:
+                return self._join(coordinator)
+            except RETRYABLE as error:
+                # Killed a moment ago, or it ends because all was closed and read: then the next one is ours to start.
+                # Stopped, or a cut on the way: it is dialled again.
+                if coordinator.ended(ENDING_SECONDS):
+                    log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
+                elif time.monotonic() > deadline:
+                    raise
+                else:
+                    log.info("topic %s: %s; dialling again", self.topic, error)
+                self._demand_active()
+
+    def _join(self, coordinator: Coordinator) -> Link:
+        hello = Hello(topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex)
+        portal = Portal.get()
+        link = portal.run(
+            connect(
+                coordinator.endpoint,
+                hello,
+                tls=self._tls,
+                server_hostname=topic_server_name(self.topic) if self._tls else None,
+            ),
+            15.0,
+            self.active,
+        )
+        try:
+            if self.coordinator is None or self.coordinator.instance != coordinator.instance:
+                reply = portal.run(
+                    link.call("open", self._order(), timeout=OPEN_SECONDS),
+                    OPEN_SECONDS + 5.0,
+                    self.active,
+                )
+                self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
+        except BaseException:
+            portal.run(link.close(), 5.0)
+            raise
+        fresh = self.coordinator is not coordinator
+        self._link, self.coordinator = link, coordinator
+        if fresh:
+            threading.Thread(target=self._guard, args=(coordinator,), name=f"guard-{self.topic}", daemon=True).start()
+        return link
+
+    def _guard(self, coordinator: Coordinator) -> None:
+        """Open the topic again when its coordinator died: a quiet source must not hide a backlog."""
+        coordinator.process.wait()
+        while not (self._closed or coordinator.dismissed or self.coordinator is not coordinator):
+            try:
+                self.call("status")
+            except JobpipeError as error:
+                log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
+                if not isinstance(error, GUARD_GOES_ON):
+                    return
+            time.sleep(GUARD_SECONDS)
+
+    def call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
+        """Ask the coordinator, over a second link if the first one breaks: every operation may be repeated.
+
+        Raises:
+            WaitTimeout: the query that waits for this was stopped.
+        """
+        with self._lock:
+            if self._closed:
+                raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
+            portal = Portal.get()
+            for attempt in itertools.count(1):
+                link = self._link if self._link is not None and self._link.ended is None else self._open()
+                try:
+                    call = link.call(op, args, blob, timeout=CALL_SECONDS)
+                    return portal.run(call, CALL_SECONDS + 5.0, self.active)
+                except RETRYABLE as error:
+                    if attempt == CALL_TRIES:
+                        raise
+                    log.warning("topic %s: %s; connecting again", self.topic, error)
+                    portal.run(link.close(), 5.0)
+                    self._link = None
+                    self._await_end_of_coordinator(error)
+                self._demand_active()
+        raise AssertionError("unreachable")
+
+    def _await_end_of_coordinator(self, error: JobpipeError) -> None:
+        """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
+        if isinstance(error, LinkEnded) and self.coordinator is not None:
+            deadline = time.monotonic() + CLOSE_SECONDS
+            while not self.coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
+                self._demand_active()
+
+    def _demand_active(self) -> None:
+        if not self.active():
+            raise WaitTimeout(f"topic {self.topic!r}: the query was stopped", topic=self.topic)
+
+    @contextmanager
+    def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
+        """Let every wait of the block end, by WaitTimeout, when ``active()`` turns false; it is asked each 0.1 s."""
+        self.active = active
+        try:
+            yield
+        finally:
+            self.active = _always
+
+    def close(self) -> None:
+        """End the link; no call is possible any more. Idempotent."""
+        self._closed = True
+        if self._link is not None:
+            Portal.get().run(self._link.close(), 5.0)
