@@ -20,6 +20,7 @@ NAMES = (
     "name",
     "startingOffsets",
     "maxRowsPerTrigger",
+    "failOnDataLoss",
     "includeMetadata",
     "config",
     "discoveryTimeout",
@@ -36,6 +37,7 @@ class SourceOptions:
     starting: str | None
     max_rows: int | None
     include_metadata: bool
+    fail_on_data_loss: bool
     config: Config
 
     @classmethod
@@ -76,9 +78,8 @@ class SourceOptions:
         if starting is not None and starting not in STARTING:
             problems.append({"key": "startingOffsets", "value": starting, "expected": ", ".join(STARTING)})
         max_rows = _number(values, "maxRowsPerTrigger", problems)
-        include = values.get("includeMetadata", "false").lower()
-        if include not in ("true", "false"):
-            problems.append({"key": "includeMetadata", "value": include, "expected": "true or false"})
+        include = _switch(values, "includeMetadata", False, problems)
+        fail = _switch(values, "failOnDataLoss", True, problems)
         if "discoveryTimeout" in values:
             overrides["jobpipe.discovery.timeout"] = values["discoveryTimeout"]
         config: Config | None = None
@@ -96,7 +97,7 @@ class SourceOptions:
                 f"format('jobpipe'): {len(problems)} wrong option{'s' * (len(problems) > 1)}\n{lines}",
                 problems=problems,
             )
-        return cls(topics, values.get("name"), starting, max_rows, include == "true", config)
+        return cls(topics, values.get("name"), starting, max_rows, include, fail, config)
 
     def need_name(self) -> str:
         """Return the subscription's name, which a stream must have.
@@ -112,6 +113,13 @@ class SourceOptions:
                 problems=[{"key": "name", "value": "", "expected": "a name of its own"}],
             )
         return self.name
+
+
+def _switch(values: Mapping[str, str], key: str, default: bool, problems: list[dict[str, str]]) -> bool:
+    text = values.get(key, str(default)).lower()
+    if text not in ("true", "false"):
+        problems.append({"key": key, "value": values[key], "expected": "true or false"})
+    return text == "true"
 
 
 def _number(values: Mapping[str, str], key: str, problems: list[dict[str, str]]) -> int | None:

@@ -46,7 +46,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lock = threading.Lock()
         self._target: dict[str, Position] | None = None  # availableNow: read up to here
         self._idle = IDLE_MIN_SECONDS
-        self._partitions: dict[str, int] = {}  # by start and end of a planned range: the publisher's partitions
+        # By start and end of a planned range: where reading begins (behind what is lost), the publisher's partitions.
+        self._planned: dict[str, tuple[Position, int]] = {}
+        self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "schema": self._schema}
@@ -99,7 +101,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
         if self._session is None:
             return None
-        return self._session.report()
+        report = self._session.report()
+        for topic, count in self._skipped.items():
+            if report is not None:
+                report[topic]["losses"] = count
+        return report
 
     def commit(self, end: Offset) -> None:
         """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
@@ -109,6 +115,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 session.acknowledge(topic, position)
             except RETRYABLE as error:
                 log.info("topic %s: acknowledgement waits (%s)", topic, error)
+            except DataLoss as error:  # the next plan says so, or passes it over
+                log.info("topic %s: nothing to acknowledge: %s", topic, error)
 
     def stop(self) -> None:
         """Let the name go."""
@@ -124,7 +132,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Position]:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         planned = {}
-        self._partitions.clear()
+        self._planned.clear()
         for left, (topic, start) in zip(range(len(positions), 0, -1), sorted(positions.items()), strict=True):
             # An equal share of what is left: a topic without news leaves its share to those after it.
             share = None if rows is None else -(-rows // left)
@@ -138,15 +146,27 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[Position, int]:
         if max_rows == 0:
             return start, 0
-        stop = None if self._target is None else self._target.get(topic)
+        stop, begin = None if self._target is None else self._target.get(topic), start
         try:
-            plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
+            try:
+                plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
+            except DataLoss as loss:
+                begin = self._behind(session, topic, loss)
+                plan = session.plan(topic, begin, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start, 0
         end = Position.from_json(plan["end"])
-        self._partitions[_range_key(topic, start, end)] = int(plan["partitions"])
+        self._planned[_range_key(topic, start, end)] = begin, int(plan["partitions"])
         return end, int(plan["rows"])
+
+    def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
+        """Return where reading goes on behind what is lost, if ``failOnDataLoss=false`` allows it."""
+        if self._options.fail_on_data_loss:
+            raise loss
+        tail = session.tail(topic)
+        log.warning("%s; failOnDataLoss=false: reading goes on at offset %d", loss, tail.n)
+        return tail
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one input partition for each publisher partition of each topic's range.
@@ -163,20 +183,32 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = session.first_position(topic, self._options.starting or "committed")
             if begin == stop:
                 continue
-            count = self._partitions.get(_range_key(topic, begin, stop))
-            if count is None:  # a range from Spark's log, after a restart
-                plans = session.describe(topic, begin, stop)
-                if len(plans) > 1:
-                    raise DataLoss(
-                        f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of "
-                        "partitions or "
-                        "schema that was not there when it was planned",
-                        topic=topic,
-                    )
-                count = int(plans[0]["partitions"]) if plans else 0
+            known = self._planned.get(_range_key(topic, begin, stop))
+            read_from, count = known or self._describe(session, topic, begin, stop)
+            if read_from != begin:
+                self._skipped[topic] = self._skipped.get(topic, 0) + 1
             data = session.data_endpoint(topic)
-            found.extend(RangePartition(FetchRange(topic, begin, stop, k, data)) for k in range(count))
+            found.extend(RangePartition(FetchRange(topic, read_from, stop, k, data)) for k in range(count))
         return found
+
+    def _describe(
+        self, session: SubscriberSession, topic: str, begin: Position, stop: Position
+    ) -> tuple[Position, int]:
+        """Look a range from Spark's log up again, after a restart: where to read from, and the partitions."""
+        try:
+            plans = session.describe(topic, begin, stop)
+        except DataLoss as loss:
+            begin = self._behind(session, topic, loss)
+            if begin.log != stop.log or begin.place >= stop.place:
+                return stop, 0  # all of it is lost
+            plans = session.describe(topic, begin, stop)
+        if len(plans) > 1:
+            raise DataLoss(
+                f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
+                "schema that was not there when it was planned",
+                topic=topic,
+            )
+        return begin, int(plans[0]["partitions"]) if plans else 0
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 

@@ -65,8 +65,15 @@ class SubscriberSession:
 
     def head(self, topic: str) -> Position:
         """Return the position behind the newest batch, asked now."""
+        return self._bound(topic, "head")
+
+    def tail(self, topic: str) -> Position:
+        """Return the earliest position that can be read, asked now."""
+        return self._bound(topic, "tail")
+
+    def _bound(self, topic: str, which: str) -> Position:
         reply = self._followers[topic].call("bounds", timeout=self._config.read_timeout)
-        return Position.from_json(reply.result["head"])
+        return Position.from_json(reply.result[which])
 
     def plan(
         self, topic: str, start: Position, *, stop: Position | None, max_rows: int | None, max_bytes: int | None
@@ -124,7 +131,8 @@ class SubscriberSession:
 
     def data_endpoint(self, topic: str) -> str:
         """Return the hint of where ``topic``'s segments are served."""
-        return str(self._locator.wait(topic, self._config.read_timeout).data)
+        known = self._locator.current(topic) or self._followers[topic].location  # a link outlives its registration
+        return str((known or self._locator.wait(topic, self._config.read_timeout)).data)
 
     def report(self) -> dict[str, Any] | None:
         """Return ``{topic: head, ended, state, reconnects}`` for Spark's progress, None before the first news."""

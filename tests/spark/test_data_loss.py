@@ -61,3 +61,38 @@ def test_batches_that_retention_removed(spark: SparkSession, place: Place) -> No
         ):
             query.awaitTermination(60)
         assert "batches 1 to 2 are missing" in str(caught.value)
+
+
+def test_a_loss_is_passed_over_and_counted_when_asked(spark: SparkSession, place: Place) -> None:
+    """failOnDataLoss=false: what is left is read once, and the query's progress counts the loss (case 54)."""
+    settings = {"jobpipe.retention.time": "0s", "jobpipe.retention.ack_grace": "0s"}
+    checkpoint = place.checkpoint("passed")
+    with place.publisher("passed", required_subscribers=["p"], **settings) as publisher:
+        place.seal(publisher, range(3))
+        options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+        run_to_end(place.stream(spark, "passed", "p", maxRowsPerTrigger=10, **options), Received(), checkpoint)
+        for number in (1, 2):
+            for folder in ("commits", "offsets"):
+                (checkpoint / folder / str(number)).unlink()
+        place.seal(publisher, [3])
+        until(lambda: publisher.status()["tail"] == 3, "retention")
+        received = Received()
+        with running(place.stream(spark, "passed", "p", **options), received, checkpoint) as query:
+            until(lambda: received.rows == 10, "the rows that are left")
+            until(lambda: '"losses": 1' in str(query.lastProgress), "the count of losses")
+            assert query.exception() is None
+
+
+def test_a_wiped_topic_is_read_from_its_beginning_when_asked(spark: SparkSession, place: Place) -> None:
+    """failOnDataLoss=false over another log: its rows are read once, none of the old ones again (case 55)."""
+    checkpoint = place.checkpoint("remade")
+    options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    with place.publisher("remade") as publisher:
+        place.seal(publisher, range(3))
+        run_to_end(place.stream(spark, "remade", "r", **options), Received(), checkpoint)
+    _wipe(place, "remade")
+    with place.publisher("remade") as publisher:
+        place.seal(publisher, range(5, 7))
+        received = Received()
+        run_to_end(place.stream(spark, "remade", "r", **options), received, checkpoint)
+        assert received.rows == 20
