@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark bench clean
+.PHONY: demo test lint types contracts unit spark bench chaos clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -31,6 +31,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py
 	$(BIN)/python benchmarks/catalog.py
 	$(BIN)/python benchmarks/transport.py
+
+# Random faults for so many seconds; the printed seed draws them again: make chaos SECONDS=600 SEED=1
+chaos: $(VENV)/.dev
+	$(BIN)/python -m tests.faults.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'

@@ -95,8 +95,8 @@ class ServedTopic:
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``work`` in the log's thread: a slow disk never blocks the loop.
 
-        After a commit of unknown outcome the log is opened anew, and ``work`` runs once more: every change to a log may
-        be repeated.
+        Every change to a log may be repeated, so ``work`` runs once more: after a commit of unknown outcome, the log
+        being opened anew; and on a full disk, of which a seal alone must leave the rest untouched.
 
         Raises:
             TopicNotFound: the log was closed meanwhile.
@@ -108,11 +108,14 @@ class ServedTopic:
             try:
                 return work(*args, **kwargs)
             except SpoolError as error:
-                if not error.fields.get("reopen"):
+                if error.fields.get("reopen"):
+                    log.warning("topic %s: %s; opening its catalog anew", self.topic, error)
+                    self._store.reopen()
+                elif isinstance(error, SpoolFull):
+                    self._store.make_room(reserve=work != self._store.seal)
+                else:
                     raise
-                log.warning("topic %s: %s; opening its catalog anew", self.topic, error)
-                self._store.reopen()
-                return work(*args, **kwargs)
+            return work(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, mended)
 

@@ -53,7 +53,8 @@ class TopicLog:
         self._sealer = Sealer(database, self._batches, self.segments, fsync=fsync)
         self._retirer = Retirer(database, self._batches, self._subscriptions, self.segments)
         self._reserve = Reserve(directory)
-        self._reserve.take()
+        if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
+            self.make_room(reserve=True)
         self.log_id = self._batches.log_id
         self.epoch = int(database.value("SELECT epoch FROM meta"))
         self.uptime = float(database.value("SELECT uptime FROM meta"))
@@ -178,6 +179,12 @@ class TopicLog:
         replayed = self._sealer.replayed(batch)
         if replayed is not None:
             return replayed
+        if not self._reserve.take():
+            raise SpoolFull(
+                f"the disk of {self.directory} is full; what little is left is for the catalog alone, until batches "
+                "can be removed or the disk has room again",
+                file=str(self.directory),
+            )
         segments = self._sealer.check(batch, segments)
         wall_ms = int(self._wall() * 1000)
         with self._db.write(self.epoch):
@@ -210,6 +217,17 @@ class TopicLog:
     def used_bytes(self) -> int:
         """Bytes of all segments that are there."""
         return self._batches.used_bytes()
+
+    def make_room(self, *, reserve: bool) -> None:
+        """After a SpoolFull: shrink the catalog's write-ahead log, so that the call may be repeated.
+
+        Args:
+            reserve: Use the room kept for a full disk too. Then nothing is sealed until it can be taken again.
+        """
+        if reserve:
+            self._reserve.release()
+        with contextlib.suppress(SpoolFull):
+            self._db.make_room()
 
     def free_bytes(self) -> int:
         """Bytes that the spool's file system has left for us."""
@@ -356,18 +374,9 @@ class TopicLog:
         Args:
             need: Bytes to free.
         """
-        try:
-            self.flush()
-            expired = self.expire(policy.subscription_expiry)
-            removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
-        except SpoolFull:  # even removing takes some room
-            self._reserve.release()
-            self._db.make_room()
-            self.flush()
-            expired = self.expire(policy.subscription_expiry)
-            removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
-            self._db.make_room()
-        self._reserve.take()
+        self.flush()
+        expired = self.expire(policy.subscription_expiry)
+        removed = self._retirer.retain(policy, need=need, uptime=self.uptime, epoch=self.epoch)
         return Removed(removed.batches, removed.rows, removed.bytes, tuple(expired))
 
     def expire(self, seconds: float) -> list[str]:

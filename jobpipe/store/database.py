@@ -131,6 +131,7 @@ class Database:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             self._connection.execute("PRAGMA journal_size_limit = 67108864")
+            self._connection.execute("PRAGMA wal_autocheckpoint = 500")  # 2 MiB, see files.Reserve
 
     def reopen(self, topic: str, log_id: str, epoch: int) -> None:
         """Open the file anew after a commit of unknown outcome, by the same writer.

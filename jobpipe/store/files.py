@@ -191,36 +191,46 @@ def free_bytes(directory: Path) -> int:
 
 
 class Reserve:
-    """Room kept on the topic's disk for a full one: even to remove batches, the catalog must be able to grow.
+    """Room kept on the topic's disk for a full one: even to acknowledge or to remove, the catalog must be able to grow.
 
-    Best effort: a disk that has no room for it works without.
+    It is more than the write-ahead log holds between two checkpoints. A tiny disk goes without.
     """
 
-    BYTES = 1024 * 1024
+    BYTES = 3 * 1024 * 1024
+    _BESIDE = 512 * 1024  # must be free beside it when it is taken
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "reserve"
+        self._taken = False
 
-    def take(self) -> None:
-        """Make the file, if it is not there and would leave as much again."""
+    def take(self) -> bool:
+        """Make the file, if it is not there; False when the disk has no room for it."""
+        if self._taken:
+            return True
         try:
-            if self._path.exists() or free_bytes(self._path.parent) < 2 * self.BYTES:
-                return
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, self.BYTES)
-            except OSError:
-                self.release()
-                raise
-            finally:
-                os.close(fd)
-        except (OSError, SpoolError):
-            return
+            self._taken = self._path.exists() or self._make()
+        except OSError:
+            self.release()
+        return self._taken
 
     def release(self) -> None:
         """Give the room back."""
+        self._taken = False
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+    def _make(self) -> bool:
+        disk = os.statvfs(self._path.parent)
+        if disk.f_blocks * disk.f_frsize < 2 * self.BYTES:
+            return True
+        if disk.f_bavail * disk.f_frsize < self.BYTES + self._BESIDE:
+            return False
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, self.BYTES)
+        finally:
+            os.close(fd)
+        return True
 
 
 class Sink(Protocol):

@@ -111,10 +111,8 @@ class Subscription:
         ).result
 
     def _data_endpoint(self) -> str:
-        location = self._locator.current(self.topic)
-        return str(
-            location.data if location is not None else self._locator.wait(self.topic, self._config.read_timeout).data
-        )
+        known = self._locator.current(self.topic) or self._follower.location  # a link outlives its registration
+        return str((known or self._locator.wait(self.topic, self._config.read_timeout)).data)
 
 
 def subscribe(

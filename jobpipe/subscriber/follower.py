@@ -105,6 +105,11 @@ class TopicFollower:
         """What was heard last, None before the first word."""
         return self._news
 
+    @property
+    def location(self) -> Location | None:
+        """Where the present, or last, link was made to."""
+        return self._location
+
     def start(self) -> None:
         """Begin to follow; returns at once."""
 

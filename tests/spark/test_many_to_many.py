@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PARALLELISM = (1, 2, 3, 5)
 LANES = 6  # keys that rows are partitioned by; order holds in each
-BATCHES = 4
+BATCHES = 3
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import jobpipe
 from jobpipe.errors import WaitTimeout
 from jobpipe.testing import SCHEMA
-from tests.spark.kit import Place, Received, copy_checkpoint, forget_commit, run_to_end, running, until
+from tests.spark.kit import PATIENCE, Place, Received, copy_checkpoint, forget_commit, run_to_end, running, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -85,14 +85,14 @@ def test_restarts_at_random_points(spark: SparkSession, place: Place) -> None:
             )
             done = max(received.batches, default=-1)
             fails = chance.random() < 0.5
-            received.fail_at = done + chance.randint(1, 2) if fails else None
+            received.fail_at = done + 1 if fails else None  # there is at least one more
             with running(stream, received, place.checkpoint("restarts")) as query:
                 more = chance.randint(1, 4)
                 place.seal(publisher, range(sealed, sealed + more))
                 sealed += more
                 if fails:
                     with pytest.raises(StreamingQueryException, match="the test wants"):
-                        query.awaitTermination()
+                        query.awaitTermination(int(PATIENCE))
                 else:
                     at = done + chance.randint(1, 3)
                     until(
@@ -115,7 +115,7 @@ def test_a_batch_that_was_not_committed_is_read_again_as_it_was(spark: SparkSess
             running(place.stream(spark, "again", "a", startingOffsets="earliest"), received, checkpoint) as query,
             pytest.raises(StreamingQueryException, match="the test wants"),
         ):
-            query.awaitTermination()
+            query.awaitTermination(int(PATIENCE))
         place.seal(publisher, range(2, 4))
         run_to_end(place.stream(spark, "again", "a", startingOffsets="earliest"), received, checkpoint)
         assert received.replayed == [0]
@@ -146,7 +146,7 @@ def test_a_limit_smaller_than_a_batch(spark: SparkSession, place: Place) -> None
             with running(stream, received, checkpoint) as query:
                 if received.fail_at == 2:
                     with pytest.raises(StreamingQueryException):
-                        query.awaitTermination()
+                        query.awaitTermination(int(PATIENCE))
                 else:
                     until(lambda before=before: len(received.batches) >= before + 3, "three more")
             assert received.sizes()[-1] <= limit

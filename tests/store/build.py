@@ -51,6 +51,7 @@ def written(
     segment_max_bytes: int = 1 << 20,
     write_id: str | None = None,
     compression: str = "none",
+    fsync: bool = False,
 ) -> tuple[str, list[SegmentInfo]]:
     write_id = write_id or new_write_id()
     file = SegmentFile.create(log.segments, file_name(write_id, "0"), inline_max=INLINE_MAX if inline else 0)
@@ -59,7 +60,7 @@ def written(
     )
     for partition, batch in batches:
         writer.write(batch, partition)
-    return write_id, writer.finish(fsync=False)
+    return write_id, writer.finish(fsync=fsync)
 
 
 def seal(
@@ -73,6 +74,7 @@ def seal(
     partitioner: str = "rr",
     segment_max_bytes: int = 1 << 20,
     first_row: int | None = None,
+    fsync: bool = False,
 ) -> Position:
     """Seal one batch; ``layout[p]`` holds the rows of each record batch of partition p."""
     number = FIRST + batch_id * 1_000_000 if first_row is None else first_row
@@ -82,7 +84,9 @@ def seal(
         for size in sizes:
             parts.append((partition, rows(partition, first, size)))
             first += size
-    write_id, segments = written(log, parts, partitions=len(layout), inline=inline, segment_max_bytes=segment_max_bytes)
+    write_id, segments = written(
+        log, parts, partitions=len(layout), inline=inline, segment_max_bytes=segment_max_bytes, fsync=fsync
+    )
     schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
     return log.seal(NewBatch(query, batch_id, run, write_id, schema_id, len(layout), partitioner), segments)
 
