@@ -1,4 +1,3 @@
-
 """Every error the registry raises, in one tree.
 
     RegistryError

@@ -67,7 +67,7 @@ def conclude(rig: Harness, *names: str, max_pause: float | None = None) -> list[
     rig.finish()
     reports = [rig.verdict(name, max_pause=max_pause) for name in names or ("all",)]
     for report in reports:
-        assert report.rows == rig.journal.rows > 0
+        assert report.rows >= rig.journal.rows > 0  # a batch that a killed publisher left open may have come too
     return reports
 
 

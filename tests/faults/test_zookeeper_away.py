@@ -150,7 +150,9 @@ def test_a_lost_answer_to_a_start(tmp_path: Path) -> None:
             time.sleep(moments.uniform(0.2, 1.0))
             rig.zookeeper.proxy.heal()
             rig.zookeeper.proxy.reset()
-            later_rows(rig, timeout=40.0)
+            sealed = rig.journal.batches
+            rig.wait_until(lambda: rig.journal.batches > sealed + 1, "the publisher goes on", 40.0)  # noqa: B023
+            later_rows(rig)
         conclude(rig)
 
 
