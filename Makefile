@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark bench chaos clean
+.PHONY: demo test lint types contracts unit spark faults bench chaos clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -22,10 +22,14 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not spark"
+	$(BIN)/pytest -m "not spark" --ignore tests/faults
 
 spark: $(VENV)/.dev
 	$(BIN)/pytest -m spark
+
+# Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored; about ten minutes.
+faults: $(VENV)/.dev
+	$(BIN)/pytest tests/faults
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py
