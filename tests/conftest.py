@@ -27,10 +27,11 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with a running embedded ZooKeeper and its own certificates."""
     folder = tmp_path_factory.mktemp("home")
-    zookeeper = EmbeddedZooKeeper(folder)
+    zookeeper = EmbeddedZooKeeper(folder, linger=1800.0)  # long modules may use it not at all
     zookeeper.ensure()
     yield folder
-    assert zookeeper.stop()
+    zookeeper.stop()
+    assert zookeeper.status() is None
 
 
 @pytest.fixture

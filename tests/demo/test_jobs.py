@@ -79,6 +79,7 @@ time.sleep(600)
         assert {process.pid for process in marked_processes(tmp_path)} == {job._process.pid, child.pid, detached.pid}
         job.stop()
         assert job.exit_code == -9
+        psutil.wait_procs([child], timeout=READY_SECONDS)  # killed with the group, and gone a moment later
         assert marked_processes(tmp_path) == [detached]
         end_processes([detached])
         assert marked_processes(tmp_path) == []
