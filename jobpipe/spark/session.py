@@ -15,8 +15,6 @@ def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float 
     conf: dict[str, bool | float | int | str | None] = {
         # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
         "spark.python.unix.domain.socket.enabled": "true",
-        # A machine that starts several queries at once may need more than the default 15 s for the Python of a source.
-        "spark.python.authenticate.socketTimeout": "60s",
         # Record batches of the default 10,000 rows cost more overhead than they save memory.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }

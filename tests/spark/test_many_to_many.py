@@ -56,6 +56,14 @@ def outcome(spark: SparkSession, place: Place) -> Outcome:
         write_files(place.folder / topic, numbered, range(BATCHES))
     folders = {master: place.folder / name for master, name in {"local[1]": "one", "local[3]": "three"}.items()}
     wanted = [*(f"p{n}" for n in PARALLELISM), "a,b,c"]
+    # A closed topic is served until its subscriptions have read it; those that have not come yet must be named.
+    readers = {
+        topic: [
+            f"{folder.name}-{wish.replace(',', '.')}" for folder in folders.values() for wish in wanted if topic in wish
+        ]
+        for topic in topics
+    }
+    readers["p3"].append("the-third")
     jobs: list[Job] = []
     try:
         # The subscribers come first and wait for their topics.
@@ -69,12 +77,15 @@ def outcome(spark: SparkSession, place: Place) -> Outcome:
                 place.folder / "c",
                 place.checkpoint("publish-c"),
                 "tasks",
+                *readers["c"],
             )
         )
         here = Received()
         for topic in topics[:-1]:
             parallelism = int(topic[1:]) if topic.startswith("p") else 2
-            sink = place.sink(topic, parallelism=parallelism, partition_by="partition")
+            sink = place.sink(
+                topic, parallelism=parallelism, partition_by="partition", required_subscribers=readers[topic]
+            )
             for batch_id in range(BATCHES):
                 table = pa.concat_tables(rows[topic][0].tables(batch_id))
                 sink(spark.createDataFrame(table).repartition(3, "partition").sortWithinPartitions("number"), batch_id)

@@ -1,10 +1,11 @@
 """Reads streams of topics to their end marks: ``subscribe.py MASTER FOLDER TOPICS...``.
 
-Each micro-batch becomes a file ``FOLDER/TOPICS/BATCH.parquet``. One query for each argument, all at once.
+Each micro-batch becomes a file ``FOLDER/TOPICS/BATCH.parquet``. One query for each argument.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,9 +30,16 @@ for topics in subscriptions:
     def keep(df: DataFrame, batch_id: int, target: Path = target) -> None:
         pq.write_table(df.toArrow(), target / f"{batch_id:05}.parquet")
 
-    queries.append(
-        stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoints/{topics}").start()
-    )
+    # One after the other: Spark gives the Python process of a stream's source 10 s to start, whatever else starts.
+    for attempts_left in range(9, -1, -1):
+        query = (
+            stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoints/{topics}").start()
+        )
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        if query.isActive or not attempts_left or "failed to connect back" not in str(query.exception()):
+            break
+    queries.append(query)
 for query in queries:
     jobpipe.await_end(query, timeout=150)
 print(json.dumps({"queries": len(queries)}))
