@@ -29,7 +29,8 @@ def subscriptions() -> None:
 def seek(settings: Settings, topic: str, name: str, to: str, dry_run: bool, as_json: bool) -> None:
     """Move subscription NAME of TOPIC.
 
-    A checkpoint that exists goes on where it stands: seek is for readers that start with a new one, or without Spark.
+    A checkpoint with a committed batch goes on where it stands: seek is for readers that start with a new checkpoint,
+    have committed nothing yet, or read without Spark.
     """
     from jobpipe.admin import Admin
 

@@ -102,7 +102,7 @@ class TopicLocator:
                 if remaining <= 0 or self._closed:
                     raise TopicNotFound(
                         f"topic {topic!r}: no publisher registered it under {self._config.namespace} within "
-                        f"{timeout:g} s (registry {self._config.registry_connect}); start the publisher, check the "
+                        f"{timeout:.3g} s (registry {self._config.registry_connect}); start the publisher, check the "
                         "name with `jobpipe topics`, or raise discoveryTimeout",
                         topic=topic,
                         namespace=self._config.namespace,

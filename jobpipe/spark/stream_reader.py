@@ -195,6 +195,14 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: SubscriberSession, topic: str, begin: Position, stop: Position
     ) -> tuple[Position, int]:
         """Look a range from Spark's log up again, after a restart: where to read from, and the partitions."""
+        if begin.log == stop.log and begin.place > stop.place:
+            raise DataLoss(
+                f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "
+                f"it; meanwhile another query used the subscription's name and moved it to offset {begin.n}. Use a name "
+                "for each query, and a new checkpoint for this one",
+                topic=topic,
+                position=stop.to_json(),
+            )
         try:
             plans = session.describe(topic, begin, stop)
         except DataLoss as loss:

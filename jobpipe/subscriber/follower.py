@@ -147,7 +147,7 @@ class TopicFollower:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise TopicNotFound(
-                        f"topic {self.topic!r}: no publisher was reached within {timeout:g} s"
+                        f"topic {self.topic!r}: no publisher was reached within {timeout:.3g} s"
                         + (f" ({self._error})" if isinstance(self._error, LinkError) else "")
                         + "; start it, check the name with `jobpipe topics`, or raise discoveryTimeout",
                         topic=self.topic,
@@ -192,8 +192,9 @@ class TopicFollower:
             seconds = min(CALL_SECONDS, max(deadline - time.monotonic(), 0.1))
             try:
                 return self._portal.run(link.call(op, body, timeout=seconds), seconds + 5.0)
-            except RETRYABLE:
-                if not wait or time.monotonic() >= deadline:
+            except RETRYABLE as error:
+                answered = isinstance(error, RemoteProtocolError) and link.ended is None  # a refusal, no damaged frame
+                if answered or not wait or time.monotonic() >= deadline:
                     raise
                 with self._changed:  # until the follower has seen the end of that link too
                     self._changed.wait_for(lambda gone=link: self._link is not gone, min(1.0, seconds))  # type: ignore[misc]
