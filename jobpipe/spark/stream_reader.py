@@ -198,8 +198,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "
-                f"it; meanwhile another query used the subscription's name and moved it to offset {begin.n}. Use a name "
-                "for each query, and a new checkpoint for this one",
+                f"it; meanwhile another query used the subscription's name and moved it to offset {begin.n}. Use a "
+                "name for each query, and a new checkpoint for this one",
                 topic=topic,
                 position=stop.to_json(),
             )
