@@ -78,6 +78,7 @@ def outcome(spark: SparkSession, place: Place) -> Outcome:
                 place.checkpoint("publish-c"),
                 "tasks",
                 *readers["c"],
+                JOBPIPE__COORDINATOR__LINGER="200s",  # it ends when they have read; a slow machine starts them slowly
             )
         )
         here = Received()

@@ -35,7 +35,7 @@ for topics in subscriptions:
         query = (
             stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoints/{topics}").start()
         )
-        while query.isActive and query.status["message"].startswith("Initializing"):
+        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
             time.sleep(0.05)
         if query.isActive or not attempts_left or "failed to connect back" not in str(query.exception()):
             break
