@@ -117,7 +117,7 @@ class ControlService:
         """A link ended; its names and positions stay."""
         served = self._host.topics.get(link.hello.topic)
         if served is not None:
-            served.disconnected(link)
+            served.subscribers.disconnected(link)
 
     # -- publisher -----------------------------------------------------------------------------------------------------
 
@@ -182,15 +182,15 @@ class ControlService:
 
     async def _grant(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         where = {"host": str(args.get("host", "")), "pid": int(args.get("pid", 0))}
-        holder = await topic.grant(_name(link), link.hello.instance, link, where)
+        holder = await topic.subscribers.grant(_name(link), link.hello.instance, link, where)
         return {"grant": holder.grant, **self._news(topic)}, b""
 
     async def _first(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        topic.held(_name(link), int(args["grant"]))
+        topic.subscribers.held(_name(link), int(args["grant"]))
         starting = str(args["starting"])
         if starting not in ("earliest", "latest", "committed"):
             raise ValueError(f"starting={starting!r}")
-        return {"position": (await topic.first_position(_name(link), starting)).to_json()}, b""
+        return {"position": (await topic.subscribers.first_position(_name(link), starting)).to_json()}, b""
 
     async def _poll(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         known = {key: args.get(key) for key in ("head", "ended", "waiting")}
@@ -204,7 +204,7 @@ class ControlService:
         return {"head": topic.head.to_json(), "ended": topic.ended, "waiting": topic.waiting}
 
     async def _plan(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        plan = await topic.plan(
+        plan = await topic.subscribers.plan(
             _name(link),
             int(args["grant"]),
             Position.from_json(args["start"]),
@@ -215,7 +215,7 @@ class ControlService:
         return self._planned(plan), b""
 
     async def _ack(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        await topic.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
+        await topic.subscribers.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
         return {}, b""
 
     # -- readers -------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class ControlService:
     async def _range(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
         if link.hello.role == "subscriber":  # a replay after a restart: keep what it will read
-            topic.held(_name(link), int(args["grant"]))
+            topic.subscribers.held(_name(link), int(args["grant"]))
             await topic.run(topic.store.declare, _name(link), int(args["grant"]), start)
 
         def work() -> list[Plan]:
@@ -287,10 +287,10 @@ class ControlService:
         return status, b""
 
     async def _seek(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return await topic.seek(str(args["name"]), args["to"], dry_run=bool(args["dry_run"])), b""
+        return await topic.subscribers.seek(str(args["name"]), args["to"], dry_run=bool(args["dry_run"])), b""
 
     async def _drop(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return await topic.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
+        return await topic.subscribers.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
 
     async def _handover(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         return {"released": await self._host.hand_over(topic, to=_name(link))}, b""

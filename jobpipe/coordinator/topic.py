@@ -9,25 +9,22 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
     Fenced,
     JobpipeError,
-    LinkError,
-    NameTaken,
     SpoolError,
     SpoolFull,
-    SubscriptionNotFound,
     TopicNotFound,
 )
-from jobpipe.net.link import Link
-from jobpipe.store import NewBatch, Plan, Position, Retention, SegmentInfo, Subscription, TopicLog, new_write_id
+from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
-__all__ = ["Holder", "ServedTopic", "TopicSettings"]
+__all__ = ["ServedTopic", "TopicSettings"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,18 +48,6 @@ class TopicSettings:
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
 
 
-@dataclass
-class Holder:
-    """The live holder of one subscription's name."""
-
-    instance: str
-    grant: int
-    link: Link | None
-    where: dict[str, Any]
-    reconnects: int = 0
-    seen: float = field(default_factory=time.monotonic)
-
-
 class ServedTopic:
     """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live."""
 
@@ -76,11 +61,10 @@ class ServedTopic:
         self.ended = store.ended()
         self.publishing = not settings.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
-        self.holders: dict[str, Holder] = {}
+        self.subscribers = Subscribers(self)
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
-        self._granting = asyncio.Lock()
         self._store = store
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
         self._closed = False
@@ -232,172 +216,7 @@ class ServedTopic:
         status = await self.run(self._store.status)
         return {line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"] > 0}
 
-    # -- subscriptions -------------------------------------------------------------------------------------------------
-
-    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
-        """Give the subscription's name to a reader.
-
-        Raises:
-            NameTaken: another live reader has it, found out by a ping.
-        """
-        async with self._granting:  # of two newcomers one must see the other
-            return await self._grant(name, instance, link, where)
-
-    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
-        holder = self.holders.get(name)
-        if holder is not None and holder.instance == instance:
-            holder.link, holder.seen = link, time.monotonic()
-            holder.reconnects += 1
-            return holder
-        await self._demand_free(name)
-        await self.run(self._store.subscribe, name, required=name in self.settings.required)
-        known = next((s for s in await self.run(self._store.subscriptions) if s.name == name), None)
-        if known is not None and known.holder is not None and known.holder.get("instance") == instance:
-            number, again = known.grant, 1  # it outlived an earlier coordinator
-        else:
-            number, again = await self.run(self._store.grant, name, {"instance": instance, **where}), 0
-        fresh = Holder(instance, number, link, where, reconnects=again)
-        self.holders[name] = fresh
-        return fresh
-
-    async def _demand_free(self, name: str) -> None:
-        holder = self.holders.get(name)
-        if holder is None or holder.link is None:
-            return
-        try:
-            await holder.link.ping(2.0)
-        except (LinkError, TimeoutError):
-            log.info("topic %s: the holder of %s does not answer, its name passes on", self.topic, name)
-            return
-        raise NameTaken(
-            f"topic {self.topic!r}: subscription {name!r} is held by a live subscriber ({_where(holder.where)}); give "
-            "this query another name, or stop that one",
-            topic=self.topic,
-            name=name,
-            holder=holder.where,
-        )
-
-    def held(self, name: str, grant: int) -> Holder:
-        """Return the holder, checking its grant number.
-
-        Raises:
-            Fenced: the name was given to somebody else since.
-        """
-        holder = self.holders.get(name)
-        if holder is None or holder.grant != grant:
-            raise Fenced(
-                f"topic {self.topic!r}: subscription {name!r} was taken over by another subscriber"
-                + (f" ({_where(holder.where)})" if holder else ""),
-                topic=self.topic,
-                name=name,
-                grant=grant,
-            )
-        holder.seen = time.monotonic()
-        return holder
-
-    async def first_position(self, name: str, starting: str) -> Position:
-        """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
-
-        def decide() -> Position:
-            known = {s.name: s for s in self._store.subscriptions()}.get(name)
-            if known is None:
-                raise Fenced(
-                    f"topic {self.topic!r}: subscription {name!r} was dropped or expired", topic=self.topic, name=name
-                )
-            if starting == "earliest":
-                proposed = self._store.tail()
-            elif starting == "latest" or known.acked is None:
-                proposed = self._store.head()
-            else:
-                proposed = known.acked
-            return self._store.first_position(name, proposed)
-
-        return await self.run(decide)
-
-    async def acknowledge(self, name: str, grant: int, position: Position) -> None:
-        """Take an acknowledgement; it reaches the disk with the next seal or tick."""
-        self.held(name, grant)
-        if await self.run(self._store.acknowledge, name, grant, position):
-            self.progress_at = time.monotonic()
-            self.acked.ring()
-
-    async def plan(
-        self,
-        name: str,
-        grant: int,
-        start: Position,
-        stop: Position | None,
-        max_rows: int | None,
-        max_bytes: int | None,
-    ) -> Plan:
-        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``stop``."""
-        self.held(name, grant)
-
-        def work() -> tuple[Plan, bool]:
-            self._store.check(start)
-            self._store.declare(name, grant, start)
-            advanced = self._store.acknowledge(name, grant, start)
-            return self._store.plan(start, until=stop, max_rows=max_rows, max_bytes=max_bytes), advanced
-
-        plan, advanced = await self.run(work)
-        if advanced:
-            self.progress_at = time.monotonic()
-            self.acked.ring()
-        return plan
-
-    async def seek(self, name: str, to: str | int, *, dry_run: bool) -> dict[str, Any]:
-        """Move a subscription nobody holds; ``to`` is ``earliest``, ``latest`` or an offset.
-
-        Raises:
-            NameTaken: a live subscriber holds it.
-            DataLoss: the log does not have that offset.
-        """
-        await self._demand_free(name)
-
-        def work() -> dict[str, Any]:
-            known = self._known(name)
-            ends = {"earliest": self._store.tail, "latest": self._store.head}
-            target = ends[to]() if isinstance(to, str) else self._store.at(to)
-            if not dry_run:
-                self._store.seek(name, target)
-            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
-
-        result = await self.run(work)
-        self.acked.ring()
-        return result
-
-    async def drop(self, name: str, *, dry_run: bool) -> dict[str, Any]:
-        """Delete a subscription nobody holds; what only it kept may go from now on.
-
-        Raises:
-            NameTaken: a live subscriber holds it.
-        """
-        await self._demand_free(name)
-
-        def work() -> dict[str, Any]:
-            known = self._known(name)
-            if not dry_run:
-                self._store.drop(name)
-            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": None}
-
-        result = await self.run(work)
-        if not dry_run:
-            self.holders.pop(name, None)
-        self.acked.ring()
-        return result
-
-    def _known(self, name: str) -> Subscription:
-        for known in self._store.subscriptions():
-            if known.name == name:
-                return known
-        raise SubscriptionNotFound(f"topic {self.topic!r} has no subscription {name!r}", topic=self.topic, name=name)
-
-    def disconnected(self, link: Link) -> None:
-        """Forget a link; names and positions stay."""
-        for holder in self.holders.values():
-            if holder.link is link:
-                holder.link = None
-                holder.seen = time.monotonic()
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
         """Return the JSON that ``describe`` and the demo show.
@@ -417,13 +236,9 @@ class ServedTopic:
             ended=self.ended,
         )
         for line in status["subscriptions"]:
-            holder = self.holders.get(line["name"])
             acked = line.pop("acked")
             line["position"] = None if acked is None else acked["n"]
-            line["state"] = "connected" if holder is not None and holder.link is not None else "disconnected"
-            line["reconnects"] = holder.reconnects if holder is not None else 0
-            line["last_seen"] = round(time.monotonic() - holder.seen, 3) if holder is not None else None
-            line["where"] = holder.where if holder is not None else None
+            line.update(self.subscribers.state(line["name"]))
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
@@ -447,11 +262,7 @@ class ServedTopic:
             self._store.tick(seconds)
             self._store.flush()
             if retain:
-                for name, holder in self.holders.items():
-                    if holder.link is not None:
-                        self._store.touch(name)
-                    elif time.monotonic() - holder.seen > self.config.read_timeout:
-                        self._store.drop_declared(name)  # it is not coming back to what it was reading
+                self.subscribers.tell_store()
                 self._store.retain(self.retention)
                 if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                     self._swept_at = time.monotonic()
@@ -482,7 +293,3 @@ class ServedTopic:
             self._executor.shutdown(wait=False)
             self.news.ring()
             self.acked.ring()
-
-
-def _where(where: dict[str, Any]) -> str:
-    return f"host {where.get('host', '?')}, pid {where.get('pid', '?')}"

@@ -1,0 +1,233 @@
+"""The live subscribers of one topic: who holds which name, and what they may do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.errors import Fenced, LinkError, NameTaken, SubscriptionNotFound
+from jobpipe.net.link import Link
+from jobpipe.store import Plan, Position, Subscription
+
+if TYPE_CHECKING:
+    from jobpipe.coordinator.topic import ServedTopic
+
+__all__ = ["Holder", "Subscribers"]
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS = 2.0  # for the holder of a name that somebody else wants
+
+
+@dataclass
+class Holder:
+    """The live holder of one subscription's name."""
+
+    instance: str
+    grant: int
+    link: Link | None
+    where: dict[str, Any]
+    reconnects: int = 0
+    seen: float = field(default_factory=time.monotonic)
+
+
+class Subscribers:
+    """Knows the holder of each subscription's name; every change to the log goes through the topic's thread."""
+
+    def __init__(self, topic: ServedTopic) -> None:
+        self._topic = topic
+        self._name = topic.topic
+        self._holders: dict[str, Holder] = {}
+        self._granting = asyncio.Lock()
+
+    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
+        """Give the subscription's name to a reader.
+
+        Raises:
+            NameTaken: another live reader has it, found out by a ping.
+        """
+        async with self._granting:  # of two newcomers one must see the other
+            return await self._grant(name, instance, link, where)
+
+    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
+        holder = self._holders.get(name)
+        if holder is not None and holder.instance == instance:
+            holder.link, holder.seen = link, time.monotonic()
+            holder.reconnects += 1
+            return holder
+        await self._demand_free(name)
+        await self._topic.run(self._topic.store.subscribe, name, required=name in self._topic.settings.required)
+        known = next((s for s in await self._topic.run(self._topic.store.subscriptions) if s.name == name), None)
+        if known is not None and known.holder is not None and known.holder.get("instance") == instance:
+            number, again = known.grant, 1  # it outlived an earlier coordinator
+        else:
+            number, again = await self._topic.run(self._topic.store.grant, name, {"instance": instance, **where}), 0
+        fresh = Holder(instance, number, link, where, reconnects=again)
+        self._holders[name] = fresh
+        return fresh
+
+    async def _demand_free(self, name: str) -> None:
+        holder = self._holders.get(name)
+        if holder is None or holder.link is None:
+            return
+        try:
+            await holder.link.ping(PING_SECONDS)
+        except (LinkError, TimeoutError):
+            log.info("topic %s: the holder of %s does not answer, its name passes on", self._name, name)
+            return
+        raise NameTaken(
+            f"topic {self._name!r}: subscription {name!r} is held by a live subscriber ({_where(holder.where)}); give "
+            "this query another name, or stop that one",
+            topic=self._name,
+            name=name,
+            holder=holder.where,
+        )
+
+    def held(self, name: str, grant: int) -> Holder:
+        """Return the holder, checking its grant number.
+
+        Raises:
+            Fenced: the name was given to somebody else since.
+        """
+        holder = self._holders.get(name)
+        if holder is None or holder.grant != grant:
+            raise Fenced(
+                f"topic {self._name!r}: subscription {name!r} was taken over by another subscriber"
+                + (f" ({_where(holder.where)})" if holder else ""),
+                topic=self._name,
+                name=name,
+                grant=grant,
+            )
+        holder.seen = time.monotonic()
+        return holder
+
+    async def first_position(self, name: str, starting: str) -> Position:
+        """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
+
+        def decide() -> Position:
+            known = {s.name: s for s in self._topic.store.subscriptions()}.get(name)
+            if known is None:
+                raise Fenced(
+                    f"topic {self._name!r}: subscription {name!r} was dropped or expired",
+                    topic=self._name,
+                    name=name,
+                )
+            if starting == "earliest":
+                proposed = self._topic.store.tail()
+            elif starting == "latest" or known.acked is None:
+                proposed = self._topic.store.head()
+            else:
+                proposed = known.acked
+            return self._topic.store.first_position(name, proposed)
+
+        return await self._topic.run(decide)
+
+    async def acknowledge(self, name: str, grant: int, position: Position) -> None:
+        """Take an acknowledgement; it reaches the disk with the next seal or tick."""
+        self.held(name, grant)
+        if await self._topic.run(self._topic.store.acknowledge, name, grant, position):
+            self._topic.progress_at = time.monotonic()
+            self._topic.acked.ring()
+
+    async def plan(
+        self,
+        name: str,
+        grant: int,
+        start: Position,
+        stop: Position | None,
+        max_rows: int | None,
+        max_bytes: int | None,
+    ) -> Plan:
+        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``stop``."""
+        self.held(name, grant)
+
+        def work() -> tuple[Plan, bool]:
+            self._topic.store.check(start)
+            self._topic.store.declare(name, grant, start)
+            advanced = self._topic.store.acknowledge(name, grant, start)
+            return self._topic.store.plan(start, until=stop, max_rows=max_rows, max_bytes=max_bytes), advanced
+
+        plan, advanced = await self._topic.run(work)
+        if advanced:
+            self._topic.progress_at = time.monotonic()
+            self._topic.acked.ring()
+        return plan
+
+    async def seek(self, name: str, to: str | int, *, dry_run: bool) -> dict[str, Any]:
+        """Move a subscription nobody holds; ``to`` is ``earliest``, ``latest`` or an offset.
+
+        Raises:
+            NameTaken: a live subscriber holds it.
+            DataLoss: the log does not have that offset.
+        """
+        await self._demand_free(name)
+
+        def work() -> dict[str, Any]:
+            known = self._known(name)
+            ends = {"earliest": self._topic.store.tail, "latest": self._topic.store.head}
+            target = ends[to]() if isinstance(to, str) else self._topic.store.at(to)
+            if not dry_run:
+                self._topic.store.seek(name, target)
+            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
+
+        result = await self._topic.run(work)
+        self._topic.acked.ring()
+        return result
+
+    async def drop(self, name: str, *, dry_run: bool) -> dict[str, Any]:
+        """Delete a subscription nobody holds; what only it kept may go from now on.
+
+        Raises:
+            NameTaken: a live subscriber holds it.
+        """
+        await self._demand_free(name)
+
+        def work() -> dict[str, Any]:
+            known = self._known(name)
+            if not dry_run:
+                self._topic.store.drop(name)
+            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": None}
+
+        result = await self._topic.run(work)
+        if not dry_run:
+            self._holders.pop(name, None)
+        self._topic.acked.ring()
+        return result
+
+    def _known(self, name: str) -> Subscription:
+        for known in self._topic.store.subscriptions():
+            if known.name == name:
+                return known
+        raise SubscriptionNotFound(f"topic {self._name!r} has no subscription {name!r}", topic=self._name, name=name)
+
+    def disconnected(self, link: Link) -> None:
+        """Forget a link; names and positions stay."""
+        for holder in self._holders.values():
+            if holder.link is link:
+                holder.link = None
+                holder.seen = time.monotonic()
+
+    def state(self, name: str) -> dict[str, Any]:
+        """Return what ``describe`` says of a subscription beside its position: whether and whence it is connected."""
+        holder = self._holders.get(name)
+        return {
+            "state": "connected" if holder is not None and holder.link is not None else "disconnected",
+            "reconnects": holder.reconnects if holder is not None else 0,
+            "last_seen": round(time.monotonic() - holder.seen, 3) if holder is not None else None,
+            "where": holder.where if holder is not None else None,
+        }
+
+    def tell_store(self) -> None:
+        """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""
+        for name, holder in list(self._holders.items()):
+            if holder.link is not None:
+                self._topic.store.touch(name)
+            elif time.monotonic() - holder.seen > self._topic.config.read_timeout:
+                self._topic.store.drop_declared(name)
+
+
+def _where(where: dict[str, Any]) -> str:
+    return f"host {where.get('host', '?')}, pid {where.get('pid', '?')}"
