@@ -15,7 +15,7 @@ from registry.names import Paths
 from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from registry.options import Options
 from registry.reading import MAX_EPOCH, Reader, parse_epoch
-from registry.records import OwnerRecord, RegisterRecord
+from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 
 __all__ = ["Changes"]
 
@@ -64,6 +64,31 @@ class Changes:
             return epoch
         raise self._contended(topic)
 
+    def write_recovery_point(self, topic: str, epoch: int, data: bytes | None) -> None:
+        """Replace the text; None removes it. Fenced: not against an epoch above ours."""
+        if data is not None and len(data) > MAX_RECORD_BYTES:
+            raise BadRecord("recovery point", f"at most {MAX_RECORD_BYTES} bytes")
+        path = self._paths.recovery(topic)
+        for _ in self._attempts():
+            guard = self._guard(topic)
+            if parse_epoch(guard.data) > epoch:
+                raise TopicOwned(topic, self._reader.owner(topic))
+            node = self._nodes.get(path)
+            if (None if node is None else node.data) == data:
+                return
+            operations: list[Operation] = [SetData(self._paths.epoch(topic), guard.data, guard.version)]
+            if node is None and data is not None:
+                operations.append(Create(path, data, ephemeral=False))
+            elif node is not None:
+                operations.append(Delete(path, node.version) if data is None else SetData(path, data, node.version))
+            try:
+                self._nodes.commit(operations)
+            except Conflict:
+                self._nodes.ensure(self._paths.recoveries)  # somebody may have deleted it by hand
+                continue
+            return
+        raise self._contended(topic)
+
     def delete_topic(self, topic: str) -> bool:
         path = self._paths.topic(topic)
         others = False
@@ -100,11 +125,17 @@ class Changes:
                 or rival is None
                 or rival.epoch < record.epoch
                 or (rival.instance == record.instance and asked)
+                or self._claimed(topic)
             ):
                 return [Delete(path, node.version), Create(path, data)]
             raise TopicOwned(topic, self._reader.owner(topic), rival)
 
-        self._commit(topic, decide)
+        self._commit(topic, decide, 0 if asked else record.epoch)
+
+    def _claimed(self, topic: str) -> bool:
+        """Say whether the topic's claim is ours: then a registration of another one is made up, whatever its epoch."""
+        owner = self._nodes.get(self._paths.owner(topic))
+        return owner is not None and owner.session == self._nodes.session
 
     def write_claim(self, topic: str, owner: OwnerRecord, *, asked: bool) -> None:
         path, data = self._paths.owner(topic), owner.to_bytes()
@@ -112,6 +143,7 @@ class Changes:
         def decide() -> list[Operation]:
             node = self._nodes.get(path)
             if node is None:
+                self._nodes.ensure(self._paths.owners)
                 return [Create(path, data)]
             if node.data == data and node.session == self._nodes.session:
                 return []
@@ -125,7 +157,7 @@ class Changes:
                 return [SetData(path, data, node.version)]
             return [Delete(path, node.version), Create(path, data)]
 
-        self._commit(topic, decide)
+        self._commit(topic, decide, 0 if asked else owner.epoch)
 
     def remove(self, topic: str, path: str) -> None:
         """Delete a node if a session of ours made it."""
@@ -139,10 +171,14 @@ class Changes:
         if decide():  # else do not make a guard for nothing
             self._commit(topic, decide)
 
-    def _commit(self, topic: str, decide: Callable[[], list[Operation]]) -> None:
-        """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere."""
+    def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
+        """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere.
+
+        Args:
+            epoch: what a guard that somebody deleted held at least.
+        """
         for _ in self._attempts():
-            guard = self._guard(topic)  # before decide reads: what comes after it moves the guard
+            guard = self._guard(topic, epoch)  # before decide reads: what comes after it moves the guard
             operations = decide()
             if not operations:
                 return
@@ -153,7 +189,7 @@ class Changes:
             return
         raise self._contended(topic)
 
-    def _guard(self, topic: str) -> Node:
+    def _guard(self, topic: str, epoch: int = 0) -> Node:
         path = self._paths.epoch(topic)
         for _ in self._attempts():
             node = self._nodes.get(path)
@@ -161,7 +197,7 @@ class Changes:
                 return node
             self._nodes.ensure(self._paths.epochs)
             try:
-                self._nodes.commit([Create(path, b"0", ephemeral=False)])
+                self._nodes.commit([Create(path, str(epoch).encode(), ephemeral=False)])
             except Conflict:
                 continue
         raise self._contended(topic)

@@ -68,7 +68,8 @@ class RegisterServerHandler(ABC):
         """Publish the record as ``parallel-<record.index>`` until it is unregistered or the session ends for good.
 
         Makes the topic exist, too. A registration of the same instance, one of a lower epoch, and one that cannot be
-        read are replaced. Registering the same index again replaces the record.
+        read are replaced; any other one as well, while the topic's claim is ours. Registering the same index again
+        replaces the record.
 
         Raises:
             TopicOwned: another instance with the same or a higher epoch has that index.
@@ -163,6 +164,21 @@ class RegisterServerHandler(ABC):
         Raises:
             BadRecord: the stored epoch cannot be read: guessing would break fencing.
         """
+
+    @abstractmethod
+    def set_recovery_point(self, topic: str, epoch: int, text: str | None) -> None:
+        """Keep a text, at most 4 KiB, that tells the topic's next publisher where to go on; None removes it.
+
+        What is in it is the publisher's affair. It outlives sessions.
+
+        Raises:
+            TopicOwned: an epoch higher than ``epoch`` was given out; nothing is changed.
+            BadRecord: the text is too long.
+        """
+
+    @abstractmethod
+    def recovery_point(self, topic: str) -> str | None:
+        """Return the text, None if there is none."""
 
     @abstractmethod
     def epoch(self, topic: str) -> int:

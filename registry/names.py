@@ -3,8 +3,9 @@
     <namespace>/<topic>/parallel-<index>    registrations, ephemeral
     <namespace>.owners/<topic>              who publishes, ephemeral
     <namespace>.epochs/<topic>              highest epoch given out, persistent
+    <namespace>.recovery/<topic>            where the topic goes on if its publisher's disk is lost, persistent
 
-Owners and epochs lie beside the namespace: a topic node must be empty when its last registration is gone.
+These others lie beside the namespace: a topic node must be empty when its last registration is gone.
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class Paths:
     def epochs(self) -> str:
         return f"{self.namespace}.epochs"
 
+    @property
+    def recoveries(self) -> str:
+        return f"{self.namespace}.recovery"
+
     def topic(self, topic: str) -> str:
         return f"{self.namespace}/{check_name(topic)}"
 
@@ -91,3 +96,6 @@ class Paths:
 
     def epoch(self, topic: str) -> str:
         return f"{self.epochs}/{check_name(topic)}"
+
+    def recovery(self, topic: str) -> str:
+        return f"{self.recoveries}/{check_name(topic)}"

@@ -59,7 +59,7 @@ class TreeHandler(RegisterServerHandler):
                 raise RegistryError("the handler was started or shut down before")
             nodes = self._open(parsed)
             try:
-                for root in (paths.namespace, paths.owners, paths.epochs):
+                for root in (paths.namespace, paths.owners, paths.epochs, paths.recoveries):
                     nodes.ensure(root)
                 if self._ended.is_set():
                     raise NotStarted("the handler was shut down while it started")
@@ -156,6 +156,15 @@ class TreeHandler(RegisterServerHandler):
 
     def release(self, topic: str) -> None:
         self._parts().keeper.release(topic)
+
+    def set_recovery_point(self, topic: str, epoch: int, text: str | None) -> None:
+        with self._parts().keeper.changing() as changes:
+            changes.write_recovery_point(topic, epoch, None if text is None else text.encode())
+
+    def recovery_point(self, topic: str) -> str | None:
+        parts = self._parts()
+        node = parts.nodes.get(parts.paths.recovery(topic))
+        return None if node is None else node.data.decode("utf-8", "replace")
 
     def next_epoch(self, topic: str, at_least: int) -> int:
         with self._parts().keeper.changing() as changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ from registry.embedded import EmbeddedZooKeeper
 # The machine is shared and slow at times; a property that hangs is caught by the test's own deadline.
 settings.register_profile("jobpipe", deadline=None, print_blob=True)
 settings.load_profile("jobpipe")
+
+# A shell's background job ignores Ctrl-C, and so would all programs that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Spark starts its workers with the first python3 of the PATH; ours is the one that has jobpipe.
 os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.store import NewBatch, TopicLog
+from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
 from registry.names import check_name
@@ -88,6 +88,12 @@ class Host:
         """Where segments are served now."""
         return self._data.endpoint
 
+    def driver(self, topic: ServedTopic) -> dict[str, Any] | None:
+        """Return the process whose topic it is, for people: pid and application; None when there is none."""
+        if self._parent is None:
+            return None
+        return {"pid": self._parent.pid, "application": topic.settings.application}
+
     def touch(self) -> None:
         """Note that the job asked for something."""
         self._touched = time.monotonic()
@@ -110,6 +116,7 @@ class Host:
             required=tuple(str(name) for name in args.get("required", ())),
             min_subscribers=int(args.get("min_subscribers", 0)),
             serve=bool(args.get("serve", False)),
+            application=str(args.get("application", "")),
             writing=str(args.get("writing", "")),
         )
         if settings.parallelism < 1:
@@ -126,7 +133,7 @@ class Host:
                         f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or "
                         "close() it first",
                         topic=topic,
-                        owner={"name": present.settings.publisher, **self._process},
+                        owner={"name": present.settings.publisher, **self._process, "driver": self.driver(present)},
                     )
                 await self._drop(present, unregister=True)
             served = await self._take_over(topic, config, settings)
@@ -156,6 +163,8 @@ class Host:
         store: TopicLog | None = None
         try:
             store = await asyncio.to_thread(TopicLog.open, config.spool_dir / topic, topic, fsync=config.fsync)
+            if config.acks == "all" and not settings.serve:
+                await asyncio.to_thread(self._restore, store)
             with map_registry_errors():
                 epoch = await asyncio.to_thread(self._handler.next_epoch, topic, store.epoch + 1)
                 await asyncio.to_thread(store.take_over, epoch, settings.publisher)
@@ -165,7 +174,8 @@ class Host:
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
-            served = ServedTopic(topic, store, config, settings)
+            keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
+            served = ServedTopic(topic, store, config, settings, keep)
             await self._register(served)
         except BaseException:
             if store is not None:
@@ -175,6 +185,39 @@ class Host:
             raise
         log.info("topic %s: epoch %d, head %d, swept %d orphans", topic, epoch, served.head.n, swept)
         return served
+
+    def _restore(self, store: TopicLog) -> None:
+        """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking."""
+        if not store.is_new:
+            return
+        with map_registry_errors():
+            text = self._handler.recovery_point(store.topic)
+        if text is not None:
+            point = RecoveryPoint.from_text(text)
+            store.restore(point)
+            log.warning(
+                "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n
+            )
+
+    def _keep_recovery_point(self, store: TopicLog, acks: str) -> Callable[[str], None] | None:
+        """With ``acks=all`` leave the first recovery point, and return what leaves the others; blocking.
+
+        Without it an old point would only mislead.
+        """
+        topic, epoch = store.topic, store.epoch
+
+        def keep(text: str | None) -> None:
+            with map_registry_errors():
+                self._handler.set_recovery_point(topic, epoch, text)
+
+        with map_registry_errors():
+            known = self._handler.recovery_point(topic)
+        if acks == "all":
+            keep(store.recovery_point().to_text())
+            return keep
+        if known is not None:
+            keep(None)
+        return None
 
     async def _register(self, topic: ServedTopic) -> None:
         for index in range(1, topic.settings.parallelism + 1):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
 from jobpipe.net.link import Link
-from jobpipe.store import NewBatch, Plan, Position, SegmentInfo
+from jobpipe.store import Last, NewBatch, Plan, Position, SegmentInfo
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -117,16 +117,25 @@ class ControlService:
         """A link ended; its names and positions stay."""
         served = self._host.topics.get(link.hello.topic)
         if served is not None:
-            served.subscribers.disconnected(link)
+            served.subscribers.disconnected(link, why)
 
     # -- publisher -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        last = await topic.run(topic.store.last_sealed, str(args["query_id"]))
+        def work() -> tuple[Last, Position] | None:
+            topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
+            last = topic.store.last_sealed(str(args["query_id"]))
+            return None if last is None else (last, topic.store.behind(last))
+
+        if not topic.publishing:
+            raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
+        found = await topic.run(work)
         result: dict[str, Any] = {"last": None, "full": None, "write_id": None}
         result["data"] = str(self._host.data_endpoint)
-        if last is not None:
-            result["last"] = {"batch_id": last.batch_id, "n": last.n, "run_id": last.run_id}
+        last = None
+        if found is not None:
+            last, position = found
+            result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
         if last is None or last.batch_id < int(args["batch_id"]):
             result["full"] = await topic.room(_wait(args))
             if result["full"] is None:
@@ -234,16 +243,16 @@ class ControlService:
 
     async def _range(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
-        if link.hello.role == "subscriber":  # a replay after a restart: keep what it will read
-            topic.subscribers.held(_name(link), int(args["grant"]))
-            await topic.run(topic.store.declare, _name(link), int(args["grant"]), start)
 
         def work() -> list[Plan]:
             topic.store.check(start)
             topic.store.check(end)
             return topic.store.describe_range(start, end)
 
-        plans = await topic.run(work)
+        if link.hello.role == "subscriber":  # a replay after a restart
+            plans = await topic.subscribers.describe(_name(link), int(args["grant"]), start, end)
+        else:
+            plans = await topic.run(work)
         return {"plans": [self._planned(plan) for plan in plans], "data": str(self._host.data_endpoint)}, b""
 
     def _planned(self, plan: Plan) -> dict[str, Any]:
@@ -293,7 +302,8 @@ class ControlService:
         return await topic.subscribers.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
 
     async def _handover(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return {"released": await self._host.hand_over(topic, to=_name(link))}, b""
+        released = await self._host.hand_over(topic, to=_name(link))
+        return {"released": released, "driver": self._host.driver(topic)}, b""
 
 
 def _name(link: Link) -> str:

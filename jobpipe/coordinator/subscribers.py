@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.errors import Fenced, LinkError, NameTaken, SubscriptionNotFound
+from jobpipe.errors import Fenced, JobpipeError, LinkEnded, LinkError, NameTaken, SubscriptionNotFound, TopicNotFound
 from jobpipe.net.link import Link
 from jobpipe.store import Plan, Position, Subscription
 
@@ -19,6 +19,7 @@ __all__ = ["Holder", "Subscribers"]
 
 log = logging.getLogger(__name__)
 
+RECONNECT_SECONDS = 30.0  # a reader whose link broke dials each 2 s: after so long it is gone
 PING_SECONDS = 2.0  # for the holder of a name that somebody else wants
 
 
@@ -32,6 +33,8 @@ class Holder:
     where: dict[str, Any]
     reconnects: int = 0
     seen: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)  # that it has, or has not, its link
+    broken: bool = False  # its link ended without a goodbye
 
 
 class Subscribers:
@@ -55,7 +58,8 @@ class Subscribers:
     async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
         holder = self._holders.get(name)
         if holder is not None and holder.instance == instance:
-            holder.link, holder.seen = link, time.monotonic()
+            holder.link = link
+            holder.seen = holder.since = time.monotonic()
             holder.reconnects += 1
             return holder
         await self._demand_free(name)
@@ -108,6 +112,12 @@ class Subscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
 
         def decide() -> Position:
+            if starting != "committed" and self._topic.store.waits_for_publisher:
+                raise TopicNotFound(
+                    f"topic {self._name!r}: its spool was lost; where it goes on is known once its publisher has "
+                    "sealed the next batch",
+                    topic=self._name,
+                )
             known = {s.name: s for s in self._topic.store.subscriptions()}.get(name)
             if known is None:
                 raise Fenced(
@@ -128,7 +138,12 @@ class Subscribers:
     async def acknowledge(self, name: str, grant: int, position: Position) -> None:
         """Take an acknowledgement; it reaches the disk with the next seal or tick."""
         self.held(name, grant)
-        if await self._topic.run(self._topic.store.acknowledge, name, grant, position):
+
+        def work() -> bool:
+            here = self._topic.store.resolve(position)
+            return here is not None and self._topic.store.acknowledge(name, grant, here)
+
+        if await self._topic.run(work):
             self._topic.progress_at = time.monotonic()
             self._topic.acked.ring()
 
@@ -145,16 +160,44 @@ class Subscribers:
         self.held(name, grant)
 
         def work() -> tuple[Plan, bool]:
-            self._topic.store.check(start)
-            self._topic.store.declare(name, grant, start)
-            advanced = self._topic.store.acknowledge(name, grant, start)
-            return self._topic.store.plan(start, until=stop, max_rows=max_rows, max_bytes=max_bytes), advanced
+            store = self._topic.store
+            here = store.resolve(start)
+            if here is None:  # it has the batch that the publisher is about to repeat
+                return Plan(start, start, 0, 0, 0, None, False), False
+            until = None if stop is None else store.resolve(stop)
+            store.declare(name, grant, here)
+            advanced = store.acknowledge(name, grant, here)
+            return store.plan(here, until=until, max_rows=max_rows, max_bytes=max_bytes), advanced
 
         plan, advanced = await self._topic.run(work)
         if advanced:
             self._topic.progress_at = time.monotonic()
             self._topic.acked.ring()
         return plan
+
+    async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
+        """Return the plans of a range that an earlier run planned; what lies in it is kept for the holder.
+
+        Raises:
+            TopicNotFound: the range is not there yet, the publisher is about to repeat its last batch.
+            DataLoss: the range does not fit.
+        """
+        self.held(name, grant)
+
+        def work() -> list[Plan]:
+            store = self._topic.store
+            first, last = store.resolve(start), store.resolve(end)
+            if first is None or last is None:
+                raise TopicNotFound(
+                    f"topic {self._name!r}: its spool was lost; batch {end.n - 1} is there again once its publisher "
+                    "has repeated it",
+                    topic=self._name,
+                )
+            store.declare(name, grant, first)
+            store.check(last)
+            return store.describe_range(first, last)
+
+        return await self._topic.run(work)
 
     async def seek(self, name: str, to: str | int, *, dry_run: bool) -> dict[str, Any]:
         """Move a subscription nobody holds; ``to`` is ``earliest``, ``latest`` or an offset.
@@ -203,21 +246,40 @@ class Subscribers:
                 return known
         raise SubscriptionNotFound(f"topic {self._name!r} has no subscription {name!r}", topic=self._name, name=name)
 
-    def disconnected(self, link: Link) -> None:
+    def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Forget a link; names and positions stay."""
         for holder in self._holders.values():
             if holder.link is link:
                 holder.link = None
-                holder.seen = time.monotonic()
+                holder.seen = holder.since = time.monotonic()
+                holder.broken = not isinstance(why, LinkEnded)
 
-    def state(self, name: str) -> dict[str, Any]:
-        """Return what ``describe`` says of a subscription beside its position: whether and whence it is connected."""
-        holder = self._holders.get(name)
+    def state(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Return what ``describe`` says of a subscription beside its position: whether and whence it is connected.
+
+        ``since`` and ``last_seen`` are seconds ago. A holder that only an earlier coordinator has seen is absent.
+        """
+        holder, now = self._holders.get(line["name"]), time.monotonic()
+        if holder is None:
+            stored = line["holder"] or {}
+            return {
+                "state": "absent",
+                "since": None,
+                "reconnects": 0,
+                "last_seen": round(line["silent"], 3) if stored else None,
+                "where": {"host": stored["host"], "pid": stored["pid"]} if "pid" in stored else None,
+            }
+        if holder.link is not None:
+            state, seen = "connected", holder.link.silence
+        else:
+            back = holder.broken and now - holder.since < RECONNECT_SECONDS
+            state, seen = "reconnecting" if back else "absent", now - holder.seen
         return {
-            "state": "connected" if holder is not None and holder.link is not None else "disconnected",
-            "reconnects": holder.reconnects if holder is not None else 0,
-            "last_seen": round(time.monotonic() - holder.seen, 3) if holder is not None else None,
-            "where": holder.where if holder is not None else None,
+            "state": state,
+            "since": round(now - holder.since, 3),
+            "reconnects": holder.reconnects,
+            "last_seen": round(seen, 3),
+            "where": holder.where,
         }
 
     def tell_store(self) -> None:

@@ -18,9 +18,11 @@ from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
     Fenced,
     JobpipeError,
+    RegistryUnavailable,
     SpoolError,
     SpoolFull,
     TopicNotFound,
+    TopicOwned,
 )
 from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, whatever may be removed is removed before each batch
 BUSY_SECONDS = 0.3  # a status that the log's thread has not given by then is the last one
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
+KEEP_SECONDS = 2.0  # that a batch waits for the registry to take its recovery point
 SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behind
 
 
@@ -46,12 +49,20 @@ class TopicSettings:
     min_subscribers: int = 0
     writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
+    application: str = ""  # the publisher's, for errors
 
 
 class ServedTopic:
     """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live."""
 
-    def __init__(self, topic: str, store: TopicLog, config: Config, settings: TopicSettings) -> None:
+    def __init__(
+        self,
+        topic: str,
+        store: TopicLog,
+        config: Config,
+        settings: TopicSettings,
+        keep_recovery_point: Callable[[str], None] | None = None,
+    ) -> None:
         self.topic = topic
         self.config = config
         self.settings = settings
@@ -73,6 +84,8 @@ class ServedTopic:
         self._status = store.status()
         self._status_at = time.monotonic()
         self._asked: asyncio.Future[dict[str, Any]] | None = None
+        self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
+        self._keeping: asyncio.Future[None] | None = None
         self._trouble: str | None = None  # of the disk, as the last tick found it
         self._complained_at = -COMPLAINT_SECONDS
 
@@ -194,11 +207,36 @@ class ServedTopic:
                 size=size,
                 limit=self.config.spool_max_bytes,
             )
+        await self._prepare_recovery(batch, rows=any(segment.rows for segment in segments))
         position = await self.run(self._store.seal, batch, segments)
         self.head = await self.run(self._store.head)
         self.ended = await self.run(self._store.ended)
         self.news.ring()
         return position
+
+    async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
+        """With ``acks=all`` say in the registry where the topic goes on if the spool is lost from now on.
+
+        While the registry is away the topic goes on without: should the spool be lost too before the next batch, then
+        subscribers find that out, loudly.
+        """
+        if self._keep_recovery_point is None:
+            return
+        point = await self.run(self._store.recovery_point_before, batch, rows=rows)
+        if point is None:
+            return
+        if self._keeping is None or self._keeping.done():  # an older point must not be written after this one
+            self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
+            await asyncio.wait({self._keeping}, timeout=KEEP_SECONDS)
+        if not self._keeping.done():
+            log.warning("topic %s: the registry is slow or away; a loss of the spool now would show", self.topic)
+            return
+        try:
+            self._keeping.result()
+        except TopicOwned as error:
+            raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
+        except RegistryUnavailable as error:
+            log.warning("topic %s: %s; a loss of the spool now would show", self.topic, error)
 
     async def missing_acks(self, n: int) -> list[str]:
         """Return the names that ``acks=all`` still waits for at offset ``n``."""
@@ -237,8 +275,8 @@ class ServedTopic:
         )
         for line in status["subscriptions"]:
             acked = line.pop("acked")
-            line["position"] = None if acked is None else acked["n"]
-            line.update(self.subscribers.state(line["name"]))
+            line["position"], line["epoch"] = (None, None) if acked is None else (acked["n"], acked["epoch"])
+            line.update(self.subscribers.state(line))
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:

@@ -68,6 +68,7 @@ class Publisher:
         partitioner: str = "as they come",
         required_subscribers: Sequence[str] = (),
         min_subscribers: int = 0,
+        application: str = "",
     ) -> None:
         try:
             check_name(topic)
@@ -81,6 +82,7 @@ class Publisher:
         self._partitioner = partitioner
         self._required = tuple(required_subscribers)
         self._min_subscribers = min_subscribers
+        self._application = application
         self._closed = False
         self._write_id = ""  # of the batch in progress, given by the coordinator
         self._channel = Channel(topic, self.name, config, self._order)
@@ -91,6 +93,7 @@ class Publisher:
             "parallelism": self.parallelism,
             "required": list(self._required),
             "min_subscribers": self._min_subscribers,
+            "application": self._application,
             "writing": self._write_id,
             "config": self.config.to_dict(),
         }
@@ -177,7 +180,7 @@ class Publisher:
                 query_id=query_id,
                 batch_id=batch_id,
             )
-        return Position(self.log_id, self.epoch, int(last["n"]), 0)
+        return Position.from_json(last["position"])
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return where the batch that :meth:`begin` admitted goes."""

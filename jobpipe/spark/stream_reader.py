@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,22 @@ MAX_BYTES = 4 * 1024**3  # of one micro-batch where no limit is given
 Offset = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Range:
+    """What one micro-batch reads of a topic.
+
+    Attributes:
+        start, end: The range as the log counts it; ``start`` lies behind what is lost.
+        partitions: The publisher's.
+        lost: Some of the range in Spark's log is lost.
+    """
+
+    start: Position
+    end: Position
+    partitions: int
+    lost: bool
+
+
 class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream under one subscription name."""
 
@@ -46,8 +63,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lock = threading.Lock()
         self._target: dict[str, Position] | None = None  # availableNow: read up to here
         self._idle = IDLE_MIN_SECONDS
-        # By start and end of a planned range: where reading begins (behind what is lost), the publisher's partitions.
-        self._planned: dict[str, tuple[Position, int]] = {}
+        self._planned: dict[str, _Range] = {}  # by start and end in Spark's log
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
 
     def __getstate__(self) -> dict[str, Any]:
@@ -157,7 +173,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start, 0
         end = Position.from_json(plan["end"])
-        self._planned[_range_key(topic, start, end)] = begin, int(plan["partitions"])
+        first = Position.from_json(plan["start"])  # the same place as `begin`, as the log counts it now
+        self._planned[_range_key(topic, start, end)] = _Range(first, end, int(plan["partitions"]), begin != start)
         return end, int(plan["rows"])
 
     def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
@@ -184,17 +201,17 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
-            read_from, count = known or self._describe(session, topic, begin, stop)
-            if read_from != begin:
+            plan = known or self._describe(session, topic, begin, stop)
+            if plan.lost:
                 self._skipped[topic] = self._skipped.get(topic, 0) + 1
             data = session.data_endpoint(topic)
-            found.extend(RangePartition(FetchRange(topic, read_from, stop, k, data)) for k in range(count))
+            found.extend(
+                RangePartition(FetchRange(topic, plan.start, plan.end, k, data)) for k in range(plan.partitions)
+            )
         return found
 
-    def _describe(
-        self, session: SubscriberSession, topic: str, begin: Position, stop: Position
-    ) -> tuple[Position, int]:
-        """Look a range from Spark's log up again, after a restart: where to read from, and the partitions."""
+    def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> _Range:
+        """Look a range from Spark's log up again, after a restart."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "
@@ -203,12 +220,13 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 topic=topic,
                 position=stop.to_json(),
             )
+        lost = False
         try:
             plans = session.describe(topic, begin, stop)
         except DataLoss as loss:
-            begin = self._behind(session, topic, loss)
+            begin, lost = self._behind(session, topic, loss), True
             if begin.log != stop.log or begin.place >= stop.place:
-                return stop, 0  # all of it is lost
+                return _Range(stop, stop, 0, lost)  # all of it is lost
             plans = session.describe(topic, begin, stop)
         if len(plans) > 1:
             raise DataLoss(
@@ -216,7 +234,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "schema that was not there when it was planned",
                 topic=topic,
             )
-        return begin, int(plans[0]["partitions"]) if plans else 0
+        if not plans:
+            return _Range(stop, stop, 0, lost)
+        start, end = Position.from_json(plans[0]["start"]), Position.from_json(plans[0]["end"])
+        return _Range(start, end, int(plans[0]["partitions"]), lost)
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 

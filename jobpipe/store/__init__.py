@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jobpipe.store.plan import Plan
     from jobpipe.store.position import Position
     from jobpipe.store.reader import CatalogReader, Cursor, Piece
+    from jobpipe.store.recovery import RecoveryPoint
     from jobpipe.store.retention import Removed, Retention
     from jobpipe.store.seal import Last, NewBatch
     from jobpipe.store.segment import SegmentFile, SegmentWriter
@@ -35,6 +36,7 @@ __all__ = [
     "Piece",
     "Plan",
     "Position",
+    "RecoveryPoint",
     "Removed",
     "Retention",
     "SegmentFile",
@@ -60,6 +62,7 @@ _MODULES = {
     "Piece": "reader",
     "Plan": "plan",
     "Position": "position",
+    "RecoveryPoint": "recovery",
     "Removed": "retention",
     "Retention": "retention",
     "SegmentFile": "segment",

@@ -144,11 +144,14 @@ class Batches:
         Raises:
             DataLoss: it does not fit. ``fields["reason"]``: ``log`` (another log), ``beyond head``, ``epoch`` (the
                 batch before it was sealed by another epoch: the spool is an older or a newer copy), ``removed``,
-                or ``beyond batch`` (batch ``n`` has no record batch ``r``).
+                ``beyond batch`` (batch ``n`` has no record batch ``r``), or ``sealed again`` (the spool was lost, see
+                :mod:`jobpipe.store.recovery`, while this batch was being read).
         """
         self.check_origin(position)
         if position.n < self.tail_n():
             raise self.loss(position, "removed")
+        if position.r > 0 and self.sealed_again(position.n):
+            raise self.loss(position, "sealed again")
         if position.r > 0 and position.r >= sum(self.counts(position.n)):
             raise self.loss(position, "beyond batch")
 
@@ -156,10 +159,12 @@ class Batches:
         """Check that this log has, or had, what lies before ``position``.
 
         Raises:
-            DataLoss: as :meth:`check`, for ``log``, ``beyond head`` and ``epoch``.
+            DataLoss: as :meth:`check`, for ``log``, ``beyond head``, ``epoch`` and ``sealed again``.
         """
         if position.log != self.log_id:
             raise self.loss(position, "log")
+        if self.sealed_again(position.n - 1) and position.epoch < self.epoch_before(position.n):
+            raise self.loss(position, "sealed again")
         head_n = self.next_n()
         if position.n > head_n or (position.n == head_n and position.r > 0):
             raise self.loss(position, "beyond head")
@@ -175,6 +180,8 @@ class Batches:
             "removed": f"batches {position.n} to {earliest.n - 1} are missing",
             "beyond head": f"the log ends at offset {head.n}",
             "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
+            "sealed again": "the spool was lost while this batch was read, its rows may lie in other record batches "
+            "now; start the query again, it reads the whole batch anew",
         }
         return DataLoss(
             f"topic {self.topic!r}: position {position.n}.{position.r} does not fit: {texts[reason]}",
@@ -185,6 +192,11 @@ class Batches:
             earliest=earliest.to_json(),
             head=head.to_json(),
         )
+
+    def sealed_again(self, n: int) -> bool:
+        """True for the batch that an earlier copy of this log, lost by now, had too."""
+        row = self._db.one("SELECT start_n, outcome FROM restored")
+        return row is not None and row["start_n"] == n and row["outcome"] != "read"
 
     def row(self, n: int) -> sqlite3.Row | None:
         """The catalog's row of batch ``n``."""

@@ -18,6 +18,7 @@ from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, prepare_
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
+from jobpipe.store.recovery import Recovery, RecoveryPoint
 from jobpipe.store.retention import Removed, Retention, Retirer
 from jobpipe.store.seal import Last, NewBatch, Sealer
 from jobpipe.store.status import describe_log
@@ -50,7 +51,8 @@ class TopicLog:
         self._wall = wall
         self._batches = Batches(database, topic)
         self._subscriptions = Subscriptions(database, self._batches)
-        self._sealer = Sealer(database, self._batches, self.segments, fsync=fsync)
+        self._recovery = Recovery(database, self._batches)
+        self._sealer = Sealer(database, self._batches, self._recovery, self.segments, fsync=fsync)
         self._retirer = Retirer(database, self._batches, self._subscriptions, self.segments)
         self._reserve = Reserve(directory)
         if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
@@ -129,6 +131,49 @@ class TopicLog:
         self._taken = True
         self._subscriptions.reload()
 
+    # -- loss of the spool, see recovery.py ----------------------------------------------------------------------------
+
+    @property
+    def is_new(self) -> bool:
+        """True while nobody has ever published into this log."""
+        return int(self._db.value("SELECT count(*) FROM epochs WHERE publisher != ''")) == 0
+
+    def restore(self, point: RecoveryPoint) -> None:
+        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says."""
+        with self._db.take_over():
+            self._recovery.begin(point)
+        self._batches.log_id = self.log_id = point.log
+        self.epoch = int(self._db.value("SELECT epoch FROM meta"))
+
+    def recovery_point(self) -> RecoveryPoint:
+        """Return where the topic would go on if the spool were lost now."""
+        return self._recovery.undecided or self._recovery.now()
+
+    def recovery_point_before(self, batch: NewBatch, *, rows: bool) -> RecoveryPoint | None:
+        """Return where the topic would go on if the spool were lost while ``batch`` is being sealed.
+
+        Args:
+            rows: The batch has some.
+
+        Returns:
+            None for a batch that is sealed already: then nothing new is to be said.
+        """
+        last = self._sealer.last(batch.query_id) if batch.query_id else None
+        if last is not None and batch.batch_id <= last.batch_id:
+            return None
+        return self._recovery.before(
+            batch.query_id, batch.batch_id, epoch=self.epoch, visible=rows or batch.end, end_mark=batch.end
+        )
+
+    @property
+    def waits_for_publisher(self) -> bool:
+        """True while only the publisher's next batch can tell where a log goes on that was lost."""
+        return self._recovery.undecided is not None
+
+    def resolve(self, position: Position) -> Position | None:
+        """Return a subscriber's position as this log counts it; None if it must wait, see :class:`Recovery`."""
+        return self._recovery.resolve(position)
+
     # -- sealing -------------------------------------------------------------------------------------------------------
 
     def add_schema(self, arrow: bytes, spark_json: str | None) -> int:
@@ -155,6 +200,14 @@ class TopicLog:
         """Return (id, Arrow schema message, Spark's JSON) of a schema."""
         row = self._db.one("SELECT id, arrow, spark FROM schemas WHERE id = ?", number)
         return None if row is None else (row["id"], row["arrow"], row["spark"])
+
+    def check_epoch(self) -> None:
+        """Raise Fenced if another publisher has taken the log over."""
+        self._db.check_epoch(self.epoch)
+
+    def behind(self, last: Last) -> Position:
+        """The position behind a query's last batch."""
+        return self._batches.at(last.n)
 
     def last_sealed(self, query_id: str) -> Last | None:
         """Return the last sealed batch of a query; permanent, also for a batch without rows."""
@@ -185,13 +238,15 @@ class TopicLog:
                 "can be removed or the disk has room again",
                 file=str(self.directory),
             )
-        segments = self._sealer.check(batch, segments)
+        segments, decided = self._sealer.check(batch, segments), self.waits_for_publisher
         wall_ms = int(self._wall() * 1000)
         with self._db.write(self.epoch):
             position = self._sealer.insert(batch, segments, epoch=self.epoch, wall_ms=wall_ms, uptime=self.uptime)
             self._subscriptions.write()
         self._written_uptime = self.uptime
         self._subscriptions.written()
+        if decided:
+            self._subscriptions.reload()
         return position
 
     # -- reading -------------------------------------------------------------------------------------------------------

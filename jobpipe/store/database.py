@@ -20,7 +20,7 @@ __all__ = ["Database"]
 log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4A504950  # "JPIP"
-_FORMAT = 1
+_FORMAT = 2
 _BUSY_SECONDS = 10.0
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 _TABLES = """
@@ -52,6 +52,10 @@ CREATE TABLE queries(
 CREATE TABLE subscriptions(
     name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
     grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);
+-- A log made anew after the loss of its spool, see recovery.py: the batch it waits for, and what came of that.
+CREATE TABLE restored(
+    one INTEGER PRIMARY KEY CHECK (one = 1), start_n INTEGER NOT NULL, end_epoch INTEGER NOT NULL,
+    end_n INTEGER NOT NULL, point TEXT NOT NULL, outcome TEXT);
 CREATE TABLE leases(
     id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
 """

@@ -125,6 +125,8 @@ def _whole_batches(batches: Batches, start: Position, stop_n: int, limit: _Limit
 def _split(batches: Batches, shape: Shape, start: Position, stop: Position, limit: _Limit) -> Plan:
     parts = batches.parts(start.n).in_order()
     last = stop.r if stop.n == start.n else len(parts)
+    if batches.sealed_again(start.n):  # a position inside it would not tell of which copy it is
+        limit = _Limit(None, None)
     rows = size = 0
     r = start.r
     for part_rows, part_bytes in parts[start.r : last]:

@@ -13,6 +13,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.files import FileSink, check_length, file_name, new_write_id, sync_directory, write_id_of
 from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position
+from jobpipe.store.recovery import Recovery
 
 __all__ = ["MAX_PARTITIONS", "Last", "NewBatch", "Sealer"]
 
@@ -59,11 +60,14 @@ class NewBatch:
 class Sealer:
     """Checks what tasks wrote and enters it into the catalog."""
 
-    def __init__(self, database: Database, batches: Batches, segments: Path, *, fsync: bool) -> None:
+    def __init__(
+        self, database: Database, batches: Batches, recovery: Recovery, segments: Path, *, fsync: bool
+    ) -> None:
         self._db = database
         self._batches = batches
         self._segments = segments
         self._fsync = fsync
+        self._recovery = recovery
 
     def last(self, query_id: str) -> Last | None:
         """Return the permanent row of a query."""
@@ -143,12 +147,16 @@ class Sealer:
 
         A batch without rows takes no offset.
         """
-        db = self._db
+        db, waited_for = self._db, self._recovery.undecided
+        self._recovery.decide(batch.query_id, batch.batch_id)
+        if waited_for is not None and waited_for.end_mark and not batch.end:
+            self.insert(NewBatch.end_mark(batch.partitions), [], epoch=epoch, wall_ms=wall_ms, uptime=uptime)
         meta = db.one("SELECT * FROM meta")
         assert meta is not None  # noqa: S101 - it has one row
         n = int(meta["next_n"])
         rows, size = sum(segment.rows for segment in segments), sum(segment.length for segment in segments)
-        visible = rows > 0 or batch.end
+        # The batch that a log made anew waits for takes its old offset, whatever is in it now.
+        visible = rows > 0 or batch.end or self._batches.sealed_again(n)
         if visible:
             cum_rows, cum_bytes = meta["total_rows"] + rows, meta["total_bytes"] + size
             sealed_ms = max(wall_ms, int(meta["sealed_ms"]))

@@ -12,6 +12,7 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import client_tls
 from jobpipe.store import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
+from jobpipe.subscriber.waiting import awaiting_publisher
 
 __all__ = ["SubscriberSession"]
 
@@ -46,7 +47,8 @@ class SubscriberSession:
                 follower = TopicFollower(topic, name, locator=locator, tls=client_tls(config), on_news=bell.set)
                 session._followers[topic] = follower
                 follower.start()
-                follower.connected(max(deadline - time.monotonic(), 0.1))
+                with awaiting_publisher(topic, config, locator):
+                    follower.connected(max(deadline - time.monotonic(), 0.1))
         except BaseException:
             session.close()
             raise
@@ -127,7 +129,7 @@ class SubscriberSession:
         follower = self._followers[topic]
         news = follower.wait_beyond(position, 0.0)
         # Without a link nothing can be planned, so that there are news is none.
-        return follower.state is FollowerState.CONNECTED and news is not None and news.head != position
+        return follower.state is FollowerState.CONNECTED and news is not None and news.is_beyond(position)
 
     def data_endpoint(self, topic: str) -> str:
         """Return the hint of where ``topic``'s segments are served."""
@@ -135,18 +137,13 @@ class SubscriberSession:
         return str((known or self._locator.wait(topic, self._config.read_timeout)).data)
 
     def report(self) -> dict[str, Any] | None:
-        """Return ``{topic: head, ended, state, reconnects}`` for Spark's progress, None before the first news."""
+        """Return by topic head, ``ended`` and the link's state for Spark's progress, None before the first news."""
         report = {}
         for topic, follower in sorted(self._followers.items()):
             news = follower.news
             if news is None:
                 return None
-            report[topic] = {
-                **news.head.to_json(),
-                "ended": news.ended,
-                "state": follower.state.value,
-                "reconnects": follower.reconnects,
-            }
+            report[topic] = {**news.head.to_json(), "ended": news.ended, **follower.report()}
         return report
 
     @property

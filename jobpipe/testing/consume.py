@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import set_up_logging
+from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
@@ -55,6 +57,7 @@ class ConsumeOrder:
         config: As :meth:`jobpipe.config.Config.to_dict` writes it.
         store: Its SQLite file; outlives it.
         max_rows: Of one transaction; a batch larger than that is read in several.
+        parallel: How many partitions are read at once, as Spark's tasks do.
         pause: Seconds after each transaction.
         parent: Process id of the starter.
     """
@@ -66,6 +69,7 @@ class ConsumeOrder:
     parent: int
     starting: str = "earliest"
     max_rows: int | None = None
+    parallel: int = 1
     pause: float = 0.0
 
     def line(self) -> bytes:
@@ -122,7 +126,8 @@ class Received:
 
 def _pack(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4")  # payloads repeat themselves
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
@@ -156,12 +161,21 @@ def _read_on(
         log.info("no plan now: %s", error)
         time.sleep(RETRY_SECONDS)
         return at
-    end = Position.from_json(plan["end"])
+    start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
     if end == at:
         return at
     data = session.data_endpoint(order.topic)
-    ranges = [FetchRange(order.topic, at, end, partition, data) for partition in range(int(plan["partitions"]))]
-    received.store(at, end, [fetched.batch for wanted in ranges for fetched in fetch(wanted, config)])
+    ranges = [FetchRange(order.topic, start, end, partition, data) for partition in range(int(plan["partitions"]))]
+    try:
+        with ThreadPoolExecutor(order.parallel) as pool:
+            partitions = list(pool.map(lambda wanted: [fetched.batch for fetched in fetch(wanted, config)], ranges))
+    except DataLoss as error:
+        if error.fields.get("reason") != "sealed again":
+            raise
+        log.warning("reading this batch anew, as a query does that is started again: %s", error)
+        time.sleep(RETRY_SECONDS)
+        return at
+    received.store(at, end, [batch for batches in partitions for batch in batches])
     return end
 
 

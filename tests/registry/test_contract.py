@@ -67,6 +67,8 @@ class TestTopics:
             lambda: handler.release(name),
             lambda: handler.next_epoch(name, 1),
             lambda: handler.epoch(name),
+            lambda: handler.recovery_point(name),
+            lambda: handler.set_recovery_point(name, 1, "here"),
         ]
         for call in calls:
             with pytest.raises(InvalidName) as caught:
@@ -339,6 +341,50 @@ class TestEpochs:
             handler.next_epoch("orders", 1)
 
 
+class TestRecoveryPoint:
+    def test_it_outlives_its_writer(self, world: World) -> None:
+        handler, other = world.handler(), world.handler()
+        assert handler.recovery_point("orders") is None
+        epoch = handler.next_epoch("orders", 1)
+        for text in ("here", "dort: ä", "dort: ä"):
+            handler.set_recovery_point("orders", epoch, text)
+            assert other.recovery_point("orders") == text
+        handler.shutdown()
+        assert other.recovery_point("orders") == "dort: ä"
+        assert other.recovery_point("other") is None
+        other.set_recovery_point("orders", epoch, None)
+        other.set_recovery_point("orders", epoch, None)
+        assert other.recovery_point("orders") is None
+
+    def test_a_newer_epoch_fences_older_writers(self, world: World) -> None:
+        zombie, newer = world.handler(), world.handler()
+        old = zombie.next_epoch("orders", 1)
+        zombie.set_recovery_point("orders", old, "old")
+        epoch = newer.next_epoch("orders", 1)
+        for text in ("late", None):
+            with pytest.raises(TopicOwned):
+                zombie.set_recovery_point("orders", old, text)
+        assert newer.recovery_point("orders") == "old"
+        newer.set_recovery_point("orders", epoch, "new")
+        assert zombie.recovery_point("orders") == "new"
+
+    def test_it_is_bounded(self, world: World) -> None:
+        handler = world.handler()
+        epoch = handler.next_epoch("orders", 1)
+        handler.set_recovery_point("orders", epoch, "a" * 4096)
+        with pytest.raises(BadRecord, match="4096 bytes"):
+            handler.set_recovery_point("orders", epoch, "ä" * 2049)
+        assert handler.recovery_point("orders") == "a" * 4096
+
+    def test_it_survives_writes_of_two_handlers_of_one_job(self, world: World) -> None:
+        handlers = [world.handler() for _ in range(3)]
+        epoch = handlers[0].next_epoch("orders", 1)
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda n: handlers[n % 3].set_recovery_point("orders", epoch, str(n)), range(30)))
+        assert handlers[0].recovery_point("orders") in {str(n) for n in range(30)}
+        assert handlers[0].epoch("orders") == epoch
+
+
 class TestWatch:
     def test_it_follows_each_change(self, world: World) -> None:
         a, b, seen = world.handler(), world.handler(), Recorder()
@@ -575,6 +621,8 @@ class TestLife:
                 lambda: handler.release("t"),
                 lambda: handler.next_epoch("t", 1),
                 lambda: handler.epoch("t"),
+                lambda: handler.recovery_point("t"),
+                lambda: handler.set_recovery_point("t", 1, "here"),
             ]
             for call in calls:
                 with pytest.raises(NotStarted):

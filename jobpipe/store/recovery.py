@@ -1,0 +1,186 @@
+"""Where a topic goes on after its spool was lost, with ``acks=all``.
+
+Before each seal the publisher's coordinator leaves a :class:`RecoveryPoint` in the registry. It says what every
+required subscription has committed, since ``acks=all`` lets no batch begin before that, and which batch is about to be
+sealed. A log made anew from it keeps the old log's id, so the subscribers' positions still mean something, and waits
+for the publisher's first batch to learn which of two things is true:
+
+* Spark offers the same batch again (``AGAIN``): some subscriptions may have committed it, others not. It gets its old
+  offset. Who had it already stands behind it, at a position with the old epoch, and reads on from there.
+* Spark offers another one (``READ``): then its predecessor is committed, so all required subscriptions have read it.
+  The log goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from jobpipe.errors import RemoteProtocolError
+from jobpipe.store.batches import Batches
+from jobpipe.store.database import Database
+from jobpipe.store.position import Position
+
+__all__ = ["AGAIN", "READ", "Recovery", "RecoveryPoint"]
+
+AGAIN, READ = "again", "read"
+MAX_QUERIES = 8  # the newest; a topic has one query at a time, and a new one with each new checkpoint
+
+
+@dataclass(frozen=True)
+class RecoveryPoint:
+    """A batch about to be sealed, and the ground it stands on.
+
+    Attributes:
+        log: The log's id.
+        start_epoch, start_n: The position before the batch: all required subscriptions have committed it.
+        end_epoch, end_n: The position behind it; ``start_n`` again for a batch without rows.
+        query_id, batch_id: Which batch; an empty query id for one that is never repeated.
+        end_mark: It is an end mark.
+        queries: The last sealed batch of other queries, as [query id, batch id].
+    """
+
+    log: str
+    start_epoch: int
+    start_n: int
+    end_epoch: int
+    end_n: int
+    query_id: str
+    batch_id: int
+    end_mark: bool = False
+    queries: tuple[tuple[str, int], ...] = field(default=())
+
+    def to_text(self) -> str:
+        """Return it as JSON text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> RecoveryPoint:
+        """Return what :meth:`to_text` wrote.
+
+        Raises:
+            RemoteProtocolError: ``text`` is anything else.
+        """
+        try:
+            value: dict[str, Any] = json.loads(text)
+            point = cls(**{**value, "queries": tuple((str(q), int(b)) for q, b in value["queries"])})
+            Position.from_json({"log": point.log, "epoch": point.start_epoch, "n": point.start_n, "r": 0})
+            Position.from_json({"log": point.log, "epoch": point.end_epoch, "n": point.end_n, "r": 0})
+            types = type(point.query_id), type(point.batch_id), type(point.end_mark)
+            if types != (str, int, bool) or point.end_n not in (point.start_n, point.start_n + 1):
+                raise ValueError("a field has a wrong type, or end_n is not start_n or the next")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RemoteProtocolError(f"not a recovery point: {text[:200]!r} ({error!r})", value=text[:200]) from error
+        return point
+
+
+class Recovery:
+    """What a catalog knows of having been made anew: its one row of ``restored``."""
+
+    def __init__(self, database: Database, batches: Batches) -> None:
+        self._db = database
+        self._batches = batches
+
+    @property
+    def undecided(self) -> RecoveryPoint | None:
+        """Where the log was made anew, while the publisher has not sealed anything since."""
+        text = self._db.value("SELECT point FROM restored WHERE outcome IS NULL")
+        return None if text is None else RecoveryPoint.from_text(text)
+
+    def now(self) -> RecoveryPoint:
+        """Return the point of the newest batch: as far as this catalog knows, not everybody has read it."""
+        head = self._batches.head()
+        newest = self._batches.row(head.n - 1)
+        if newest is None:
+            return self._point(head, head, "", -1)
+        start = self._batches.at(head.n - 1)
+        return self._point(start, head, newest["query_id"], newest["batch_id"], end_mark=bool(newest["is_end"]))
+
+    def before(self, query_id: str, batch_id: int, *, epoch: int, visible: bool, end_mark: bool) -> RecoveryPoint:
+        """Return the point to leave before a batch is sealed.
+
+        Args:
+            epoch: The one that seals it.
+            visible: It takes an offset.
+            end_mark: It is one.
+        """
+        start, waited_for = self._batches.head(), self.undecided
+        if waited_for is not None and (query_id, batch_id) != (waited_for.query_id, waited_for.batch_id):
+            start = Position(start.log, waited_for.end_epoch, waited_for.end_n)
+        end = Position(start.log, epoch, start.n + 1) if visible else start
+        return self._point(start, end, query_id, batch_id, end_mark=end_mark)
+
+    def _point(
+        self, start: Position, end: Position, query_id: str, batch_id: int, *, end_mark: bool = False
+    ) -> RecoveryPoint:
+        others = self._db.all(
+            "SELECT query_id, batch_id FROM queries WHERE query_id != ? ORDER BY n DESC LIMIT ?", query_id, MAX_QUERIES
+        )
+        return RecoveryPoint(
+            log=start.log,
+            start_epoch=start.epoch,
+            start_n=start.n,
+            end_epoch=end.epoch,
+            end_n=end.n,
+            query_id=query_id,
+            batch_id=batch_id,
+            end_mark=end_mark,
+            queries=tuple((row["query_id"], row["batch_id"]) for row in others),
+        )
+
+    def begin(self, point: RecoveryPoint) -> None:
+        """Put an empty catalog where ``point`` says. Inside a transaction; may be repeated until an epoch is taken."""
+        db = self._db
+        for table in ("epochs", "queries", "restored"):
+            db.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
+        db.execute(
+            "UPDATE meta SET log_id = ?, next_n = ?, epoch = ?",
+            *(point.log, point.start_n, max(point.start_epoch, point.end_epoch)),
+        )
+        if point.start_n > 0:
+            db.execute("INSERT INTO epochs VALUES (?, ?, '', 0)", point.start_epoch, point.start_n - 1)
+        last = [*point.queries, *([(point.query_id, point.batch_id - 1)] if point.batch_id > 0 else [])]
+        for query_id, batch_id in last:
+            db.execute("INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", query_id, batch_id, point.start_n)
+        if point.end_n > point.start_n:
+            db.execute(
+                "INSERT INTO restored VALUES (1, ?, ?, ?, ?, NULL)",
+                *(point.start_n, point.end_epoch, point.end_n, point.to_text()),
+            )
+
+    def decide(self, query_id: str, batch_id: int) -> None:
+        """Learn, from the first batch that the publisher seals since, what became of the batch that was under way.
+
+        Inside the transaction that seals, before it.
+        """
+        point = self.undecided
+        if point is None:
+            return
+        db = self._db
+        again = point.end_mark or (query_id == point.query_id != "" and batch_id == point.batch_id)
+        db.execute("UPDATE restored SET outcome = ?", AGAIN if again else READ)
+        if again:
+            return
+        db.execute(
+            "UPDATE epochs SET first_n = ? WHERE first_n = ? AND epoch > ?",
+            *(point.end_n, point.start_n, point.end_epoch),
+        )
+        db.execute("INSERT OR IGNORE INTO epochs VALUES (?, ?, '', 0)", point.end_epoch, point.start_n)
+        db.execute("UPDATE meta SET next_n = ?", point.end_n)
+        db.execute(
+            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", point.query_id, point.batch_id, point.end_n
+        )
+        db.execute("UPDATE subscriptions SET acked_n = ? WHERE acked_n = ?", point.end_n, point.start_n)
+
+    def resolve(self, position: Position) -> Position | None:
+        """Return ``position`` as this log counts it; None if it lies behind the batch that is still waited for."""
+        row = self._db.one("SELECT * FROM restored")
+        if (
+            row is None
+            or position.log != self._batches.log_id
+            or (position.epoch, position.n, position.r) != (row["end_epoch"], row["end_n"], 0)
+            or row["outcome"] == READ
+        ):
+            return position
+        return self._batches.at(position.n) if row["outcome"] == AGAIN else None
