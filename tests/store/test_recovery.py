@@ -216,7 +216,7 @@ def test_a_batch_that_is_sealed_already_needs_no_point(tmp_path: Path) -> None:
 )
 def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> None:
     text = json.loads(point_before(open_log(tmp_path), 0).to_text())
-    with pytest.raises(RemoteProtocolError, match="recovery point|position"):
+    with pytest.raises(RemoteProtocolError, match=r"recovery point|position"):
         RecoveryPoint.from_text(json.dumps({**text, **change}))
     with pytest.raises(RemoteProtocolError, match="not a recovery point"):
         RecoveryPoint.from_text("[]")
