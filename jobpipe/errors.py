@@ -25,6 +25,7 @@
     │   ├── LinkBroken         cut, reset, refused, unexpected end
     │   └── LinkTimeout        silence past the deadline
     ├── NotAuthorized          TLS or permission: another attempt will not help
+    │   └── PeerNotTrusted     a certificate that is not of our CA, or bears another name; a stranger, or a reused port
     └── ProtocolError          the bytes break the protocol; close the link, never resynchronise
         ├── LocalProtocolError     our own code asked for an illegal step: a bug
         └── RemoteProtocolError    the peer broke it
@@ -57,6 +58,7 @@ __all__ = [
     "LocalProtocolError",
     "NameTaken",
     "NotAuthorized",
+    "PeerNotTrusted",
     "ProtocolError",
     "QueryStopped",
     "RegistryUnavailable",
@@ -190,6 +192,10 @@ class LinkTimeout(LinkError):
 
 class NotAuthorized(JobpipeError):
     """TLS or a permission refuses us; another attempt will not help."""
+
+
+class PeerNotTrusted(NotAuthorized):
+    """The peer's certificate is not of our CA, or bears another name: at an old address, perhaps somebody else's."""
 
 
 class ProtocolError(JobpipeError):

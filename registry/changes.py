@@ -70,7 +70,7 @@ class Changes:
             raise BadRecord("recovery point", f"at most {MAX_RECORD_BYTES} bytes")
         path = self._paths.recovery(topic)
         for _ in self._attempts():
-            guard = self._guard(topic)
+            guard = self._guard(topic, epoch)
             if parse_epoch(guard.data) > epoch:
                 raise TopicOwned(topic, self._reader.owner(topic))
             node = self._nodes.get(path)

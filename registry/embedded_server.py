@@ -11,6 +11,7 @@ import argparse
 import logging
 import logging.handlers
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -107,7 +108,7 @@ class Supervisor:
             os.kill(former.java_pid, signal.SIGKILL)
         self._files.write_state(self._state)
         try:
-            self._start(former.port if former is not None else 0)
+            self._start(self._last_port())
             self._watch()
         except _Failed as error:
             logger.error("%s", error)
@@ -116,6 +117,15 @@ class Supervisor:
             self._files.remove_state()
         finally:
             self._end_java()
+
+    def _last_port(self) -> int:
+        """Return where this home's server listened last, 0 if there was none: who still runs looks for it there."""
+        try:
+            text = (self._files.directory / "zoo.cfg").read_text()
+        except OSError:
+            return 0
+        found = re.search(r"^clientPort=(\d{1,5})$", text, re.MULTILINE)
+        return int(found[1]) if found else 0
 
     def _start(self, port: int) -> None:
         """Start Java on ``port`` if it is free, else on another one: clients find a restarted server where it was."""

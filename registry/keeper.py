@@ -1,8 +1,9 @@
 """What one handler wants to stand in the registry, and the thread that sees to it.
 
 A registration or a claim is *wanted* from the call that made it until it is given up. ZooKeeper deletes them with the
-session; the keeper compares wanted and found after each new session and about each 10 s, and makes anew what is
-missing, unless another one has the place by then: that is *lost*, is given up, and is told.
+session, and an operator may do so by hand; the keeper compares wanted and found after each new session, at each notice
+that one of its nodes changed, and about each 10 s, and makes anew what is missing, unless another one has the place by
+then: that is *lost*, is given up, and is told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["Keeper"]
 logger = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 10.0
+_SETTLE_SECONDS = 0.2  # one look for many notices; and who deletes a tree may come to its end
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
@@ -104,6 +106,7 @@ class Keeper:
                 self._registrations[key] = record
                 self._topics.add(topic)
                 self._debris.discard((topic, path))
+        self._notify()  # a look leaves the notice on the new node
 
     def unregister(self, topic: str, index: int) -> None:
         path = self._paths.registration(topic, index)
@@ -124,6 +127,7 @@ class Keeper:
             with self._state:
                 self._claims[topic] = owner
                 self._debris.discard((topic, path))
+        self._notify()
 
     def release(self, topic: str) -> None:
         path = self._paths.owner(topic)
@@ -162,7 +166,8 @@ class Keeper:
 
     def _keep(self) -> None:
         while True:
-            self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2))
+            if self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2)):
+                self._stop.wait(_SETTLE_SECONDS)
             self._wake.clear()
             if self._stop.is_set():
                 return
@@ -183,14 +188,19 @@ class Keeper:
         with self.changing() as changes:
             with self._state:
                 claims, registrations = dict(self._claims), dict(self._registrations)
+            wanted = {self._paths.owner(topic): owner.to_bytes() for topic, owner in claims.items()}
+            wanted |= {self._paths.registration(*key): record.to_bytes() for key, record in registrations.items()}
+            sound = self._sound(wanted)
             for topic, owner in claims.items():
+                if self._paths.owner(topic) in sound:
+                    continue
                 try:
                     changes.write_claim(topic, owner, asked=False)
                 except TopicOwned as error:
                     self._lose(topic, error, lost)
-            for (topic, _), record in registrations.items():
+            for (topic, index), record in registrations.items():
                 try:
-                    if topic not in lost:
+                    if topic not in lost and self._paths.registration(topic, index) not in sound:
                         changes.write_registration(topic, record, asked=False)
                 except TopicOwned as error:
                     self._lose(topic, error, lost)
@@ -200,6 +210,14 @@ class Keeper:
                 changes.remove(topic, path)
                 with self._state:
                     self._debris.discard((topic, path))
+            if len(sound) < len(wanted):
+                self._notify()  # what was made anew wants a notice, too
+
+    def _sound(self, wanted: dict[str, bytes]) -> set[str]:
+        """Return which of the nodes are there, ours, and hold what they shall; leave notices on those."""
+        session, paths = self._nodes.session, list(wanted)
+        found = zip(paths, self._nodes.get_all(paths, self._notify), strict=True)
+        return {path for path, node in found if node and node.session == session and node.data == wanted[path]}
 
     def _lose(self, topic: str, error: TopicOwned, lost: set[str]) -> None:
         logger.warning("lost while our session was away: %s", error)

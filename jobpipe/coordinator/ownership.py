@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.errors import LinkError, NotAuthorized, TopicNotFound, TopicOwned
+from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import connect
@@ -99,7 +99,8 @@ async def _ask(topic: str, owner: OwnerRecord, name: str, tls: ssl.SSLContext | 
         link = await connect(
             Endpoint.parse(owner.endpoint), hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
         )
-    except (LinkError, NotAuthorized, TopicNotFound) as silence:  # not found: it claimed a moment ago, or is ending
+    except (LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound) as silence:
+        # Not found: it claimed a moment ago, or is ending. Not authorized, or another protocol: a stranger.
         log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
         return
     try:
@@ -109,13 +110,18 @@ async def _ask(topic: str, owner: OwnerRecord, name: str, tls: ssl.SSLContext | 
     finally:
         await link.close()
     if not reply.result.get("released"):
-        raise _owned(topic, owner, "one topic has one live publisher") from error
+        raise _owned(topic, owner, "one topic has one live publisher", reply.result.get("driver")) from error
 
 
-def _owned(topic: str, owner: OwnerRecord, why: str) -> TopicOwned:
+def _owned(topic: str, owner: OwnerRecord, why: str, driver: dict[str, Any] | None = None) -> TopicOwned:
+    """Return the error; only an owner that answers tells its driver, which is what its user can stop."""
+    who = f"{owner.name!r} on {owner.host}"
+    if driver is not None:
+        application = f"application {driver['application']!r}, " if driver["application"] else ""
+        who += f", {application}driver pid {driver['pid']}"
     return TopicOwned(
-        f"topic {topic!r} already has a publisher: {owner.name!r} on {owner.host}, pid {owner.pid}, endpoint "
-        f"{owner.endpoint}, epoch {owner.epoch}; {why}. Stop it first, or publish to another topic",
+        f"topic {topic!r} already has a publisher: {who}, coordinator pid {owner.pid}, endpoint {owner.endpoint}, "
+        f"epoch {owner.epoch}; {why}. Stop it first, or publish to another topic",
         topic=topic,
-        owner={"name": owner.name, "host": owner.host, "pid": owner.pid, "endpoint": owner.endpoint},
+        owner={"name": owner.name, "host": owner.host, "pid": owner.pid, "endpoint": owner.endpoint, "driver": driver},
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import TopicNotFound
+from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
 from registry.handler import RegisterServerHandler
 from registry.records import RegisterRecord
@@ -29,26 +30,51 @@ class Location:
     ssl: bool
 
 
-def from_records(topic: str, records: list[RegisterRecord]) -> Location | None:
-    """Return the location of the highest epoch whose registration is complete (all parallel-1..n of one instance)."""
+def all_from_records(topic: str, records: list[RegisterRecord]) -> list[Location]:
+    """Return the locations whose registrations are complete (all parallel-1..n of one epoch), highest epoch first.
+
+    Below a complete one, those of which it only took places: anybody with write permission may have made it up.
+    """
+    found: list[Location] = []
+    taken: set[int] = set()
     for epoch in sorted({record.epoch for record in records}, reverse=True):
-        same = [record for record in records if record.epoch == epoch]
-        first = same[0]
-        if {record.index for record in same} >= set(range(1, first.parallelism + 1)):
-            return Location(
-                topic=topic,
-                control=Endpoint.parse(first.coordinator),
-                data=Endpoint.parse(first.data),
-                epoch=epoch,
-                instance=first.instance,
-                parallelism=first.parallelism,
-                ssl=first.ssl,
+        same = {record.index: record for record in records if record.epoch == epoch}
+        first = next(iter(same.values()))
+        wanted = set(range(1, first.parallelism + 1))
+        if wanted <= same.keys() | taken:
+            found.append(
+                Location(
+                    topic=topic,
+                    control=Endpoint.parse(first.coordinator),
+                    data=Endpoint.parse(first.data),
+                    epoch=epoch,
+                    instance=first.instance,
+                    parallelism=first.parallelism,
+                    ssl=first.ssl,
+                )
             )
-    return None
+            taken |= wanted & same.keys()
+    return found
+
+
+def from_records(topic: str, records: list[RegisterRecord]) -> Location | None:
+    """Return the location of the highest epoch whose registration is complete."""
+    return next(iter(all_from_records(topic, records)), None)
+
+
+@dataclass
+class _Known:
+    """What is known of one topic."""
+
+    locations: list[Location] = field(default_factory=list)
+    doubted: set[Location] = field(default_factory=set)
+
+    def best(self) -> Location | None:
+        return next((location for location in self.locations if location not in self.doubted), None)
 
 
 class TopicLocator:
-    """Follows the registrations of some topics and knows the newest location of each.
+    """Follows the registrations of some topics and knows the best location of each: of the highest epoch not doubted.
 
     Thread safe. ``close()`` ends the registry session if the locator opened it.
     """
@@ -58,9 +84,15 @@ class TopicLocator:
         self._owned = handler is None
         self._handler = handler if handler is not None else open_handler(config)
         self._changed = threading.Condition()
-        self._locations: dict[str, Location | None] = {}
+        self._known: dict[str, _Known] = {}
+        self._listeners: dict[str, list[Callable[[], object]]] = {}
         self._watches = []  # type: ignore[var-annotated]
         self._closed = False
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds for which a registration may outlive its server."""
+        return self._config.registry_session_timeout
 
     @property
     def handler(self) -> RegisterServerHandler:
@@ -70,23 +102,66 @@ class TopicLocator:
     def follow(self, topic: str) -> None:
         """Begin to watch ``topic``, which need not exist yet."""
         with self._changed:
-            if topic in self._locations or self._closed:
+            if topic in self._known or self._closed:
                 return
-            self._locations[topic] = None
+            known = self._known[topic] = _Known()
 
         def on_change(records: list[RegisterRecord]) -> None:
-            found = from_records(topic, records)
+            found = all_from_records(topic, records)
             with self._changed:
-                self._locations[topic] = found
+                known.locations = found
+                known.doubted &= set(found)
+                listeners = list(self._listeners.get(topic, ()))
                 self._changed.notify_all()
+            for tell in listeners:
+                tell()
 
         with map_registry_errors():
             self._watches.append(self._handler.watch(topic, on_change))
 
-    def current(self, topic: str) -> Location | None:
-        """Return the newest known location, None when nobody serves the topic now."""
+    def listen(self, topic: str, tell: Callable[[], object]) -> None:
+        """Call ``tell``, from a thread of the registry, after each change of the registrations of ``topic``."""
         with self._changed:
-            return self._locations.get(topic)
+            self._listeners.setdefault(topic, []).append(tell)
+
+    def current(self, topic: str) -> Location | None:
+        """Return the best known location, None when nobody serves the topic now."""
+        with self._changed:
+            known = self._known.get(topic)
+            return None if known is None else known.best()
+
+    def doubt(self, location: Location) -> None:
+        """Note that no server there answered and proved itself: the others come first, until all have failed."""
+        with self._changed:
+            known = self._known.get(location.topic)
+            if known is not None and location in known.locations:
+                known.doubted.add(location)
+                if known.best() is None:
+                    known.doubted.clear()
+
+    def why_absent(self, topic: str) -> str:
+        """Return what the registry knows of a topic that nobody serves, and what to do; empty if it does not answer."""
+        place = self.current(topic)
+        if place is not None:
+            return f"it is registered at {place.control}, which does not serve it: gone a moment ago, or cut off"
+        try:
+            with map_registry_errors():
+                epoch, owner = self._handler.epoch(topic), self._handler.owner(topic)
+        except JobpipeError:
+            return ""
+        if owner is not None:
+            return f"{owner.name!r} on {owner.host}, coordinator pid {owner.pid}, is about to serve it"
+        if epoch == 0:
+            return (
+                f"nobody has ever published it under {self._config.namespace}: is the name right? `jobpipe topics` "
+                "lists what is served"
+            )
+        place_of_spool = self._config.spool_dir / topic
+        where = f"from {place_of_spool}" if place_of_spool.exists() else "on the host of its spool"
+        return (
+            f"no publisher is registered now, the last one had epoch {epoch}; start it again, or let "
+            f"`jobpipe serve {topic}` serve what is sealed, {where}"
+        )
 
     def wait(self, topic: str, timeout: float) -> Location:
         """Return the location, waiting up to ``timeout`` seconds for a publisher.
@@ -97,7 +172,7 @@ class TopicLocator:
         self.follow(topic)
         deadline = time.monotonic() + timeout
         with self._changed:
-            while (found := self._locations.get(topic)) is None:
+            while (found := self._known[topic].best() if topic in self._known else None) is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or self._closed:
                     raise TopicNotFound(
@@ -124,8 +199,11 @@ class TopicLocator:
             self._handler.shutdown()
 
 
-def locate(config: Config, topic: str, timeout: float) -> Location:
+def locate(config: Config, topic: str, timeout: float, doubted: Location | None = None) -> Location:
     """Look one topic up with a registry session of its own, closed at the end.
+
+    Args:
+        doubted: What was found before, and failed: another one is preferred.
 
     Raises:
         TopicNotFound: no publisher came in time.
@@ -133,6 +211,10 @@ def locate(config: Config, topic: str, timeout: float) -> Location:
     """
     locator = TopicLocator(config)
     try:
-        return locator.wait(topic, timeout)
+        found = locator.wait(topic, timeout)
+        if found == doubted:
+            locator.doubt(found)
+            found = locator.current(topic) or found
+        return found
     finally:
         locator.close()

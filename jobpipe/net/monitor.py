@@ -56,6 +56,10 @@ class Monitor:
         self._deaf = paused
         self._heard = now
 
+    def silence(self, now: float) -> float:
+        """Return for how many seconds nothing was heard."""
+        return max(0.0, now - self._heard)
+
     def check(self, now: float, *, waiting: bool) -> Verdict:
         """Judge.
 

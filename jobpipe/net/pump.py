@@ -89,6 +89,11 @@ class Pump(asyncio.Protocol):
         self._monitor = Monitor(self.timing, self._loop.time(), beats=beats)
         self._timer = self._loop.call_later(self._monitor.interval, self._check)
 
+    @property
+    def silence(self) -> float:
+        """For how many seconds nothing was heard of the peer; a live one is heard within its heartbeat."""
+        return 0.0 if self._monitor is None else self._monitor.silence(self._loop.time())
+
     def _raise_if_ended(self) -> None:
         if self._why is not None:
             raise copy_of(self._why)

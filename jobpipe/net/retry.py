@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from jobpipe.errors import LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import LinkError, PeerNotTrusted, RegistryUnavailable, RemoteProtocolError, TopicNotFound
 
-__all__ = ["PROTOCOL_TRIES", "RETRYABLE", "backoff"]
+__all__ = ["PROTOCOL_TRIES", "RETRYABLE", "TRUST_TRIES", "Distrust", "backoff"]
 
 RETRYABLE = (LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound)
 """What another attempt may mend: a cut, a publisher or registry that is away, a damaged frame, a port that another
@@ -15,6 +15,33 @@ server has taken. Not: a permission, and everything that says that the data are 
 
 PROTOCOL_TRIES = 8
 """RemoteProtocolErrors in a row, without any progress, after which the peer is taken to speak another language."""
+
+TRUST_TRIES = 3
+"""Looks at the registry, that lead to a server we do not trust, before it is no stranger at an old address."""
+
+
+class Distrust:
+    """Decides when PeerNotTrusted is final.
+
+    A registration outlives its server by a registry session, and meanwhile anybody may listen at its port. Only what
+    stands in the registry for longer, and still leads to a certificate that we do not trust, is no accident.
+
+    Args:
+        session: seconds that a registry session lives without its owner.
+    """
+
+    def __init__(self, session: float) -> None:
+        self._session = session
+        self._place: object = None
+        self._looks = 0
+        self._since = 0.0
+
+    def is_final(self, error: BaseException, place: object, now: float) -> bool:
+        """Note how an attempt ended, ``place`` being what the registry said, None for a mere hint."""
+        if not isinstance(error, PeerNotTrusted) or place is None or place != self._place:
+            self._place, self._looks, self._since = place, 0, now
+        self._looks += isinstance(error, PeerNotTrusted)
+        return place is not None and self._looks >= TRUST_TRIES and now - self._since > self._session
 
 
 def backoff(base: float = 0.05, cap: float = 5.0, *, rng: random.Random | None = None) -> Iterator[float]:

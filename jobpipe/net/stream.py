@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, PeerNotTrusted
 from jobpipe.net.timing import Timing
 
 __all__ = ["copy_of", "greeting", "map_error", "mapped", "peer_names", "peer_of", "tune"]
@@ -30,12 +30,16 @@ _REFUSALS = (
 
 
 def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
-    """Return our error for a foreign one: NotAuthorized, LinkTimeout or LinkBroken."""
+    """Return our error for a foreign one.
+
+    PeerNotTrusted: we refuse the peer. NotAuthorized: it refuses us, and has proven before that it is of our CA, since
+    a client sends its certificate last. Else LinkTimeout or LinkBroken.
+    """
     if isinstance(error, JobpipeError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"{doing} {peer}: its certificate is not accepted: {error.verify_message}"
-        return NotAuthorized(text, peer=peer, doing=doing, reason=error.verify_message)
+        return PeerNotTrusted(text, peer=peer, doing=doing, reason=error.verify_message)
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None) or str(error)  # not all of them have it
         if any(word in reason for word in _REFUSALS):

@@ -21,6 +21,7 @@ from jobpipe.errors import (
     DuplicateCall,
     LinkClosed,
     LinkError,
+    LocalProtocolError,
     SpoolFull,
     WaitTimeout,
 )
@@ -209,24 +210,38 @@ class Publisher:
         spark_schema: str | None,
         segments: list[SegmentInfo],
     ) -> SealedBatch:
-        """Seal the batch: its one commit point. Safe to repeat."""
+        """Seal the batch: its one commit point. Safe to repeat.
+
+        Raises:
+            SpoolFull: it has more segments than one request carries; nothing was sent.
+        """
         blob = b"".join(info.data for info in segments if info.data is not None)
-        reply = self._channel.call(
-            "seal",
-            {
-                "query_id": query_id,
-                "batch_id": batch_id,
-                "run_id": run_id,
-                "write_id": target.write_id,
-                "schema": {"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(), "spark": spark_schema},
-                "partitions": target.partitions,
-                "partitioner": self._partitioner,
-                "segments": [
-                    {**info.to_json(), "inline": None if info.data is None else len(info.data)} for info in segments
-                ],
-            },
-            blob,
-        )
+        order = {
+            "query_id": query_id,
+            "batch_id": batch_id,
+            "run_id": run_id,
+            "write_id": target.write_id,
+            "schema": {"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(), "spark": spark_schema},
+            "partitions": target.partitions,
+            "partitioner": self._partitioner,
+            "segments": [
+                {**info.to_json(), "inline": None if info.data is None else len(info.data)} for info in segments
+            ],
+        }
+        try:
+            reply = self._channel.call("seal", order, blob)
+        except LocalProtocolError as error:
+            if "limit" not in error.fields:
+                raise
+            raise SpoolFull(
+                f"topic {self.topic!r}, batch {batch_id} of query {query_id}: it has {len(segments)} segments, and the "
+                f"list of them takes {error.fields['size']} bytes where one seal carries {error.fields['limit']}; "
+                f"nothing was sealed. Use fewer partitions (now {target.partitions}) or fewer tasks, larger segments "
+                f"(jobpipe.segment.max_bytes, now {target.segment_max_bytes}), or smaller batches",
+                topic=self.topic,
+                segments=len(segments),
+                partitions=target.partitions,
+            ) from error
         return SealedBatch(
             Position.from_json(reply.result["position"]),
             sum(info.rows for info in segments),

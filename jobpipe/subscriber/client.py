@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +15,27 @@ from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import ConfigError
+from jobpipe.net.retry import RETRYABLE
 from jobpipe.store import Position
-from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.follower import TopicFollower
+from jobpipe.subscriber.waiting import awaiting_publisher
 
 __all__ = ["Subscription", "subscribe"]
 
+log = logging.getLogger(__name__)
+
+ACK_SECONDS = 10.0
+PLAN_BYTES = 64 * 1024 * 1024  # of whole batches for which one plan, and one stream a partition, will do
 STARTING = ("earliest", "latest", "committed")
 
 
 class Subscription:
     """A named, durable position in a topic; iterating it yields record batches, for ever or until the end mark.
 
-    What was read is acknowledged when more is asked for: at least once. Up to 64 MiB of whole batches are read at once,
-    partition after partition: order holds within a partition. Use it as a context manager, or call :meth:`close`.
+    The publisher's batches come one after another, each by partition: order holds within a partition. A batch is
+    acknowledged when the first rows of the next one are asked for: at least once, so a reader that ends and returns
+    reads the batch it was in again, from its first row. Use it as a context manager, or call :meth:`close`.
     """
 
     def __init__(self, topic: str, *, name: str, starting: str, config: Config) -> None:
@@ -57,7 +65,8 @@ class Subscription:
         """Return where the next batch begins, asking for the first position once."""
         if not self._started:
             self._follower.start()
-            self._follower.connected(self._config.discovery_timeout)
+            with awaiting_publisher(self.topic, self._config, self._locator):
+                self._follower.connected(self._config.discovery_timeout)
             self._started = True
         if self._position is None:
             reply = self._follower.call("first", {"starting": self._starting}, timeout=self._config.discovery_timeout)
@@ -80,12 +89,15 @@ class Subscription:
             plan = self._plan(at)
             start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
             if end != start:
-                for partition in range(int(plan["partitions"])):
-                    wanted = FetchRange(self.topic, start, end, partition, self._data_endpoint())
-                    for fetched in fetch(wanted, self._config):
-                        yield fetched.batch
-                at = self._position = end
+                header: dict[str, Any] | None = None  # of what was yielded last
+                for fetched in fetch_plan(self.topic, plan, self._data_endpoint(), self._config):
+                    if header is not None and header["n"] != fetched.header["n"]:
+                        self._acknowledge(Position(start.log, int(header["epoch"]), int(header["n"]) + 1, 0))
+                    header = fetched.header
+                    yield fetched.batch
+                at = self._position = end  # the next plan acknowledges it
                 continue
+            at = self._position = start  # the same place, as the log counts it now
             news = self._follower.wait_beyond(at, 0.0)
             if news is not None and news.ended and news.head == at:
                 return
@@ -99,14 +111,21 @@ class Subscription:
         deadline = time.monotonic() + timeout
         while (remaining := deadline - time.monotonic()) > 0:
             news = self._follower.wait_beyond(at, min(remaining, 1.0))
-            if news is not None and (news.head != at or news.ended):
+            if news is not None and (news.is_beyond(at) or news.ended):
                 return True
         return False
+
+    def _acknowledge(self, position: Position) -> None:
+        self._position = position
+        try:
+            self._follower.call("ack", {"position": position.to_json()}, timeout=ACK_SECONDS, wait=False)
+        except RETRYABLE as error:
+            log.debug("topic %s: acknowledgement waits for the next one (%s)", self.topic, error)
 
     def _plan(self, at: Position) -> dict[str, Any]:
         return self._follower.call(
             "plan",
-            {"start": at.to_json(), "max_rows": None, "max_bytes": 64 * 1024 * 1024},
+            {"start": at.to_json(), "max_rows": None, "max_bytes": PLAN_BYTES},
             timeout=self._config.read_timeout,
         ).result
 
@@ -139,5 +158,5 @@ def subscribe(
         )
     if not name:
         raise ConfigError("name is empty: a subscription needs a name of its own", key="name")
-    loaded = config if isinstance(config, Config) else load(config, overrides=overrides)
+    loaded = config if isinstance(config, Config) else load(config, overrides=overrides, caller=subscribe)
     return Subscription(topic, name=name, starting=starting, config=loaded)

@@ -6,6 +6,9 @@ record batch and one chunk, never a segment.
 
 from __future__ import annotations
 
+import contextlib
+import heapq
+import itertools
 import logging
 import os
 import ssl
@@ -17,11 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import locate
+from jobpipe.discovery.locate import Location, locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import (
     ChecksumMismatch,
     JobpipeError,
+    PeerNotTrusted,
     RegistryUnavailable,
     RemoteProtocolError,
     SegmentCorrupt,
@@ -30,11 +34,11 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
+from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, Distrust, backoff
 from jobpipe.store import Position
 from jobpipe.wire.messages import Hello
 
-__all__ = ["FetchRange", "Fetched", "fetch"]
+__all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +75,14 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
         DataLoss: the range does not fit the log any more.
         SegmentCorrupt: committed bytes are damaged or missing.
         LinkError, TopicNotFound: nobody served it within ``read.timeout``.
+        NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
     tls = client_tls(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
+    distrust = Distrust(config.registry_session_timeout)
+    location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
             for fetched in _stream(wanted, endpoint, tls, done):
@@ -83,7 +90,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
                 done += 1
                 damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
             return
-        except RETRYABLE as error:
+        except (*RETRYABLE, PeerNotTrusted) as error:
             if isinstance(error, ChecksumMismatch) and "offset" in error.fields:
                 damaged += 1
                 if damaged >= DAMAGED_TRIES:
@@ -91,11 +98,26 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
             garbled += isinstance(error, RemoteProtocolError)
             now = time.monotonic()
             deadline = deadline or now + config.read_timeout
-            if now >= deadline or garbled >= PROTOCOL_TRIES:
+            if now >= deadline or garbled >= PROTOCOL_TRIES or distrust.is_final(error, location, now):
                 raise
             log.warning("topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
             time.sleep(next(delays))
-            endpoint = _look_up(config, wanted.topic, endpoint, deadline)
+            location = _look_up(config, wanted.topic, location, deadline)
+            endpoint = endpoint if location is None else location.data
+
+
+def fetch_plan(topic: str, plan: dict[str, Any], data: str, config: Config) -> Iterator[Fetched]:
+    """Yield all partitions of a plan, batch after batch, and within one by partition.
+
+    Several batches take a link for each partition at once; raises as :func:`fetch`.
+    """
+    start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+    streams = [
+        fetch(FetchRange(topic, start, end, partition, data), config) for partition in range(int(plan["partitions"]))
+    ]
+    if end.n - start.n <= 1:
+        return itertools.chain.from_iterable(streams)  # one link, one after another
+    return heapq.merge(*streams, key=lambda fetched: (fetched.header["n"], fetched.header["partition"]))
 
 
 def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
@@ -110,13 +132,13 @@ def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
     )
 
 
-def _look_up(config: Config, topic: str, known: Endpoint, deadline: float) -> Endpoint:
-    """Ask the registry, with a client of its own made after the fork; keep what is known while it is silent."""
+def _look_up(config: Config, topic: str, failed: Location | None, deadline: float) -> Location | None:
+    """Ask the registry, with a client of its own made after the fork; None while it is silent, or nobody serves."""
     try:
-        return locate(config, topic, min(5.0, max(deadline - time.monotonic(), 0.1))).data
+        return locate(config, topic, min(5.0, max(deadline - time.monotonic(), 0.1)), failed)
     except (RegistryUnavailable, TopicNotFound) as error:
         log.info("topic %s: %s", topic, error)
-        return known
+        return None
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -126,11 +148,12 @@ _pool: dict[tuple[int, Endpoint, str], list[BlockingLink]] = {}
 
 def _take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> BlockingLink:
     idle = _pool.get((os.getpid(), endpoint, topic), [])
-    while idle:
-        link = idle.pop()
-        if link.usable():
-            return link
-        link.abort()
+    with contextlib.suppress(IndexError):  # none is left, or another thread took the last one
+        while True:
+            link = idle.pop()
+            if link.usable():
+                return link
+            link.abort()
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
     return BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
 
@@ -192,7 +215,9 @@ def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[
             yield Fetched(batch, header, row)
             row += batch.num_rows
         source.finish()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowSerializationError, StopIteration) as error:
+    except (JobpipeError, pa.ArrowCancelled):
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError, StopIteration) as error:
         if source.failure is not None:  # pyarrow wraps what its source raised
             raise source.failure from error
         raise SegmentCorrupt(
@@ -202,8 +227,6 @@ def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[
             offset=header["n"],
             partition=header["partition"],
         ) from error
-    except JobpipeError:
-        raise
     except Exception:
         if source.failure is not None:
             raise source.failure from None

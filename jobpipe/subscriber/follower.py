@@ -24,15 +24,15 @@ from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
     LinkError,
-    NotAuthorized,
+    PeerNotTrusted,
     RemoteProtocolError,
     TopicNotFound,
 )
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
+from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
 from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
 from jobpipe.store import Position
+from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.messages import Hello, Reply
 
 __all__ = ["FollowerState", "News", "TopicFollower"]
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 15.0
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0
+ERROR_CHARACTERS = 200  # of the last error in a report
 STEADY_SECONDS = 10.0  # a link that lived so long starts the back-off anew
 
 
@@ -63,6 +64,11 @@ class News:
     ended: bool
     waiting: str | None
 
+    def is_beyond(self, position: Position) -> bool:
+        """True when there may be something to plan behind ``position``: a head that lies before it is no news."""
+        behind = self.head.log == position.log and self.head.place < position.place
+        return self.head != position and not behind
+
 
 class TopicFollower:
     """Follows one topic under one subscription name."""
@@ -80,11 +86,13 @@ class TopicFollower:
         self.name = name
         self.instance = uuid.uuid4().hex
         self.reconnects = 0
-        self._locator = locator
-        self._tls = tls
+        self._dialler = Dialler(topic, locator, tls)
         self._on_news = on_news
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
+        self._since = time.monotonic()  # of the state
+        self._pause: float | None = None  # between two attempts, while one is waited for
+        self._dial_at = 0.0  # when that pause ends
         self._error: JobpipeError | None = None
         self._news: News | None = None
         self._grant = 0
@@ -110,10 +118,24 @@ class TopicFollower:
         """Where the present, or last, link was made to."""
         return self._location
 
+    def report(self) -> dict[str, Any]:
+        """Return the link's state as JSON, since when it is so, the next attempt and the last error; in seconds."""
+        with self._changed:
+            now, pause = time.monotonic(), self._pause
+            return {
+                "state": self._state.value,
+                "since": round(now - self._since, 3),
+                "reconnects": self.reconnects,
+                "backoff": None if pause is None else round(pause, 3),
+                "next_attempt": None if pause is None else round(max(0.0, self._dial_at - now), 3),
+                "last_error": None if self._error is None else str(self._error)[:ERROR_CHARACTERS],
+            }
+
     def start(self) -> None:
         """Begin to follow; returns at once."""
 
         async def begin() -> None:
+            self._dialler.begin()
             self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
 
         self._portal.run(begin(), 5.0)
@@ -146,6 +168,8 @@ class TopicFollower:
                 self._raise_if_over()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
+                    if isinstance(self._error, PeerNotTrusted):
+                        raise self._error
                     raise TopicNotFound(
                         f"topic {self.topic!r}: no publisher was reached within {timeout:.3g} s"
                         + (f" ({self._error})" if isinstance(self._error, LinkError) else "")
@@ -165,7 +189,7 @@ class TopicFollower:
         with self._changed:
             while True:
                 self._raise_if_over()
-                if self._news is not None and self._news.head != position:
+                if self._news is not None and self._news.is_beyond(position):
                     return self._news
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -208,7 +232,9 @@ class TopicFollower:
                 began, links = time.monotonic(), self.reconnects
                 try:
                     await self._once()
-                except RETRYABLE as error:
+                except (*RETRYABLE, PeerNotTrusted) as error:
+                    if self._dialler.is_final(error):
+                        raise
                     garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
                     if garbled >= PROTOCOL_TRIES:
                         raise
@@ -216,7 +242,10 @@ class TopicFollower:
                     log.info("topic %s: %s", self.topic, error)
                 if time.monotonic() - began > STEADY_SECONDS:
                     delays = backoff(cap=BACKOFF_CAP_SECONDS)
-                await asyncio.sleep(next(delays))
+                pause = self._pause = next(delays)
+                self._dial_at = time.monotonic() + pause
+                await self._dialler.pause(pause)
+                self._pause = None
         except JobpipeError as error:
             self._set(FollowerState.FAILED, error)
         except Exception as error:
@@ -224,13 +253,6 @@ class TopicFollower:
             self._set(FollowerState.FAILED, JobpipeError(f"topic {self.topic!r}: {error!r}"))
 
     async def _once(self) -> None:
-        location = await asyncio.to_thread(self._locator.wait, self.topic, 1.0)
-        if location.ssl != (self._tls is not None):
-            raise NotAuthorized(
-                f"topic {self.topic!r}: its publisher has encryption {'on' if location.ssl else 'off'}, this side "
-                f"{'off' if location.ssl else 'on'}; set security.ssl.enabled and jobpipe.ssl.enabled alike on both",
-                topic=self.topic,
-            )
         hello = Hello(
             topic=self.topic,
             role="subscriber",
@@ -239,21 +261,16 @@ class TopicFollower:
             epoch=self._epoch_seen,
             log=self._log_seen,
         )
-        link = await connect(
-            location.control,
-            hello,
-            tls=self._tls,
-            server_hostname=topic_server_name(self.topic) if self._tls else None,
-        )
+        link = await self._dialler.dial(hello)
         try:
             where = {"host": socket.gethostname(), "pid": os.getpid()}
             reply = await link.call("grant", where, timeout=CALL_SECONDS)
-            self._epoch_seen = max(self._epoch_seen, link.welcome.epoch)
+            self._epoch_seen = link.welcome.epoch
             self._log_seen = link.welcome.log
             with self._changed:
                 if self._news is not None:
                     self.reconnects += 1
-                self._link, self._location, self._grant = link, location, int(reply.result["grant"])
+                self._link, self._location, self._grant = link, self._dialler.location, int(reply.result["grant"])
             self._heard(reply.result)
             self._set(FollowerState.CONNECTED)
             while True:
@@ -264,7 +281,7 @@ class TopicFollower:
             with self._changed:
                 self._link = None
                 if self._state is FollowerState.CONNECTED:
-                    self._state = FollowerState.RECONNECTING
+                    self._state, self._since = FollowerState.RECONNECTING, time.monotonic()
                 self._changed.notify_all()
             await link.close()
 
@@ -279,7 +296,8 @@ class TopicFollower:
         with self._changed:
             if self._state in (FollowerState.FAILED, FollowerState.CLOSED) and state is not FollowerState.CLOSED:
                 return
-            self._state = state
+            if state is not self._state:
+                self._state, self._since = state, time.monotonic()
             self._error = error or self._error
             self._changed.notify_all()
         if self._on_news is not None:

@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import client_tls
-from jobpipe.errors import LinkError, TopicNotFound
+from jobpipe.errors import LinkError, PeerNotTrusted, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.net.retry import RETRYABLE
+from jobpipe.net.retry import RETRYABLE, Distrust
+from jobpipe.subscriber.waiting import awaiting_publisher, telling
 from jobpipe.wire.messages import Hello
 
 __all__ = ["control_link", "published_schemas"]
 
 POLL_SECONDS = 5.0
+NO_SCHEMA = "its publisher runs, but has published no batch yet, and was given no schema=..."
 
 
 @contextmanager
@@ -27,20 +29,24 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: fl
 
     Raises:
         TopicNotFound: no publisher was reached before ``deadline`` (monotonic seconds).
+        NotAuthorized: it refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = client_tls(config)
+    tls, distrust = client_tls(config), Distrust(config.registry_session_timeout)
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
-    while True:
-        location = locator.wait(topic, max(deadline - time.monotonic(), 0.0))
-        try:
-            link = BlockingLink.connect(
-                location.control, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
-            )
-            break
-        except RETRYABLE:  # a registration is a hint: its publisher may be gone
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.2)
+    with awaiting_publisher(topic, config, locator):
+        while True:
+            location = locator.wait(topic, max(deadline - time.monotonic(), 0.0))
+            try:
+                link = BlockingLink.connect(
+                    location.control, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
+                )
+                break
+            except (*RETRYABLE, PeerNotTrusted) as error:  # a registration is a hint: its publisher may be gone
+                now = time.monotonic()
+                if now >= deadline or distrust.is_final(error, location, now):
+                    raise
+                locator.doubt(location)
+                time.sleep(0.2)
     try:
         yield link
     finally:
@@ -66,7 +72,10 @@ def published_schemas(config: Config, topics: Sequence[str]) -> dict[str, tuple[
 def _schema(config: Config, locator: TopicLocator, topic: str, deadline: float) -> tuple[bytes, str | None]:
     while True:
         try:
-            with control_link(config, locator, topic, deadline) as link:
+            with (
+                control_link(config, locator, topic, deadline) as link,
+                telling(topic, config, "a schema", lambda: NO_SCHEMA),
+            ):
                 while True:
                     wait = min(POLL_SECONDS, max(deadline - time.monotonic(), 0.0))
                     reply = link.call("schema", {"wait": wait}, timeout=wait + 5.0)

@@ -91,8 +91,9 @@ class Connection:
         """
         if not 0 < length <= DATA_LIMIT:
             raise LocalProtocolError(f"DATA of {length} bytes, 1 to {DATA_LIMIT} are allowed", size=length)
+        number = self.machine.numbers[self.side]
         self._step(DataHeader(length, crc))
-        self._out.append(encode_header(Kind.DATA, length, crc))
+        self._out.append(encode_header(Kind.DATA, length, crc, number))
 
     def data_to_send(self) -> list[bytes]:
         """Return, once, the buffers to write, in order. They are not joined: large blobs are not copied."""
@@ -162,7 +163,7 @@ class Connection:
             if self._split_data:
                 self._header = None
                 event = DataHeader(header.length, header.crc)
-                self._accept(event)
+                self._accept(event, header)
                 return event
         if len(self._buffer) < header.length:
             return self._starved()
@@ -179,12 +180,12 @@ class Connection:
                 actual=crc,
             )
         message = decode(header.kind, payload)
-        self._accept(message)
+        self._accept(message, header)
         return message
 
-    def _accept(self, message: Message | DataHeader) -> None:
+    def _accept(self, message: Message | DataHeader, header: Header) -> None:
         try:
-            self.machine.apply(self.side.peer, message)
+            self.machine.apply(self.side.peer, message, header.number)
         except IllegalStepError as error:
             raise RemoteProtocolError(f"the peer sent {error}", kind=message.kind.name) from None
 

@@ -4,10 +4,13 @@ A frame is a header of 16 bytes, big endian, and a payload::
 
     0       4         5      6       8        12       16
     | magic | version | kind | flags | length | crc-32 | payload ...
-    | JPIP  | 1       | u8   | 0     | u32    | u32    |
+    | JPIP  | 1       | u8   | u16   | u32    | u32    |
 
+The flags of DATA are the number of the frame in its stream, from 0, modulo 2^16: a frame that comes twice, late or not
+at all shows, also without TLS. All other kinds have flags 0.
 The CRC of DATA covers the payload alone, since the spool keeps it ready; that of the other kinds covers the kind's
-byte, then the payload: a damaged kind must not turn an answer into data. So every damaged byte shows.
+byte, then the payload: a damaged kind must not turn an answer into data. The number is known to the receiver before
+the frame comes. So every damaged byte shows.
 A length is judged as soon as the header is there, so that a peer cannot make us reserve memory.
 """
 
@@ -27,6 +30,7 @@ __all__ = [
     "GREETING_LIMIT",
     "HEADER",
     "MAGIC",
+    "NUMBERS",
     "VERSION",
     "Header",
     "Kind",
@@ -48,6 +52,9 @@ CONTROL_LIMIT = 16 * 1024 * 1024
 
 DATA_LIMIT = 1024 * 1024
 """Largest DATA payload: bounds what one frame holds up on the link, and a receiver's memory."""
+
+NUMBERS = 2**16
+"""DATA frames are numbered modulo this: a network does not repeat what lies 16 GiB of chunks back on the same link."""
 
 CHUNK = 256 * 1024
 """The DATA payload to send: smaller costs throughput, larger costs the other requests of the loop latency."""
@@ -78,6 +85,7 @@ class Header:
     kind: Kind
     length: int
     crc: int
+    number: int = 0  # of a DATA frame in its stream, modulo NUMBERS
 
 
 def limit_of(kind: Kind, *, greeted: bool) -> int:
@@ -96,9 +104,9 @@ def crc_of(kind: Kind, payload: bytes | memoryview, more: bytes = b"") -> int:
     return zlib.crc32(more, crc) if more else crc
 
 
-def encode_header(kind: Kind, length: int, crc: int) -> bytes:
-    """Return the 16 bytes that go before a payload."""
-    return HEADER.pack(MAGIC, VERSION, kind, 0, length, crc)
+def encode_header(kind: Kind, length: int, crc: int, number: int = 0) -> bytes:
+    """Return the 16 bytes that go before a payload; ``number`` is that of a DATA frame in its stream."""
+    return HEADER.pack(MAGIC, VERSION, kind, number, length, crc)
 
 
 def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Header:
@@ -108,16 +116,16 @@ def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Hea
         FrameTooLarge: the announced payload exceeds the limit of its kind.
         RemoteProtocolError: wrong magic, version, kind or flags.
     """
-    magic, version, number, flags, length, crc = HEADER.unpack_from(data)
+    magic, version, code, number, length, crc = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise RemoteProtocolError(f"not a jobpipe frame: it begins with {magic.hex()}", magic=magic.hex())
     if version != VERSION:
         raise RemoteProtocolError(f"frame of protocol version {version}, we speak {VERSION}", version=version)
-    kind = _KINDS.get(number)
+    kind = _KINDS.get(code)
     if kind is None:
-        raise RemoteProtocolError(f"unknown frame kind {number}", kind=number)
-    if flags:
-        raise RemoteProtocolError(f"{kind.name} frame with unknown flags {flags:#06x}", kind=kind.name, flags=flags)
+        raise RemoteProtocolError(f"unknown frame kind {code}", kind=code)
+    if number and kind is not Kind.DATA:
+        raise RemoteProtocolError(f"{kind.name} frame with unknown flags {number:#06x}", kind=kind.name, flags=number)
     limit = limit_of(kind, greeted=greeted)
     if length > limit:
         raise FrameTooLarge(
@@ -126,4 +134,4 @@ def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Hea
             size=length,
             limit=limit,
         )
-    return Header(kind, length, crc)
+    return Header(kind, length, crc, number)

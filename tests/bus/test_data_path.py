@@ -14,7 +14,7 @@ import pytest
 from jobpipe.config import Config
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
-from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt
+from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, SpoolFull
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import topic_server_name
@@ -23,6 +23,7 @@ from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import Position, SegmentInfo
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
+from jobpipe.wire import frames
 from jobpipe.wire.messages import Hello
 from tests.bus.kit import (
     PATIENCE,
@@ -284,3 +285,16 @@ def data_link(config: Config, topic: str, role: str) -> BlockingLink:
     endpoint: Endpoint = locate(config, topic, PATIENCE).data
     hello = Hello(topic=topic, role=role, instance="test")
     return BlockingLink.connect(endpoint, hello, tls=client_tls(config), server_hostname=topic_server_name(topic))
+
+
+def test_more_segments_than_one_seal_carries(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 4: refused here, before a byte is sent; the error says what to do, and the publisher goes on."""
+    rows = NumberedRows(bus.topic, partitions=100)
+    publisher = bus.publisher(parallelism=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "CONTROL_LIMIT", 10_000)
+        with pytest.raises(SpoolFull, match=r"it has 100 segments.*nothing was sealed.*fewer partitions \(now 100\)"):
+            publisher.seal("q", 0, rows.tables(0), run_id="r1")
+    publish(publisher, rows, bus.journal, [0])
+    publisher.close(final=True)
+    assert Checker(rows, bus.journal).take_all(bus.subscribe("all").batches()).check().rows == 1000

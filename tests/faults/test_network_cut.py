@@ -36,7 +36,10 @@ from tests.faults.rig import chance
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["tls", "plaintext"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("true", id="tls", marks=pytest.mark.slow), pytest.param("false", id="plaintext")],
+)
 def bus(request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     """A topic whose links are, or are not, encrypted."""
     settings = {
@@ -74,6 +77,12 @@ def each_byte(
         exchange()
         proxy.heal()
     return len(places)
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait before he tries again: the way is whole at once."""
+    monkeypatch.setattr(random.SystemRandom, "uniform", lambda _self, _low, _high: 0.0)
 
 
 def encrypted(config: Config) -> bool:
@@ -151,8 +160,7 @@ def test_fetch(bus: Bus, way: Direction, monkeypatch: pytest.MonkeyPatch) -> Non
     config, end = bus.config(), batch.position
     data = locate(config, rows.topic, PATIENCE).data
     with FaultProxy(str(data)) as proxy:
-        monkeypatch.setattr(fetching, "_look_up", lambda _config, _topic, known, _deadline: known)
-        monkeypatch.setattr(random, "uniform", lambda _low, _high: 0.0)  # back-off: the way is whole again at once
+        monkeypatch.setattr(fetching, "_look_up", lambda *_: None)  # go on where it was
         wanted = fetching.FetchRange(rows.topic, Position(end.log, 0, 0), end, 0, proxy.endpoint)
 
         def exchange() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,25 +13,27 @@ from pathlib import Path
 import pytest
 
 from jobpipe.discovery.locate import locate
+from jobpipe.net.certs import ensure_home
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing.checker import Checker
 from jobpipe.testing.consume import Received
 from jobpipe.testing.processes import Harness
 from jobpipe.testing.proxy import BOTH
-from tests.faults.rig import chance, conclude, more, running
+from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 PLAIN = {"ssl.enabled": "false"}
 
 
-@pytest.mark.parametrize("shape", [{"rows": 50}, {"rows": 500, "payload": 100}], ids=["inline", "files"])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [{"rows": 50}, FILES], ids=["inline", "files"])
 def test_flipped_bits(tmp_path: Path, shape: dict[str, int]) -> None:
     """Case 18: plaintext; one bit of a header, a message or data, in open and in new links; the pair goes on."""
     moments = chance()
     with running(tmp_path, proxied=True, settings=PLAIN, **shape) as rig:
-        places = [0, 4, 5, 6, 8, 11, 12, 20]  # magic, version, kind, flags, length, length, checksum, payload
+        places = [0, 4, 5, 6, 7, 8, 11, 12, 20]  # magic, version, kind, flags, length, checksum, payload
         moments.shuffle(places)
         for at in [*places, *(moments.randrange(3000) for _ in range(2))]:
             way = moments.choice(BOTH)
@@ -45,7 +48,7 @@ def test_flipped_bits(tmp_path: Path, shape: dict[str, int]) -> None:
 
 
 @contextmanager
-def stranger(tls: ssl.SSLContext | None, said: bytes) -> Iterator[str]:
+def stranger(tls: ssl.SSLContext | None, said: bytes, port: int = 0) -> Iterator[str]:
     """Serve something else than jobpipe: say something to everybody, and close after a while."""
     loop, ready, places = asyncio.new_event_loop(), threading.Event(), []
 
@@ -60,7 +63,7 @@ def stranger(tls: ssl.SSLContext | None, said: bytes) -> Iterator[str]:
             writer.transport.abort()
 
     async def listen() -> asyncio.Server:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+        server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
         places.append(server.sockets[0].getsockname()[1])
         ready.set()
         return server
@@ -99,6 +102,7 @@ def read_by_hint(rig: Harness, hint: str) -> None:
     assert set(report.faults) <= {"lost"}, report  # what was sealed since is not in the range
 
 
+@pytest.mark.slow
 def test_another_server_at_the_data_servers_port(tmp_path: Path) -> None:
     """Case 20: nobody, the control server, a foreign protocol, with our certificate too: the registry is asked."""
     with running(tmp_path) as rig:
@@ -107,7 +111,34 @@ def test_another_server_at_the_data_servers_port(tmp_path: Path) -> None:
             read_by_hint(rig, hint)
         ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         ours.load_cert_chain(rig.config.ssl_cert or "", rig.config.ssl_key or "")
-        for tls, said in ((None, b"HTTP/1.1 400 Bad Request\r\n\r\n"), (None, b""), (ours, b"hello\n")):
+        http = (None, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        for tls, said in (http, (None, b""), (ours, b"hello\n"), (foreign_tls(tmp_path), b"")):
             with stranger(tls, said) as hint:
                 read_by_hint(rig, hint)
         conclude(rig)
+
+
+def foreign_tls(folder: Path) -> ssl.SSLContext:
+    """Return what a server of another CA uses, which asks nobody for a certificate."""
+    files = ensure_home(folder / "foreign")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    return context
+
+
+def test_a_server_of_another_ca_at_the_ports_of_one_that_ended(tmp_path: Path) -> None:
+    """Case 20: it has both ports while the old registration stands; then the next publisher is found all the same."""
+    with running(tmp_path) as rig:
+        location, tls = locate(rig.config, rig.topic, 10.0), foreign_tls(tmp_path)
+        old = processes_of(rig.publisher)
+        for process in old:
+            process.kill()
+        gone(old)
+        with stranger(tls, b"", location.control.port), stranger(tls, b"", location.data.port):
+            time.sleep(2.0)  # of the 4 s for which the old session lives on: subscribers dial the stranger
+            rig.publisher.start(pause=PAUSE)
+            took = later_rows(rig)
+            print(f"rows of the next publisher after {took:.2f} s")
+            more(rig)
+            conclude(rig)
+        assert rig.consumer().starts == 1

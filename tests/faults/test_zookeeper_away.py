@@ -16,11 +16,20 @@ from jobpipe.discovery.locate import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
 from jobpipe.testing.processes import Harness
 from jobpipe.testing.proxy import FaultProxy
-from tests.faults.rig import PATIENCE, PAUSE, SESSION, another_publisher, chance, conclude, later_rows, more, running
+from tests.faults.rig import (
+    OWN_ZOOKEEPER,
+    PATIENCE,
+    PAUSE,
+    SESSION,
+    another_publisher,
+    chance,
+    conclude,
+    later_rows,
+    more,
+    running,
+)
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
-
-TOPIC = "/jobpipe/topics/orders"
 
 
 @contextmanager
@@ -33,6 +42,11 @@ def tree(rig: Harness) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
+
+
+def node(rig: Harness) -> str:
+    """Return the topic's node."""
+    return f"{rig.config.namespace}/{rig.topic}"
 
 
 def registered(rig: Harness) -> Location:
@@ -58,8 +72,8 @@ def newcomer(rig: Harness, name: str) -> None:
 def test_killed_and_back(tmp_path: Path) -> None:
     """Case 21: twice, once for less and once for more than a session; nobody waits for it meanwhile."""
     moments = chance()
-    with running(tmp_path) as rig:
-        for away in (1.0, 2.5 * SESSION):
+    with running(tmp_path, **OWN_ZOOKEEPER) as rig:
+        for away in (1.0, 1.5 * SESSION):
             time.sleep(moments.uniform(0.0, 0.5))
             before = registered(rig)
             rig.zookeeper.kill()
@@ -72,9 +86,11 @@ def test_killed_and_back(tmp_path: Path) -> None:
         conclude(rig, "all", "late")
 
 
+@pytest.mark.slow
 def test_publisher_and_subscriber_end_and_begin_while_it_is_away(tmp_path: Path) -> None:
     """Case 21: those who need it wait for it, and go on when it is back; the others do not notice."""
-    with running(tmp_path, consumers=("all", "two"), settings={"registerserver.connect.timeout": "30s"}) as rig:
+    settings = {"registerserver.connect.timeout": "30s"}
+    with running(tmp_path, consumers=("all", "two"), settings=settings, **OWN_ZOOKEEPER) as rig:
         rig.zookeeper.kill()
         rig.consumer("two").kill()
         rig.consumer("two").start()
@@ -89,10 +105,10 @@ def test_sessions_expired(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         before = registered(rig)
         with tree(rig) as client:
-            owner = client.get(f"{TOPIC}/parallel-1")[1].ephemeralOwner
+            owner = client.get(f"{node(rig)}/parallel-1")[1].ephemeralOwner
         rig.zookeeper.proxy.pause()
         began = time.monotonic()
-        while time.monotonic() - began < 2.5 * SESSION:
+        while time.monotonic() - began < 1.75 * SESSION:
             more(rig, rows=300, timeout=10.0)
         rig.zookeeper.proxy.reset()
         rig.zookeeper.proxy.resume()
@@ -100,7 +116,7 @@ def test_sessions_expired(tmp_path: Path) -> None:
 
             def again() -> bool:
                 try:
-                    return bool(client.get(f"{TOPIC}/parallel-2")[1].ephemeralOwner != owner)
+                    return bool(client.get(f"{node(rig)}/parallel-2")[1].ephemeralOwner != owner)
                 except NoNodeError:
                     return False
 
@@ -111,6 +127,7 @@ def test_sessions_expired(tmp_path: Path) -> None:
         conclude(rig, "all", "late")
 
 
+@pytest.mark.slow
 def test_publisher_cut_off_and_replaced(tmp_path: Path) -> None:
     """Cases 12 and 50: it publishes on without ZooKeeper, until a second one takes its topic over; then it ends."""
     with running(tmp_path, consumers=()) as rig:
@@ -138,6 +155,7 @@ def test_publisher_cut_off_and_replaced(tmp_path: Path) -> None:
         conclude(rig)
 
 
+@pytest.mark.slow
 def test_a_lost_answer_to_a_start(tmp_path: Path) -> None:
     """Case 24: ZooKeeper does what it is asked, but its answers vanish; claims and registrations were made already."""
     moments = chance()
@@ -156,24 +174,27 @@ def test_a_lost_answer_to_a_start(tmp_path: Path) -> None:
         conclude(rig)
 
 
+@pytest.mark.slow
 def test_the_topics_nodes_deleted(tmp_path: Path) -> None:
-    """Cases 25 to 27: some of them, all of them; they are made again, and newcomers find them. Running links stay."""
+    """Cases 25 to 27: some, the topic's, the bus's; they are made again at once, for newcomers. Running links stay."""
     with running(tmp_path) as rig, tree(rig) as client:
         epoch = registered(rig).epoch
-        for number, what in enumerate((f"{TOPIC}/parallel-1", TOPIC)):
+        everything = "/" + node(rig).split("/")[1]
+        for number, what in enumerate((f"{node(rig)}/parallel-1", node(rig), everything)):
             client.delete(what, recursive=True)
-            more(rig)
-            rig.wait_until(lambda: client.exists(f"{TOPIC}/parallel-2"), "registered again", 45.0)
+            both = [f"{node(rig)}/parallel-{index}" for index in (1, 2)]
+            rig.wait_until(lambda: all(map(client.exists, both)), "registered again", 5.0)  # noqa: B023
             newcomer(rig, f"late-{number}")
             more(rig)
         assert registered(rig).epoch == epoch
-        conclude(rig, "all", "late-0", "late-1")
+        conclude(rig, "all", "late-0", "late-1", "late-2")
 
 
+@pytest.mark.slow
 def test_registrations_that_are_none(tmp_path: Path) -> None:
     """Cases 27, 30: rubbish, half a set, a huge node, a foreign one; ignored by those who read and by newcomers."""
     with running(tmp_path) as rig, tree(rig) as client:
-        good = json.loads(client.get(f"{TOPIC}/parallel-1")[0])
+        good = json.loads(client.get(f"{node(rig)}/parallel-1")[0])
         half = {**good, "parallelism": 3, "index": 3, "epoch": good["epoch"] + 1}  # one of three
         rubbish = {
             "parallel-3": json.dumps(half).encode(),
@@ -186,25 +207,26 @@ def test_registrations_that_are_none(tmp_path: Path) -> None:
             "somebody-else": b"",
         }
         for name, data in rubbish.items():
-            client.create(f"{TOPIC}/{name}", data)
+            client.create(f"{node(rig)}/{name}", data)
         newcomer(rig, "late")
         rig.consumer().kill()
         rig.consumer().start()
         more(rig)
         for name in rubbish:
-            client.delete(f"{TOPIC}/{name}")
+            client.delete(f"{node(rig)}/{name}")
         conclude(rig, "all", "late")
 
 
+@pytest.mark.slow
 def test_registrations_replaced_by_rubbish(tmp_path: Path) -> None:
     """Case 26: the publisher's own nodes are overwritten, and replaced under the same name; running links stay."""
     with running(tmp_path) as rig, tree(rig) as client:
-        data = client.get(f"{TOPIC}/parallel-1")[0]
-        client.set(f"{TOPIC}/parallel-1", b"rubbish")
+        data = client.get(f"{node(rig)}/parallel-1")[0]
+        client.set(f"{node(rig)}/parallel-1", b"rubbish")
         more(rig)
         change = client.transaction()
-        change.delete(f"{TOPIC}/parallel-1")
-        change.create(f"{TOPIC}/parallel-1", data)
+        change.delete(f"{node(rig)}/parallel-1")
+        change.create(f"{node(rig)}/parallel-1", data)
         change.commit()
         newcomer(rig, "late")
         conclude(rig, "all", "late")

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from jobpipe import errors
-from jobpipe.net.retry import RETRYABLE, backoff
+from jobpipe.net.retry import RETRYABLE, Distrust, backoff
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
@@ -31,3 +31,16 @@ def test_backoff_doubles_up_to_its_cap() -> None:
     waits = list(itertools.islice(backoff(0.05, 5.0, rng=Highest()), 10))
     assert waits == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
     assert all(0 <= wait <= 0.2 for wait in itertools.islice(backoff(0.05, 0.2), 50))
+
+
+def test_a_stranger_is_final_after_three_looks_over_a_session() -> None:
+    """Case 20: a registration outlives its server by a session; any other end, hint or place begins anew."""
+    stranger, distrust = errors.PeerNotTrusted("x"), Distrust(10.0)
+    looks = [(stranger, "a", 0.0), (stranger, "a", 1.0), (stranger, "a", 9.9), (stranger, "a", 10.1)]
+    assert [distrust.is_final(*look) for look in looks] == [False, False, False, True]
+    for between in ((errors.LinkBroken("x"), "a", 11.0), (stranger, None, 11.0), (stranger, "b", 11.0)):
+        assert not distrust.is_final(*between)
+        assert not distrust.is_final(stranger, "a", 12.0)
+        assert not distrust.is_final(stranger, "a", 23.0)
+        assert distrust.is_final(stranger, "a", 23.5)
+    assert not distrust.is_final(errors.NotAuthorized("it refuses us"), "a", 40.0)

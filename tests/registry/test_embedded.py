@@ -118,6 +118,25 @@ def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
     end(client)
 
 
+def test_it_comes_back_where_it_was(home: Path) -> None:
+    """Case 21: those who still have a session go on with it; only if another program took the port it is elsewhere."""
+    server = EmbeddedZooKeeper(home)
+    endpoint = server.ensure()
+    client = client_of(endpoint)
+    session = client.client_id
+    assert server.stop()
+    assert server.ensure() == endpoint
+    assert client.retry(client.exists, "/") is not None
+    assert client.client_id == session
+    end(client)
+    assert server.stop()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(endpoint.rpartition(":")[2])))
+        taken.listen()
+        assert server.ensure() != endpoint
+
+
 def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
     client = client_of(server.ensure())

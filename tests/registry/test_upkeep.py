@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from registry.errors import Unavailable
 from registry.memory import MemoryRegisterServerHandler
 from registry.nodes import Operation
-from tests.registry.worlds import MemoryWorld, Recorder, eventually, owner, record
+from tests.registry.worlds import MemoryWorld, Recorder, World, eventually, owner, record
 
 
 @pytest.fixture
@@ -89,3 +90,40 @@ def test_an_unchanged_list_is_told_once(memory: MemoryWorld) -> None:
     seen.wait([record(1), record(2)])
     assert seen.lists == [[record(1)], [record(1), record(2)]]
     memory.close()
+
+
+def test_a_deleted_namespace_is_made_again_at_once(world: World) -> None:
+    """Case 25: somebody removes all of it by hand; the sessions live, so nobody else would tell. The epoch is kept."""
+    handler = world.handler()
+    handler.create_topic_node("orders")
+    epoch = handler.next_epoch("orders", 7)
+    handler.claim("orders", owner(epoch=epoch))
+    handler.register("orders", record(1, epoch=epoch))
+    handler.register("orders", record(2, epoch=epoch))
+    newcomer, seen = world.handler(), Recorder()
+    newcomer.watch("orders", seen)
+    for _ in range(2):
+        seen.wait([record(1, epoch=epoch), record(2, epoch=epoch)])
+        began = time.monotonic()
+        for root in ("", ".owners", ".epochs"):
+            world.delete(f"{world.namespace}{root}")
+        eventually(lambda: handler.records("orders") == [record(1, epoch=epoch), record(2, epoch=epoch)])
+        eventually(lambda: newcomer.owner("orders") == owner(epoch=epoch))
+        assert time.monotonic() - began < 5.0
+        assert newcomer.epoch("orders") == epoch
+    assert newcomer.next_epoch("orders", 0) == epoch + 1
+
+
+def test_a_registration_in_our_place_goes_while_the_claim_is_ours(world: World) -> None:
+    """Cases 26, 30: somebody writes a better one by hand; only who took the claim as well has taken the topic."""
+    handler, lost = world.handler(), list[str]()
+    handler.on_lost = lost.append
+    handler.claim("orders", owner(epoch=2))
+    handler.register("orders", record(1, epoch=2))
+    path = f"{world.topic_path('orders')}/parallel-1"
+    for made_up in (record(1, epoch=99, instance="b", port=1), record(1, epoch=2)):
+        world.delete(path)
+        world.put(path, made_up.to_bytes())
+        eventually(lambda: world.is_ephemeral(path) and handler.query("orders", 1) == record(1, epoch=2))
+    handler.register("orders", record(1, epoch=2))  # at the start, too
+    assert lost == []

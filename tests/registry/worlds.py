@@ -111,6 +111,10 @@ class World(ABC):
     def delete(self, path: str) -> None:
         """Remove a node and all below it."""
 
+    @abstractmethod
+    def is_ephemeral(self, path: str) -> bool:
+        """Say whether a session holds the node; False also if there is none."""
+
 
 class MemoryWorld(World):
     def __init__(self, namespace: str) -> None:
@@ -131,6 +135,10 @@ class MemoryWorld(World):
 
     def delete(self, path: str) -> None:
         self.tree.delete(path)
+
+    def is_ephemeral(self, path: str) -> bool:
+        node = self.tree.get(path, None)
+        return node is not None and node.session != 0
 
 
 class ZooKeeperWorld(World):
@@ -170,3 +178,7 @@ class ZooKeeperWorld(World):
 
     def delete(self, path: str) -> None:
         self.foreign.delete(path, recursive=True)
+
+    def is_ephemeral(self, path: str) -> bool:
+        stat = self.foreign.exists(path)
+        return stat is not None and stat.ephemeralOwner != 0

@@ -18,7 +18,7 @@ from jobpipe.errors import (
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Data, DataHeader, Goodbye, Kind, Part, Request, Side
 from jobpipe.wire.codec import encode
 from jobpipe.wire.connection import Pause
-from jobpipe.wire.frames import CONTROL_LIMIT, DATA_LIMIT, GREETING_LIMIT, HEADER, crc_of, encode_header
+from jobpipe.wire.frames import CONTROL_LIMIT, DATA_LIMIT, GREETING_LIMIT, HEADER, NUMBERS, crc_of, encode_header
 from jobpipe.wire.messages import Fault, Message, Ping, Reply
 from tests.wire.kit import HELLO, WELCOME, conversation, events, open_pair, pass_on, talk, wire_bytes
 
@@ -230,6 +230,73 @@ def test_a_link_fault_ends_the_link() -> None:
     server.send(Fault(None, "Fenced", "newer epoch"))
     assert pass_on(server, client) == [Fault(None, "Fenced", "newer epoch")]
     assert client.next_event() is ENDED
+
+
+def streaming(side: Side) -> tuple[Connection, Connection]:
+    """Sender and receiver of a stream that ``side`` has just begun."""
+    client, server = open_pair()
+    client.send(Request(1, "x", upload=0 if side is Side.SERVER else 100))
+    pass_on(client, server)
+    if side is Side.CLIENT:
+        return client, server
+    server.send(Part(1))
+    pass_on(server, client)
+    return server, client
+
+
+@pytest.mark.parametrize("side", Side)
+@settings(max_examples=60)
+@given(order=st.lists(st.integers(0, 3), min_size=1, max_size=8))
+def test_data_frames_pass_once_and_in_order(side: Side, order: list[int]) -> None:
+    """Case 17: whatever a network makes of four frames of the same bytes; also one that lies in front of another's."""
+    sender, receiver = streaming(side)
+    frames = []
+    for _ in range(4):
+        sender.send(Data(b"same"))
+        frames.append(wire_bytes(sender))
+    right = next((place for place, frame in enumerate(order) if frame != place), len(order))
+    for place, frame in enumerate(order[: right + 1]):
+        receiver.receive_data(frames[frame])
+        if place < right:
+            assert receiver.next_event() == Data(b"same")
+        else:
+            with pytest.raises(RemoteProtocolError, match=rf"DATA frame {frame} of its stream where {place} was due"):
+                receiver.next_event()
+
+
+def number_of(connection: Connection, *messages: Message) -> int:
+    """Send messages, DATA last, and return the number that its header bears."""
+    for message in messages[:-1]:
+        connection.send(message)
+    wire_bytes(connection)
+    connection.send(messages[-1])
+    return int.from_bytes(wire_bytes(connection)[6:8], "big")
+
+
+def test_each_stream_counts_from_0() -> None:
+    """Parts of one stream count on; the next request's stream, and the next upload, begin anew."""
+    client, server = open_pair()
+    assert number_of(client, Request(1, "x", upload=2), Data(b"a")) == 0
+    assert number_of(client, Request(2, "x"), Data(b"b")) == 1
+    assert number_of(client, Request(3, "x", upload=1), Data(b"c")) == 0
+    for number in (1, 2):
+        server.machine.apply(Side.CLIENT, Request(number, "x"))
+    assert number_of(server, Part(1), Data(b"a")) == 0
+    assert number_of(server, Part(1), Data(b"b")) == 1
+    assert number_of(server, Reply(1), Part(2), Data(b"c")) == 0
+
+
+@pytest.mark.parametrize("side", Side)
+def test_the_number_wraps(side: Side) -> None:
+    """16 bits are enough for a stream of any length."""
+    sender, receiver = streaming(side)
+    for connection in (sender, receiver):
+        connection.machine.numbers[side] = NUMBERS - 1
+    assert number_of(sender, Data(b"x")) == NUMBERS - 1
+    receiver.machine.apply(side, Data(b"x"))
+    sender.send(Data(b"y"))
+    assert pass_on(sender, receiver) == [Data(b"y")]
+    assert sender.machine.numbers == receiver.machine.numbers == {side: 1, side.peer: 0}
 
 
 def test_a_wrong_checksum_is_named() -> None:

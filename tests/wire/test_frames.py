@@ -14,6 +14,7 @@ from jobpipe.wire.frames import (
     DATA_LIMIT,
     GREETING_LIMIT,
     HEADER,
+    NUMBERS,
     Header,
     Kind,
     decode_header,
@@ -30,8 +31,22 @@ def test_a_header_decodes_to_what_was_encoded(kind: Kind, length: int, crc: int)
     assert decode_header(data, greeted=False) == Header(kind, length, crc)
 
 
+@given(number=st.integers(0, NUMBERS - 1))
+def test_data_alone_bears_a_number(number: int) -> None:
+    """Case 17: it is there when the header is; in all other frames it is an unknown flag."""
+    assert decode_header(encode_header(Kind.DATA, 1, 0, number), greeted=True).number == number
+    for kind in set(Kind) - {Kind.DATA}:
+        data = encode_header(kind, 1, 0, number)
+        if number:
+            with pytest.raises(RemoteProtocolError):
+                decode_header(data, greeted=True)
+        else:
+            assert decode_header(data, greeted=True) == Header(kind, 1, 0)
+
+
 def test_the_layout_is_the_documented_one() -> None:
     """Written out by hand, not by the code under test."""
+    assert encode_header(Kind.DATA, 1, 2, 0x1234) == b"JPIP\x01\x06\x12\x34\x00\x00\x00\x01\x00\x00\x00\x02"
     assert encode_header(Kind.DATA, 258, 0xDEADBEEF) == b"JPIP\x01\x06\x00\x00\x00\x00\x01\x02\xde\xad\xbe\xef"
 
 

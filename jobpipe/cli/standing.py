@@ -1,0 +1,94 @@
+"""How topics and their subscriptions stand: asked of each coordinator, and put into words for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.output import count, printable, seconds
+
+if TYPE_CHECKING:
+    from jobpipe.admin import Admin
+
+__all__ = [
+    "connection",
+    "facts",
+    "holder",
+    "last_seen",
+    "position",
+    "publisher",
+    "statuses",
+    "tell_absent",
+    "without_publisher",
+]
+
+_FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where")
+
+
+def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[str, Any]]:
+    """Return the status of the given topics, or of all that are served; the others are named on standard error.
+
+    Raises:
+        TopicNotFound: a given one is not served; says what is known of it.
+        LinkError: a coordinator does not answer.
+    """
+    if topics:
+        return [admin.status(topic, timeout) for topic in topics]
+    lines = admin.topics()
+    if away := [line.name for line in lines if line.location is None]:
+        click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
+    return [admin.status(line.name, timeout) for line in lines if line.location is not None]
+
+
+def tell_absent(found: Sequence[dict[str, Any]]) -> None:
+    """Say on standard error which topics nobody publishes now."""
+    for status in found:
+        if (why := without_publisher(status)) is not None:
+            click.echo(f"topic {status['topic']}: {printable(why)}", err=True)
+
+
+def publisher(status: dict[str, Any]) -> str:
+    """Return who publishes a topic, or that nobody does."""
+    return without_publisher(status) or str(status["publisher"])
+
+
+def without_publisher(status: dict[str, Any]) -> str | None:
+    """Return None while a topic has a publisher, else what is known of the last one."""
+    last = f"the last one was {status['publisher']}, epoch {status['epoch']}"
+    if status["ended"]:
+        return f"none, the topic has ended; {last}"
+    return None if status.get("publishing", True) else f"no publisher now; {last}; what is sealed is served"
+
+
+def facts(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the subscriptions of a topic as JSON."""
+    for line in status["subscriptions"]:
+        yield {"topic": status["topic"], "head": status["head"], **{key: line.get(key) for key in _FACTS}}
+
+
+def position(line: dict[str, Any]) -> str | None:
+    """Return a subscription's position as epoch/offset."""
+    if line["position"] is None:
+        return None
+    epoch = line.get("epoch")
+    return f"{'?' if epoch is None else epoch}/{count(line['position'])}"
+
+
+def connection(line: dict[str, Any]) -> str:
+    """Return the state of a subscription's link, and for how long."""
+    since = seconds(line.get("since"))
+    return str(line["state"]) if since is None else f"{line['state']} for {since}"
+
+
+def last_seen(line: dict[str, Any]) -> str | None:
+    """Return how long ago a subscription's reader was heard of."""
+    seen = seconds(line["last_seen"])
+    return None if seen is None else f"{seen} ago"
+
+
+def holder(line: dict[str, Any]) -> str | None:
+    """Return where a subscription's reader runs, or ran."""
+    where = line.get("where")
+    return f"{where['host']}, pid {where['pid']}" if where else None

@@ -1,0 +1,132 @@
+"""Opens control links to whoever serves a topic, wherever the registry says that is.
+
+A registration is a hint: its server may be dead, silent, a stranger, or of another log. What counts is what a server
+proves. Belongs to an event loop; only what the locator tells comes from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+
+from jobpipe.discovery.locate import Location, TopicLocator
+from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
+from jobpipe.net.identity import topic_server_name
+from jobpipe.net.link import Link, connect
+from jobpipe.net.retry import Distrust
+from jobpipe.wire.messages import Hello
+
+__all__ = ["Dialler"]
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 1.0  # for a registration, in one attempt
+CHALLENGE_SECONDS = 2.0  # for the server of a link to show that it lives, when a newer one was registered
+
+
+class Dialler:
+    """Dials one topic's server, one attempt at a time, each given up as soon as the registry has a better one.
+
+    Attributes:
+        location: What was dialled last.
+    """
+
+    def __init__(self, topic: str, locator: TopicLocator, tls: ssl.SSLContext | None) -> None:
+        self._topic = topic
+        self._locator = locator
+        self._tls = tls
+        self._moved = asyncio.Event()
+        self._attempt: asyncio.Timeout | None = None
+        self._link: Link | None = None
+        self._challenge: asyncio.Task[None] | None = None
+        self._distrust = Distrust(locator.session_timeout)
+        self.location: Location | None = None
+
+    def begin(self) -> None:
+        """Hear of registrations from now on; in the loop."""
+        loop = asyncio.get_running_loop()
+        self._locator.listen(self._topic, _into(loop, self._on_change))
+
+    async def dial(self, hello: Hello) -> Link:
+        """Return a link to a server that proved the topic, and an epoch not below the one in ``hello``.
+
+        Raises:
+            TopicNotFound: nobody is registered, for a second.
+            JobpipeError: as :func:`jobpipe.net.link.connect`.
+        """
+        self._moved.clear()
+        location = self.location = await asyncio.to_thread(self._locator.wait, self._topic, WAIT_SECONDS)
+        self._demand_same_encryption(location)
+        name = topic_server_name(self._topic) if self._tls else None
+        try:
+            async with asyncio.timeout(None) as self._attempt:
+                link = await connect(location.control, hello, tls=self._tls, server_hostname=name)
+        except BaseException as error:
+            self._locator.doubt(location)
+            if isinstance(error, TimeoutError):
+                raise LinkBroken(f"{location.control} was silent until a newer publisher registered") from error
+            raise
+        finally:
+            self._attempt = None
+        # A lower epoch of another log is no older publisher: spool and registry were made anew. The next plan says so.
+        if link.welcome.epoch < hello.epoch and link.welcome.log == (hello.log or link.welcome.log):
+            self._locator.doubt(location)
+            await link.close("a newer publisher was here")
+            raise RemoteProtocolError(
+                f"topic {self._topic!r}: the publisher at {location.control} has epoch {link.welcome.epoch}, but epoch "
+                f"{hello.epoch} was here before; end the one that is out of date, and start the newest again",
+                topic=self._topic,
+            )
+        self._link = link
+        return link
+
+    def _demand_same_encryption(self, location: Location) -> None:
+        if location.ssl != (self._tls is not None):
+            raise NotAuthorized(
+                f"topic {self._topic!r}: its publisher has encryption {'on' if location.ssl else 'off'}, this side "
+                f"{'off' if location.ssl else 'on'}; set security.ssl.enabled and jobpipe.ssl.enabled alike on both",
+                topic=self._topic,
+            )
+
+    def is_final(self, error: BaseException) -> bool:
+        """Tell, after an attempt, whether its PeerNotTrusted is no accident any more."""
+        return self._distrust.is_final(error, self.location, time.monotonic())
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before the next attempt; a new registration ends the wait."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), seconds)
+
+    def _on_change(self) -> None:
+        """Neither a silent dial nor a silent link may keep us from the newest publisher."""
+        best = self._locator.current(self._topic)
+        if best is None:
+            return
+        self._moved.set()
+        if self._attempt is not None:
+            if best != self.location and not self._attempt.expired():
+                self._attempt.reschedule(asyncio.get_running_loop().time())
+        elif (link := self._link) is not None and link.ended is None and best.epoch > link.welcome.epoch:
+            self._challenge = asyncio.create_task(_answer_or_end(link), name=f"challenge-{self._topic}")
+
+
+async def _answer_or_end(link: Link) -> None:
+    try:
+        await link.ping(CHALLENGE_SECONDS)
+    except LinkTimeout:
+        log.info("%s is silent, and a newer publisher has registered", link.peer)
+        link.abort()
+    except JobpipeError as error:
+        log.debug("%s: %s", link.peer, error)
+
+
+def _into(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(work)
+
+    return call

@@ -1,0 +1,68 @@
+"""Says what a reader waits for when nothing happens: a wait in silence looks like a fault of ours."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jobpipe.config import Config
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.errors import TopicNotFound
+
+__all__ = ["awaiting_publisher", "telling"]
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 2.0
+AGAIN_SECONDS = 60.0
+
+
+@contextmanager
+def awaiting_publisher(topic: str, config: Config, locator: TopicLocator) -> Iterator[None]:
+    """Tell of the block's wait for a publisher, as :func:`telling`; if none comes its error says what is known."""
+
+    def known() -> str:
+        return locator.why_absent(topic) or "the registry does not answer"
+
+    try:
+        with telling(topic, config, "a publisher", known):
+            yield
+    except TopicNotFound as error:
+        raise TopicNotFound(f"{error.message} ({known()})", **error.fields) from error
+
+
+@contextmanager
+def telling(topic: str, config: Config, what: str, known: Callable[[], str]) -> Iterator[None]:
+    """Log at WARNING what the block waits for, once it has taken two seconds, and then each minute.
+
+    Args:
+        topic: what is read.
+        config: names the registry.
+        what: of the topic that is missing.
+        known: returns what can be said of it by then; called in another thread.
+    """
+    registry = f"the embedded one of {config.home}" if config.embedded else config.registry_connect
+    done = threading.Event()
+
+    def watch() -> None:
+        waited, pause = 0.0, FIRST_SECONDS
+        while not done.wait(pause):
+            waited, pause = waited + pause, AGAIN_SECONDS
+            log.warning(
+                "topic %r: waiting for %s since %.0f s (registry: %s, namespace: %s): %s. See `jobpipe topics` for "
+                "what is served, and `jobpipe doctor` for what is wrong here",
+                topic,
+                what,
+                waited,
+                registry,
+                config.namespace,
+                known(),
+            )
+
+    threading.Thread(target=watch, name=f"waiting-{topic}", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

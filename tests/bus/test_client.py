@@ -1,0 +1,80 @@
+"""The plain client: what it acknowledges and when, and that it does not wait in silence."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from jobpipe.errors import TopicNotFound
+from jobpipe.subscriber import waiting
+from jobpipe.testing import Checker, NumberedRows
+from tests.bus.kit import PATIENCE, Bus, publish, until
+
+
+def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
+    """Case 59: several batches of one plan, three partitions: whoever stops in one reads that one again, whole."""
+    rows = NumberedRows(bus.topic, partitions=3, rows=2)
+    publisher = bus.publisher(parallelism=3)
+    publish(publisher, rows, bus.journal, range(5))
+    first, taken = bus.subscribe("billing"), []
+    for batch in first.batches():
+        taken.append(batch)
+        if len(taken) == 3 * 2 + 2:  # two batches, and two partitions of the third
+            break
+    # Now the acknowledged position is that of the third batch, however much was planned at once.
+    until(lambda: publisher.status()["subscriptions"][0]["position"] == 2, PATIENCE, "two batches acknowledged")
+    assert first.position().n == 2
+    first.close()
+    checker = Checker(rows, bus.journal)
+    for batch in taken[:6]:
+        checker.take(batch)
+    again = bus.subscribe("billing", starting="committed")
+    checker.take_all(again.batches(timeout=0.3))
+    assert checker.check().rows == 5 * 3 * 2
+    assert again.position().n == 5
+
+
+def test_iterating_anew_goes_on_at_the_batch_that_was_left(bus: Bus) -> None:
+    """One subscription, two loops."""
+    rows = NumberedRows(bus.topic, rows=1)
+    publisher = bus.publisher()
+    publish(publisher, rows, bus.journal, range(4))
+    client = bus.subscribe("billing")
+    for batch in client.batches():
+        if batch.column("number").to_pylist() == [2]:
+            break
+    assert [batch.column("number").to_pylist() for batch in client.batches(timeout=0.3)] == [[2], [3]]
+
+
+def test_the_first_subscriber_says_what_it_waits_for(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At WARNING, so that it is seen without any set-up: topic, registry, and how to see more; then rarely."""
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.2)
+    config = bus.config()
+    with caplog.at_level(logging.WARNING, "jobpipe.subscriber.waiting"), pytest.raises(TopicNotFound):
+        bus.subscribe("billing", changes={"discovery.timeout": "1500ms"}).position()
+    (record,) = caplog.records
+    for part in (
+        repr(bus.topic),
+        "a publisher",
+        str(config.home),
+        config.namespace,
+        "jobpipe topics",
+        "jobpipe doctor",
+    ):
+        assert part in record.getMessage()
+
+
+def test_who_does_not_wait_says_nothing(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No notice, and no thread that stays."""
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 30.0)
+    bus.publisher()
+    with caplog.at_level(logging.WARNING, "jobpipe.subscriber.waiting"):
+        bus.subscribe("billing").position()
+    assert caplog.records == []
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("waiting-")], PATIENCE, "its end")
