@@ -63,14 +63,12 @@ class Admin:
         """Return where ``topic`` is served now.
 
         Raises:
-            TopicNotFound: nobody serves it.
+            TopicNotFound: nobody serves it; says what the registry knows of it.
         """
         with map_registry_errors():
             found = from_records(topic, self._locator.handler.records(topic))
         if found is None:
-            raise TopicNotFound(
-                f"topic {topic!r} is not served now; `jobpipe topics` lists those that are", topic=topic
-            )
+            raise TopicNotFound(f"topic {topic!r} is not served: {self._locator.why_absent(topic)}", topic=topic)
         return found
 
     def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:

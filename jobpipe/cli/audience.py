@@ -40,14 +40,15 @@ def while_read() -> Iterator[None]:
     watcher = threading.Thread(target=watch, name="audience", daemon=True)
     watcher.start()
     try:
-        yield
-    except KeyboardInterrupt:
-        if not gone.is_set():
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join(2.0)
+    except (KeyboardInterrupt, BrokenPipeError) as error:  # a print may notice it before the watcher does
+        if isinstance(error, KeyboardInterrupt) and not gone.is_set():
             raise
         drop_output()
-    finally:
-        ended.set()
-        watcher.join(2.0)
 
 
 def drop_output() -> None:

@@ -26,7 +26,7 @@ def config() -> None:
 def check(settings: Settings, file: str | None, as_json: bool) -> int:
     """Check FILE, or the file in force, together with the environment; name every problem.
 
-    Ends with 2 if there is one. JSON keys: ok, file, problems (source, key, value, expected).
+    Ends with 2 if there is one. JSON keys: ok, file, problems (source, key, value, expected, unknown).
     """
     settings.file = file or settings.file
     try:

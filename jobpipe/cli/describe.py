@@ -8,6 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
+from jobpipe.cli.standing import connection, holder, last_seen, position, publisher
 
 __all__ = ["describe"]
 
@@ -22,7 +23,8 @@ _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "REC
 def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
     """Show all facts of TOPIC and its subscriptions.
 
-    Offsets count batches. Lag is what a subscription has not acknowledged. Ends with 1 if nobody serves the topic.
+    Offsets count batches; positions are epoch/offset. Lag is what a subscription has not acknowledged. A link is
+    connected, reconnecting (it broke a moment ago), or absent. Ends with 1 if nobody serves the topic.
     """
     from jobpipe.admin import Admin
 
@@ -44,12 +46,9 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
 
 
 def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
-    publisher = status["publisher"]
-    if not status.get("publishing", True):
-        publisher = f"none now; the last one was {publisher}"
     return [
         ("topic", status["topic"]),
-        ("publisher", publisher),
+        ("publisher", publisher(status)),
         ("waits for", status["waiting"]),
         ("ended", status["ended"]),
         ("endpoint", status["endpoint"]),
@@ -64,18 +63,17 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _subscription(line: dict[str, Any]) -> list[object]:
-    lag, where = line["lag"], line.get("where")
-    seen = seconds(line["last_seen"])
+    lag = line["lag"]
     return [
         line["name"],
-        line["state"],
-        count(line["position"]),
+        connection(line),
+        position(line),
         count(lag["batches"]),
         count(lag["rows"]),
         size(lag["bytes"]),
         seconds(lag["seconds"]),
         line["reconnects"],
-        None if seen is None else f"{seen} ago",
+        last_seen(line),
         line["required"],
-        f"{where['host']}, pid {where['pid']}" if where else None,
+        holder(line),
     ]

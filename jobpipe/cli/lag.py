@@ -8,10 +8,11 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table, seconds, size
+from jobpipe.cli.standing import connection, facts, last_seen, position, statuses, tell_absent
 
 __all__ = ["lag"]
 
-_NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME")
+_NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
 
 
 @click.command()
@@ -20,37 +21,39 @@ _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME")
 @json_option
 @pass_settings
 def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
-    """Show what each subscription has not acknowledged, of all topics that are served or of the given ones."""
+    """Show what each subscription has not acknowledged, of all topics that are served or of the given ones.
+
+    Positions are epoch/offset. A link is connected, reconnecting (it broke a moment ago), or absent. JSON keys of each:
+    topic, head, name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
+    required, where.
+    """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        names = topics or [line.name for line in admin.topics() if line.location is not None]
-        statuses = [admin.status(topic, timeout) for topic in names]
-    lines = [_line(status, each) for status in statuses for each in status["subscriptions"]]
+        found = statuses(admin, topics, timeout)
+    lines = [line for status in found for line in facts(status)]
     if as_json:
         emit_json(lines)
-    elif not lines:
-        click.echo("no subscriptions")
+        return
+    tell_absent(found)
+    if not lines:
+        click.echo("no subscriptions" if found else "no topic is served")
     else:
         emit_table(("TOPIC", "SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN"), map(_row, lines), right=_NUMBERS)
 
 
-def _line(status: dict[str, Any], each: dict[str, Any]) -> dict[str, Any]:
-    kept = ("name", "state", "position", "lag", "reconnects", "last_seen")
-    return {"topic": status["topic"], "head": status["head"], **{key: each[key] for key in kept}}
-
-
 def _row(line: dict[str, Any]) -> list[object]:
-    behind, seen = line["lag"], seconds(line["last_seen"])
+    behind = line["lag"]
     return [
         line["topic"],
         line["name"],
-        line["state"],
-        count(line["position"]),
+        connection(line),
+        position(line),
         count(line["head"]),
         count(behind["batches"]),
         count(behind["rows"]),
         size(behind["bytes"]),
         seconds(behind["seconds"]),
-        None if seen is None else f"{seen} ago",
+        line["reconnects"],
+        last_seen(line),
     ]

@@ -1,4 +1,4 @@
-"""``jobpipe subscriptions``: move or drop the durable positions of readers that do not run."""
+"""``jobpipe subscriptions``: list durable positions; move or drop those of readers that do not run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
-from jobpipe.cli.output import count, emit_json
+from jobpipe.cli.output import count, emit_json, emit_table
+from jobpipe.cli.standing import connection, facts, holder, last_seen, position, statuses, tell_absent
 
 __all__ = ["subscriptions"]
 
@@ -16,7 +17,46 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Tell what would be done
 
 @click.group()
 def subscriptions() -> None:
-    """Move or drop subscriptions. Refused while a live subscriber holds the name."""
+    """List, move or drop subscriptions. The last two are refused while a live subscriber holds the name."""
+
+
+@subscriptions.command("list")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait.")
+@json_option
+@pass_settings
+def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
+    """List the subscriptions of all topics that are served, or of the given ones.
+
+    Positions are epoch/offset. JSON keys of each as those of `jobpipe lag`.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = statuses(admin, topics, timeout)
+    lines = [line for status in found for line in facts(status)]
+    if as_json:
+        emit_json(lines)
+        return
+    tell_absent(found)
+    if not lines:
+        click.echo("no subscriptions" if found else "no topic is served")
+        return
+    columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
+    emit_table(columns, map(_row, lines), right=("POSITION", "LAG BATCHES"))
+
+
+def _row(line: dict[str, Any]) -> list[object]:
+    return [
+        line["topic"],
+        line["name"],
+        connection(line),
+        position(line),
+        count(line["lag"]["batches"]),
+        last_seen(line),
+        line["required"],
+        holder(line),
+    ]
 
 
 @subscriptions.command()

@@ -62,7 +62,7 @@ def tail(
 
     printer: RowPrinter = JsonLines() if as_json else TableLines()
     left = limit
-    with while_read(), ExitStack() as stack:
+    with ExitStack() as stack, while_read():  # what is open is closed when nothing can interrupt it any more
         for batch in _batches(stack, config, topic, name, starting, timeout):
             printer.write(batch if left is None else batch.slice(0, left))
             if left is not None and (left := left - batch.num_rows) <= 0:

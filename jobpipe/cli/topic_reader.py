@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,16 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from jobpipe.cli.standing import without_publisher
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store import Position
-from jobpipe.subscriber.fetch import Fetched, FetchRange, fetch
+from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.questions import control_link
 
 __all__ = ["TopicReader"]
+
+log = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0
 POLL_SECONDS = 5.0
@@ -60,6 +62,8 @@ class TopicReader:
             DataLoss: rows were removed before we read them.
         """
         news = self._call("bounds", {"name": ""})
+        if timeout is None and (why := without_publisher(self._call("status", {}))) is not None:
+            log.warning("topic %s: %s", self._topic, why)
         known = {"head": news["head"], "ended": news["ended"], "waiting": None}
         at = Position.from_json(news["tail"] if starting == "earliest" else news["head"])
         hold, quiet = True, time.monotonic()
@@ -83,22 +87,12 @@ class TopicReader:
         try:
             answer = self._call("range", {"start": start.to_json(), "end": end.to_json()})
             for plan in answer["plans"]:
-                for fetched in self._fetch(plan, answer["data"]):
+                for fetched in fetch_plan(self._topic, plan, answer["data"], self._config):
                     yield fetched.batch
         finally:
             if hold and self._link is not None:
                 with contextlib.suppress(JobpipeError):  # it ends by itself
                     self._link.call("release", {"id": self._lease}, timeout=CALL_SECONDS)
-
-    def _fetch(self, plan: dict[str, Any], data: str) -> Iterator[Fetched]:
-        start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
-        streams = [
-            fetch(FetchRange(self._topic, start, end, partition, data), self._config)
-            for partition in range(int(plan["partitions"]))
-        ]
-        if end.n - start.n <= 1:
-            return itertools.chain.from_iterable(streams)  # one link, one after another
-        return heapq.merge(*streams, key=lambda fetched: (fetched.header["n"], fetched.header["partition"]))
 
     def _call(self, op: str, args: dict[str, Any]) -> dict[str, Any]:
         """Ask the coordinator, over as many links as it takes. Only for questions that may be repeated."""

@@ -4,8 +4,9 @@ This package knows nothing of the network, the registry or Spark; it turns texts
 """
 
 from jobpipe.config.checks import check_acks
-from jobpipe.config.definition import Key, Problem
+from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.model import Config
+from jobpipe.config.names import suggest
 from jobpipe.config.show import Row, explain, find_key, keys, render
 from jobpipe.config.sources import Resolved, load, resolve
 
@@ -16,10 +17,14 @@ __all__ = [
     "Resolved",
     "Row",
     "check_acks",
+    "config_error",
     "explain",
     "find_key",
     "keys",
     "load",
     "render",
     "resolve",
+    "shown",
+    "suggest",
+    "unknown",
 ]

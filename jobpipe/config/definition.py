@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 from jobpipe.config.values import Kind
 from jobpipe.errors import ConfigError
 
-__all__ = ["Key", "Problem", "config_error", "key"]
+__all__ = ["Key", "Problem", "config_error", "key", "shown", "unknown"]
 
 HIDDEN = "***"
+_SECRET = re.compile(r"pas|psw|pwd|secret|token|auth|cred|key", re.IGNORECASE)
 _SHOWN = 200  # characters of a wrong value that a message repeats
 
 
@@ -104,17 +106,19 @@ class Problem:
     """One wrong value: where it stands, which key, the value as text, and what was expected instead.
 
     ``source`` is ``file:line``, ``option``, ``spark``, ``environment`` or ``default``; ``value`` is None where there
-    is none to show.
+    is none to show. With ``unknown`` there is no such key, and ``expected`` says which one may have been meant.
     """
 
     source: str
     key: str
     value: str | None
     expected: str
+    unknown: bool = False
 
     def __str__(self) -> str:
         value = "" if self.value is None else f" = {self.value}"
-        return f"{self.source}: {self.key}{value}: expected {self.expected}"
+        fault = f" is unknown; {self.expected}" if self.unknown else f": expected {self.expected}"
+        return f"{self.source}: {self.key}{value}{fault}"
 
 
 def shown(raw: object, about: Key | None = None) -> str:
@@ -122,13 +126,18 @@ def shown(raw: object, about: Key | None = None) -> str:
     if about is not None and about.secret:
         return HIDDEN
     text = "null" if raw is None else str(raw).lower() if isinstance(raw, bool) else str(raw)
-    text = text if text.isprintable() else repr(text)
+    text = text if text.isprintable() and text.strip() == text != "" else repr(text)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def config_error(problems: Iterable[Problem]) -> ConfigError:
+def unknown(source: str, name: str, raw: object, expected: str) -> Problem:
+    """Return the problem of a name that is none of ours; the value of what sounds like a secret is hidden."""
+    return Problem(source, name, HIDDEN if _SECRET.search(name) else shown(raw), expected, unknown=True)
+
+
+def config_error(problems: Iterable[Problem], *, of: str = "configuration", what: str = "problem") -> ConfigError:
     """Return the one error that names all ``problems``, one line for each."""
     listed = list(problems)
-    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
     lines = "\n".join(f"  {problem}" for problem in listed)
-    return ConfigError(f"configuration: {count}\n{lines}", problems=[asdict(problem) for problem in listed])
+    message = f"{of}: {len(listed)} {what}{'s' * (len(listed) > 1)}\n{lines}"
+    return ConfigError(message, problems=[asdict(problem) for problem in listed])

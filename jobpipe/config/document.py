@@ -21,12 +21,16 @@ _MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class Entry:
-    """A value that some source gives to a name; ``base`` is where its relative paths start."""
+    """A value that some source gives to a name; ``base`` is where its relative paths start.
+
+    ``given`` is the name as the source writes it, where that differs: a variable of the environment, say.
+    """
 
     name: str
     raw: object
     source: str
     base: Path
+    given: str = ""
 
 
 def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[Problem]]:

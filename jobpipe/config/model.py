@@ -238,7 +238,8 @@ class Config:
         duration(1.0),
         "24h",
         "A subscription that is not required and was not seen for this long, while a coordinator was up, is dropped; "
-        "it fails when it returns.",
+        "it fails when it returns. What a reader that vanished was reading is kept for jobpipe.read.timeout, and it "
+        "does not expire before that is over.",
         group="retention",
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
 
 from jobpipe.config.definition import Key
 from jobpipe.config.model import KEYS
 
-__all__ = ["by_exact_name", "by_loose_name", "is_section", "nearest"]
+__all__ = ["by_exact_name", "by_loose_name", "is_section", "suggest"]
 
 _EXACT = {about.name: about for about in KEYS}
 _LOOSE: dict[str, Key] = {}
@@ -38,9 +39,23 @@ def is_section(name: str) -> bool:
     return any(full.startswith(f"{name}.") for full in _EXACT)
 
 
-def nearest(name: str) -> str:
-    """Return the full name of the key that ``name`` most probably means."""
-    if (known := by_loose_name(name)) is not None:
-        return known.name
-    found = difflib.get_close_matches(name.lower(), list(_LOOSE), n=1, cutoff=0.0)
-    return _LOOSE[found[0]].name
+def suggest(name: str, spell: Callable[[Key], str], *, beside: Sequence[str] = ()) -> str:
+    """Return the words that help who gave the unknown ``name``: "did you mean ...?", or where the names are listed.
+
+    Args:
+        name: what was given.
+        spell: returns a key's name as its giver would write it.
+        beside: names that were possible there beside the keys, such as a function's own arguments.
+    """
+    known = by_loose_name(name)
+    if known is None:
+        # Without what almost all names begin with, which would make each one near to each other.
+        bare = {loose.removeprefix("jobpipe."): about for loose, about in _LOOSE.items()}
+        own = {each.lower(): each for each in beside}
+        found = difflib.get_close_matches(name.lower().removeprefix("jobpipe."), [*own, *bare], n=1)
+        if found and found[0] in own:
+            return f"did you mean {own[found[0]]}?"
+        known = bare[found[0]] if found else None
+    if known is not None:
+        return f"did you mean {spell(known)}?"
+    return f"possible are {', '.join(beside)}{' and ' if beside else ''}the keys that `jobpipe config show` lists"

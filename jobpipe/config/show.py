@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jobpipe.config.definition import Key, Problem, config_error
 from jobpipe.config.model import KEYS, Config
-from jobpipe.config.names import by_loose_name, nearest
+from jobpipe.config.names import by_loose_name, suggest
 
 __all__ = ["Row", "explain", "find_key", "keys", "render"]
 
@@ -36,7 +36,7 @@ def find_key(name: str) -> Key:
     """
     about = by_loose_name(name)
     if about is None:
-        raise config_error([Problem("option", name, None, f"a known key; the nearest is {nearest(name)}")])
+        raise config_error([Problem("option", name, None, suggest(name, lambda key: key.name), unknown=True)])
     return about
 
 

@@ -6,17 +6,18 @@ even if a source above hides it.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobpipe.config.checks import check_together
-from jobpipe.config.definition import Problem, config_error, shown
+from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
-from jobpipe.config.names import by_exact_name, by_loose_name, is_section, nearest
+from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
 from jobpipe.config.values import BadValueError
 
 __all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "resolve"]
@@ -43,6 +44,7 @@ def load(
     overrides: Mapping[str, Any] | None = None,
     spark: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
+    caller: Callable[..., object] | None = None,
 ) -> Config:
     """Return the configuration of this process.
 
@@ -52,12 +54,14 @@ def load(
             ``jobpipe.``; None as a value means "not given".
         spark: Spark's properties; only ``spark.jobpipe.*`` are looked at.
         environ: the environment, default ``os.environ``; ``JOBPIPE__SPOOL__MAX_BYTES`` sets ``spool.max_bytes``.
+        caller: the function whose keywords the overrides are; its own arguments are suggested for unknown ones too.
 
     Raises:
         ConfigError: with every problem of every source in ``fields["problems"]``, each a dict with ``source``
-            (``file:line``, ``option``, ``spark``, ``environment``, ``default``), ``key``, ``value``, ``expected``.
+            (``file:line``, ``option``, ``spark``, ``environment``, ``default``), ``key``, ``value``, ``expected``,
+            ``unknown`` (there is no such key).
     """
-    return resolve(path, overrides=overrides, spark=spark, environ=environ).config
+    return resolve(path, overrides=overrides, spark=spark, environ=environ, caller=caller).config
 
 
 def resolve(
@@ -66,10 +70,11 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     spark: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
+    caller: Callable[..., object] | None = None,
 ) -> Resolved:
     """Do as :func:`load`, and tell where each value came from."""
     environ = os.environ if environ is None else environ
-    merge = _Merge()
+    merge = _Merge(() if caller is None else _arguments(caller))
     merge.add_loose(_from_options(overrides or {}))
     merge.add_loose(_from_spark(spark or {}))
     merge.add_loose(_from_environment(environ))
@@ -116,7 +121,7 @@ def _from_options(overrides: Mapping[str, Any]) -> Iterable[Entry]:
 
 def _from_spark(properties: Mapping[str, str]) -> Iterable[Entry]:
     return [
-        Entry(name.removeprefix("spark."), raw, "spark", Path.cwd())
+        Entry(name.removeprefix("spark."), raw, "spark", Path.cwd(), name)
         for name, raw in properties.items()
         if name.startswith(SPARK_PREFIX)
     ]
@@ -124,16 +129,35 @@ def _from_spark(properties: Mapping[str, str]) -> Iterable[Entry]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterable[Entry]:
     return [
-        Entry(name[len(ENVIRONMENT_PREFIX) :].lower().replace("__", "."), raw, "environment", Path.cwd())
+        Entry(name[len(ENVIRONMENT_PREFIX) :].lower().replace("__", "."), raw, "environment", Path.cwd(), name)
         for name, raw in environ.items()
         if name.upper().startswith(ENVIRONMENT_PREFIX)
     ]
 
 
+def _arguments(function: Callable[..., object]) -> list[str]:
+    """Return the names that a call may give; of a class, those of its ``__init__``."""
+    return [
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def _spell(entry: Entry, about: Key) -> str:
+    """Return the key's name as the source of ``entry`` would write it."""
+    if entry.source in ("environment", "spark"):
+        return about.environment if entry.source == "environment" else about.spark
+    if entry.source != "option" or entry.name.startswith("jobpipe."):
+        return about.name
+    return about.short if "." in entry.name else about.attribute
+
+
 class _Merge:
     """Collects values, the highest source first, and every problem on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Iterable[str] = ()) -> None:
+        self._beside = tuple(beside)  # what may stand among the options and is no key
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {about.name: DEFAULT for about in KEYS}
         self._values: dict[str, Any] = {}
@@ -170,8 +194,9 @@ class _Merge:
                 self.sources[about.name] = entry.source
 
     def _unknown(self, entry: Entry) -> None:
-        # no value: it may be a secret under a name that was mistyped
-        self._problem(entry, entry.name, None, f"a known key; the nearest is {nearest(entry.name)}")
+        beside = self._beside if entry.source == "option" else ()
+        expected = suggest(entry.name, lambda about: _spell(entry, about), beside=beside)
+        self.problems.append(unknown(entry.source, entry.given or entry.name, entry.raw, expected))
 
     def _problem(self, entry: Entry, name: str, value: str | None, expected: str) -> None:
         self.problems.append(Problem(entry.source, name, value, expected))

@@ -66,9 +66,10 @@ async def run(order: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the program."""
-    set_up_logging()
+    order = read_order()
+    set_up_logging(order["log_file"])
     try:
-        asyncio.run(run(read_order()))
+        asyncio.run(run(order))
     except Exception as error:  # noqa: BLE001 - told to the starter, or logged when it no longer listens
         answer_fault(error)
 

@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from jobpipe.coordinator.logs import BoundedHandler, bound
 from jobpipe.errors import JobpipeError, WaitTimeout, from_fault, to_fault
 
 __all__ = ["answer_fault", "answer_ready", "handle_signals", "read_order", "set_up_logging", "start_program"]
@@ -34,7 +35,7 @@ def start_program(
 
     Args:
         keep_stdin: leave its standard input open, so that it sees our end.
-        log_file: where its standard error goes.
+        log_file: where its standard error goes; it is kept small.
 
     Raises:
         JobpipeError: the program's own error.
@@ -43,6 +44,7 @@ def start_program(
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
+        bound(descriptor, log_file)  # of a program that always crashes, nobody else would
         process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -57,7 +59,7 @@ def start_program(
     killer.start()
     try:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
-        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.write(json.dumps({**order, "log_file": str(log_file)}).encode() + b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
     except BrokenPipeError:
@@ -118,9 +120,18 @@ def answer_fault(error: BaseException) -> NoReturn:
     sys.exit(1)
 
 
-def set_up_logging() -> None:
-    """Log to standard error, one line an event; kazoo at INFO at most, since at DEBUG it logs passwords."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
+def set_up_logging(log_file: str | None = None) -> None:
+    """Log to standard error, one line an event; kazoo at INFO at most, since at DEBUG it logs passwords.
+
+    Args:
+        log_file: the file that standard error is, to be kept small.
+    """
+    handler = logging.StreamHandler() if log_file is None else BoundedHandler(Path(log_file))
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
+        handlers=[handler],
+    )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

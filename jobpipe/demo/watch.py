@@ -109,7 +109,7 @@ class Watcher:
             status = catalog(topic)
             reconnects = {line.name: line.reconnects for line in view.subscriptions}
             lines = [
-                {**line, "state": "disconnected", "reconnects": reconnects.get(line["name"], 0)}
+                {**line, "state": "absent", "reconnects": reconnects.get(line["name"], 0)}
                 for line in status["subscriptions"]
             ]
             last = {

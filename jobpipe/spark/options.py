@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.config import Config, load
+from jobpipe.config import Config, Problem, config_error, load, shown, suggest, unknown
 from jobpipe.discovery.security import with_credentials
 from jobpipe.errors import ConfigError
 from registry.errors import RegistryError
@@ -26,6 +25,16 @@ NAMES = (
     "discoveryTimeout",
 )
 STARTING = ("earliest", "latest", "committed")
+MEANT = {  # what other sources, or other parts of jobpipe, call it; "path" is the argument of load()
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "path": "subscribe",
+    "starting": "startingOffsets",
+    "subscription": "name",
+    "group": "name",
+    "kafka.group.id": "name",
+    "group.id": "name",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class SourceOptions:
         known = {name.lower(): name for name in NAMES}
         values: dict[str, str] = {}
         overrides: dict[str, Any] = {}
-        problems: list[dict[str, str]] = []
+        problems: list[Problem] = []
         for key, value in given.items():
             lowered = key.lower()
             if lowered in known:
@@ -60,23 +69,19 @@ class SourceOptions:
             elif lowered.startswith(("jobpipe.", "security.")):
                 overrides[lowered] = value
             else:
-                near = difflib.get_close_matches(lowered, known, 1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"one of {', '.join(NAMES)}"
-                problems.append({"key": key, "value": value, "expected": hint})
+                problems.append(unknown("option", key, value, _suggest(lowered)))
         topics = tuple(sorted({topic.strip() for topic in values.get("subscribe", "").split(",") if topic.strip()}))
         if not topics:
-            problems.append(
-                {"key": "subscribe", "value": values.get("subscribe", ""), "expected": "topic, or topic,topic"}
-            )
+            problems.append(_wrong("subscribe", values.get("subscribe"), "topic, or topic,topic"))
         for key, names in (("subscribe", topics), ("name", (values["name"],) if "name" in values else ())):
             for name in names:
                 try:
                     check_name(name)
                 except RegistryError:
-                    problems.append({"key": key, "value": name, "expected": "letters, digits, . _ - (at most 128)"})
+                    problems.append(_wrong(key, name, "letters, digits, . _ - (at most 128)"))
         starting = values.get("startingOffsets")
         if starting is not None and starting not in STARTING:
-            problems.append({"key": "startingOffsets", "value": starting, "expected": ", ".join(STARTING)})
+            problems.append(_wrong("startingOffsets", starting, ", ".join(STARTING)))
         max_rows = _number(values, "maxRowsPerTrigger", problems)
         include = _switch(values, "includeMetadata", False, problems)
         fail = _switch(values, "failOnDataLoss", True, problems)
@@ -86,17 +91,11 @@ class SourceOptions:
         try:
             config = with_credentials(load(values.get("config"), overrides=overrides))
         except ConfigError as error:
-            problems.extend(error.fields.get("problems") or [{"key": "config", "value": "", "expected": error.message}])
+            if not problems and "problems" not in error.fields:  # no wrong value, but what right ones lead to
+                raise
+            problems.extend(Problem(**problem) for problem in error.fields.get("problems", ()))
         if problems or config is None:
-            lines = "\n".join(
-                f"  {problem.get('source', 'option')} {problem['key']}={problem['value']!r}: expected "
-                f"{problem['expected']}"
-                for problem in problems
-            )
-            raise ConfigError(
-                f"format('jobpipe'): {len(problems)} wrong option{'s' * (len(problems) > 1)}\n{lines}",
-                problems=problems,
-            )
+            raise config_error(problems, of="format('jobpipe')", what="wrong option")
         return cls(topics, values.get("name"), starting, max_rows, include, fail, config)
 
     def need_name(self) -> str:
@@ -115,18 +114,28 @@ class SourceOptions:
         return self.name
 
 
-def _switch(values: Mapping[str, str], key: str, default: bool, problems: list[dict[str, str]]) -> bool:
+def _suggest(name: str) -> str:
+    if name in MEANT:
+        return f"did you mean {MEANT[name]}?"
+    return suggest(name, lambda key: key.name, beside=NAMES)
+
+
+def _wrong(key: str, value: str | None, expected: str) -> Problem:
+    return Problem("option", key, None if value is None else shown(value), expected)
+
+
+def _switch(values: Mapping[str, str], key: str, default: bool, problems: list[Problem]) -> bool:
     text = values.get(key, str(default)).lower()
     if text not in ("true", "false"):
-        problems.append({"key": key, "value": values[key], "expected": "true or false"})
+        problems.append(_wrong(key, values[key], "true or false"))
     return text == "true"
 
 
-def _number(values: Mapping[str, str], key: str, problems: list[dict[str, str]]) -> int | None:
+def _number(values: Mapping[str, str], key: str, problems: list[Problem]) -> int | None:
     text = values.get(key)
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        problems.append({"key": key, "value": text, "expected": "a whole number of at least 1"})
+        problems.append(_wrong(key, text, "a whole number of at least 1"))
         return None
     return int(text)

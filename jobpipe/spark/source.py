@@ -13,10 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.errors import ConfigError, JobpipeError, SchemaMismatch
 from jobpipe.spark.batch_reader import JobPipeBatchReader
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.plainly import plainly
 from jobpipe.spark.schema import arrow_schema, parse_spark_schema, schema_difference
 from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.subscriber.questions import published_schemas
@@ -44,6 +45,7 @@ class JobPipeDataSource(DataSource):
             self._parsed = SourceOptions.parse(self.options)
         return self._parsed
 
+    @plainly
     def schema(self) -> StructType:
         """Ask the publishers, waiting up to ``discoveryTimeout`` for the first of them to come and know its schema.
 
@@ -67,17 +69,25 @@ class JobPipeDataSource(DataSource):
         self._checked = schema.json()
         return schema
 
+    @plainly
     def streamReader(self, schema: StructType) -> JobPipeStreamReader:
         """Make the reader of a stream.
 
-        Raises:
+        Its first call raises what is wrong here: Spark's runner answers an error of this very method with one of its
+        own, which hides ours (PySpark 4.3: it stops a reader that it does not have yet).
+
+        Raises, later:
             ConfigError: option ``name`` is missing.
             SchemaMismatch: the schema given to ``.schema(...)`` is not the published one; names the columns.
         """
-        self._settings.need_name()
-        self._compare(schema)
+        try:
+            self._settings.need_name()
+            self._compare(schema)
+        except JobpipeError as error:
+            return JobPipeStreamReader(self._settings, schema, error)
         return JobPipeStreamReader(self._settings, schema)
 
+    @plainly
     def reader(self, schema: StructType) -> JobPipeBatchReader:
         """Make the reader of everything that is there now."""
         self._compare(schema)

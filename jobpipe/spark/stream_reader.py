@@ -19,9 +19,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import DataLoss
+from jobpipe.errors import DataLoss, JobpipeError
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.plainly import plainly
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange
@@ -56,9 +57,10 @@ class _Range:
 class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream under one subscription name."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, failure: JobpipeError | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._failure = failure  # why the query cannot start; raised by the first call
         self._session: SubscriberSession | None = None
         self._lock = threading.Lock()
         self._target: dict[str, Position] | None = None  # availableNow: read up to here
@@ -74,6 +76,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets, in the driver ----------------------------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> Offset:
         """Return the first positions; asked again before anything is committed, the answer is the same."""
         session = self._open()
@@ -84,11 +87,13 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return ``maxRowsPerTrigger`` as Spark's limit."""
         return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads."""
         session = self._open()
         self._target = {topic: session.head(topic) for topic in self._options.topics}
 
+    @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
 
@@ -123,6 +128,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report[topic]["losses"] = count
         return report
 
+    @plainly
     def commit(self, end: Offset) -> None:
         """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
         session = self._open()
@@ -185,6 +191,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; failOnDataLoss=false: reading goes on at offset %d", loss, tail.n)
         return tail
 
+    @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one input partition for each publisher partition of each topic's range.
 
@@ -247,6 +254,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition.wanted, self._schema, self._options.config)
 
     def _open(self) -> SubscriberSession:
+        if self._failure is not None:
+            raise self._failure
         with self._lock:
             if self._session is None:
                 began = time.monotonic()

@@ -14,8 +14,7 @@ import pyarrow as pa
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import client_tls
-from jobpipe.errors import ConfigError
-from jobpipe.net.retry import RETRYABLE
+from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.follower import TopicFollower
@@ -25,7 +24,8 @@ __all__ = ["Subscription", "subscribe"]
 
 log = logging.getLogger(__name__)
 
-ACK_SECONDS = 10.0
+ACK_SECONDS = 2.0
+ACK_EVERY_SECONDS = 0.1  # at most: an acknowledgement costs a round trip, small batches come by the thousand
 PLAN_BYTES = 64 * 1024 * 1024  # of whole batches for which one plan, and one stream a partition, will do
 STARTING = ("earliest", "latest", "committed")
 
@@ -34,8 +34,9 @@ class Subscription:
     """A named, durable position in a topic; iterating it yields record batches, for ever or until the end mark.
 
     The publisher's batches come one after another, each by partition: order holds within a partition. A batch is
-    acknowledged when the first rows of the next one are asked for: at least once, so a reader that ends and returns
-    reads the batch it was in again, from its first row. Use it as a context manager, or call :meth:`close`.
+    acknowledged when the first rows of a later one are asked for, ten times a second at most, and by :meth:`close`: at
+    least once, so a reader that is killed and returns reads the batch it was in again, from its first row, and perhaps
+    some that it read just before. Use it as a context manager, or call :meth:`close`.
     """
 
     def __init__(self, topic: str, *, name: str, starting: str, config: Config) -> None:
@@ -45,6 +46,8 @@ class Subscription:
         self._starting = starting
         self._locator = TopicLocator(config)
         self._follower = TopicFollower(topic, name, locator=self._locator, tls=client_tls(config))
+        self._unacknowledged = False  # batches before `_position` that no acknowledgement or plan has told of
+        self._acknowledged_at = 0.0
         self._position: Position | None = None
         self._started = False
 
@@ -58,6 +61,8 @@ class Subscription:
 
     def close(self) -> None:
         """Let the name go; the position stays with the publisher."""
+        if self._unacknowledged:
+            self._acknowledge()
         self._follower.close()
         self._locator.close()
 
@@ -92,10 +97,14 @@ class Subscription:
                 header: dict[str, Any] | None = None  # of what was yielded last
                 for fetched in fetch_plan(self.topic, plan, self._data_endpoint(), self._config):
                     if header is not None and header["n"] != fetched.header["n"]:
-                        self._acknowledge(Position(start.log, int(header["epoch"]), int(header["n"]) + 1, 0))
+                        self._position = Position(start.log, int(header["epoch"]), int(header["n"]) + 1, 0)
+                        self._unacknowledged = True
+                        if time.monotonic() - self._acknowledged_at > ACK_EVERY_SECONDS:
+                            self._acknowledge()
                     header = fetched.header
                     yield fetched.batch
-                at = self._position = end  # the next plan acknowledges it
+                at, self._unacknowledged = end, False
+                self._position = end  # the next plan acknowledges it
                 continue
             at = self._position = start  # the same place, as the log counts it now
             news = self._follower.wait_beyond(at, 0.0)
@@ -115,11 +124,12 @@ class Subscription:
                 return True
         return False
 
-    def _acknowledge(self, position: Position) -> None:
-        self._position = position
+    def _acknowledge(self) -> None:
+        assert self._position is not None  # noqa: S101 - something was read
+        self._acknowledged_at, self._unacknowledged = time.monotonic(), False
         try:
-            self._follower.call("ack", {"position": position.to_json()}, timeout=ACK_SECONDS, wait=False)
-        except RETRYABLE as error:
+            self._follower.call("ack", {"position": self._position.to_json()}, timeout=ACK_SECONDS, wait=False)
+        except (JobpipeError, TimeoutError) as error:
             log.debug("topic %s: acknowledgement waits for the next one (%s)", self.topic, error)
 
     def _plan(self, at: Position) -> dict[str, Any]:

@@ -19,10 +19,15 @@ import psutil
 
 import jobpipe
 from jobpipe.config import Config
+from jobpipe.discovery.locate import locate
+from jobpipe.discovery.security import client_tls
 from jobpipe.errors import JobpipeError, from_fault
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.subscriber.client import Subscription
 from jobpipe.testing import Checker, Journal, NumberedRows
+from jobpipe.wire.messages import Hello
 
 MARK = "JOBPIPE_BUS_TEST"
 ROOT = Path(__file__).parents[2]
@@ -95,6 +100,16 @@ def read(subscription: Subscription, checker: Checker, rows: int, timeout: float
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"{checker.rows} of {rows} rows within {timeout:g} s; {checker.report()}")
+
+
+def named_link(config: Config, topic: str, name: str, instance: str) -> BlockingLink:
+    """Return a subscriber's control link that does only what it is told."""
+    return BlockingLink.connect(
+        locate(config, topic, PATIENCE).control,
+        Hello(topic=topic, role="subscriber", name=name, instance=instance),
+        tls=client_tls(config),
+        server_hostname=topic_server_name(topic),
+    )
 
 
 class Reader:

@@ -23,10 +23,10 @@ def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
         taken.append(batch)
         if len(taken) == 3 * 2 + 2:  # two batches, and two partitions of the third
             break
-    # Now the acknowledged position is that of the third batch, however much was planned at once.
-    until(lambda: publisher.status()["subscriptions"][0]["position"] == 2, PATIENCE, "two batches acknowledged")
     assert first.position().n == 2
     first.close()
+    # Now the acknowledged position is that of the third batch, however much was planned at once.
+    until(lambda: publisher.status()["subscriptions"][0]["position"] == 2, PATIENCE, "two batches acknowledged")
     checker = Checker(rows, bus.journal)
     for batch in taken[:6]:
         checker.take(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,12 +48,15 @@ def test_second_publisher_of_the_same_job(own_bus: Bus) -> None:
 def test_publisher_of_another_job(own_bus: Bus, drive: Callable[..., Driver], journal: Path) -> None:
     """Case 50: refused while the first lives, naming it; taken over at once after its clean close, with its backlog."""
     driver = drive()
-    opened = open_topic(driver, journal, name="job-a")
+    opened = open_topic(driver, journal, name="job-a", application="nightly")
     driver.ask("seal", first=0, count=3)
     with pytest.raises(TopicOwned, match=r"'job-a'.*one topic has one live publisher") as caught:
         own_bus.publisher(name="job-b")
     owner = caught.value.fields["owner"]
     assert (owner["name"], owner["pid"]) == ("job-a", opened["coordinator"])
+    assert owner["driver"] == {"pid": driver.pid, "application": "nightly"}
+    said = f"'job-a' on {socket.gethostname()}, application 'nightly', driver pid {driver.pid}, coordinator pid "
+    assert said + str(opened["coordinator"]) in str(caught.value)  # who can be stopped, and who serves
     driver.ask("seal", first=3, count=1)  # the refusal did it no harm
     driver.ask("close", final=False)
     began = time.monotonic()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
 from jobpipe.errors import TopicNotFound
+from jobpipe.publisher.attach import end_coordinators
 from jobpipe.subscriber.questions import published_schemas
+from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import SCHEMA, Checker, NumberedRows
-from tests.bus.kit import PATIENCE, Bus, publish, read, until
+from tests.bus.kit import PATIENCE, Bus, Driver, kill, named_link, publish, read, until
 
 
 def test_status_of_a_topic(bus: Bus) -> None:
@@ -50,17 +55,73 @@ def test_status_of_a_topic(bus: Bus) -> None:
         "bytes": last,
     }
     assert required["lag"]["seconds"] >= reader["lag"]["seconds"] >= 0
-    assert (required["state"], required["position"], required["required"]) == ("disconnected", 0, True)
+    assert (required["state"], required["position"], required["required"]) == ("absent", 0, True)
     assert (reader["state"], reader["position"], reader["required"], reader["reconnects"]) == ("connected", 4, False, 0)
     assert reader["where"]["pid"] == os.getpid()
+    assert (reader["epoch"], required["epoch"]) == (publisher.epoch, 0)
+    assert (required["last_seen"], required["since"], required["where"]) == (None, None, None)
+    assert 0 <= reader["last_seen"] <= 15.0  # a live link is heard within its heartbeat
+    assert reader["since"] > 0
     client.close()
     until(
-        lambda: (
-            {line["name"]: line["state"] for line in publisher.status()["subscriptions"]}["reader"] == "disconnected"
-        ),
+        lambda: {line["name"]: line["state"] for line in publisher.status()["subscriptions"]}["reader"] == "absent",
         PATIENCE,
-        "the closed link is seen",
+        "the goodbye is heard",
     )
+
+
+def test_a_link_that_breaks(own_bus: Bus) -> None:
+    """Without a goodbye its reader is taken to come back; when it does, that is counted."""
+    publisher = own_bus.publisher()
+
+    def line() -> Any:
+        return publisher.status()["subscriptions"][0]
+
+    first = named_link(own_bus.config(), own_bus.topic, "billing", "instance-1")
+    first.call("grant", {"host": "a", "pid": 1}, timeout=10)
+    assert (line()["state"], line()["reconnects"]) == ("connected", 0)
+    first.abort()
+    until(lambda: line()["state"] == "reconnecting", PATIENCE, "the cut is seen")
+    assert 0 <= line()["since"] == pytest.approx(line()["last_seen"], abs=1.0)
+    assert line()["where"] == {"host": "a", "pid": 1}
+    again = named_link(own_bus.config(), own_bus.topic, "billing", "instance-1")
+    again.call("grant", {"host": "a", "pid": 1}, timeout=10)
+    assert (line()["state"], line()["reconnects"]) == ("connected", 1)
+    again.close()
+    until(lambda: line()["state"] == "absent", PATIENCE, "the goodbye is heard")
+    publisher.close()
+    end_coordinators()
+    known = own_bus.publisher().status()["subscriptions"][0]  # of a coordinator that never saw it
+    assert (known["state"], known["since"], known["where"]) == ("absent", None, {"host": "a", "pid": 1})
+    assert known["last_seen"] >= 0
+
+
+def test_a_subscriber_reports_its_links(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
+    """What a query's progress shows: state, since when, reconnects, back-off, the next attempt, the last error."""
+    driver = drive()
+    shape = {"topic": own_bus.topic, "partitions": 1, "rows": 1, "payload": 1, "journal": str(tmp_path / "j")}
+    coordinator = driver.ask("open", **shape)["coordinator"]
+    session = SubscriberSession.open(own_bus.config(), [own_bus.topic], "billing")
+
+    def report() -> Any:
+        return (session.report() or {})[own_bus.topic]
+
+    try:
+        up = report()
+        assert (up["state"], up["reconnects"], up["backoff"], up["next_attempt"]) == ("connected", 0, None, None)
+        assert {"log", "epoch", "n", "r", "ended", "since", "last_error"} < set(up)
+        driver.kill()
+        kill(coordinator)
+        down = until(lambda: report()["backoff"] is not None and report(), PATIENCE, "a pause between two attempts")
+        assert (down["state"], down["reconnects"]) == ("reconnecting", 0)
+        assert down["last_error"]
+        assert 0 <= down["next_attempt"] <= down["backoff"] <= 2.0
+        later = until(lambda: report()["since"] > down["since"] and report(), PATIENCE, "time passes")
+        assert later["state"] == "reconnecting"
+        own_bus.publisher()
+        until(lambda: (report()["state"], report()["reconnects"]) == ("connected", 1), PATIENCE, "it is back")
+    finally:
+        session.close()
 
 
 def test_admin(bus: Bus) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from jobpipe.net.certs import init_ca, issue
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.client import subscribe
-from tests.cli.buskit import numbers, publish
+from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
 
 pytestmark = pytest.mark.zookeeper
@@ -28,7 +29,9 @@ STATUS_KEYS = {
     *("topic", "log", "epoch", "publisher", "endpoint", "data", "parallelism", "head", "tail", "rows", "bytes"),
     *("batches", "stored_bytes", "ended", "waiting", "subscriptions"),
 }
-SUBSCRIPTION_KEYS = {"name", "state", "position", "lag", "reconnects", "last_seen", "required"}
+SUBSCRIPTION_KEYS = {
+    *("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +104,10 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     text = run("describe", topic, file=file).stdout
     facts, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
-    assert table.splitlines()[1].split()[:5] == ["billing", "disconnected", "3", "1", "4"]
+    position = f"{publisher.epoch}/3"
+    assert re.fullmatch(
+        rf"billing +absent for [\d.]+ s +{position} +1 +4 +[\d.]+ B .* 0 +[\d.]+ s ago .*", table.splitlines()[1]
+    )
 
 
 def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
@@ -109,12 +115,85 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     publish(publisher, 3)
     (line,) = json.loads(run("lag", topic, "--json", file=file).stdout)
     assert (line["topic"], line["name"], line["state"], line["position"], line["head"]) == (
-        *(topic, "billing", "disconnected"),
+        *(topic, "billing", "absent"),
         *(3, 4),
     )
     assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
     assert line["lag"]["bytes"] > 0
+    assert set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS
     assert run("lag", file=file).stdout.splitlines()[0].split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
+
+
+def test_lag_of_a_live_reader(run: Run, file: str, topic: str, publisher: Publisher, config: Config) -> None:
+    with subscribe(topic, name="billing", starting="earliest", config=config) as live:
+        live.position()
+        (line,) = json.loads(run("lag", topic, "--json", file=file).stdout)
+        assert (line["state"], line["reconnects"], line["where"]["pid"]) == ("connected", 0, os.getpid())
+        assert "connected for " in run("lag", topic, file=file).stdout
+
+
+def test_subscriptions_list(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    none = run("subscriptions", "list", topic, file=file)
+    assert (none.exit_code, none.stdout) == (0, "no subscriptions\n")
+    for name in ("billing", "audit"):
+        run("tail", topic, "--name", name, "--from", "earliest", "--timeout", "0", file=file)
+    lines = json.loads(run("subscriptions", "list", topic, "--json", file=file).stdout)
+    assert {line["name"]: line["position"] for line in lines} == {"billing": 3, "audit": 3}
+    assert all(set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS for line in lines)
+    header, *rows = run("subscriptions", "list", file=file).stdout.splitlines()
+    assert header.split()[:4] == ["TOPIC", "SUBSCRIPTION", "STATE", "POSITION"]
+    assert {tuple(row.split()[:2]) for row in rows} >= {(topic, "billing"), (topic, "audit")}
+
+
+# -- nobody publishes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["describe"], ["lag"], ["subscriptions", "list"]])
+def test_a_topic_never_heard_of(run: Run, file: str, config: Config, publisher: Publisher, command: list[str]) -> None:
+    result = run(*command, "nosuch", file=file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"nobody has ever published it under {config.namespace}" in result.stderr
+
+
+def test_a_topic_whose_publisher_is_gone(run: Run, file: str, topic: str, config: Config, publisher: Publisher) -> None:
+    """The registry remembers its epoch; the message says how its spool can be read."""
+    publisher.close()
+    end_coordinators()
+    until_gone(config, topic)
+    for command in (["describe", topic], ["lag", topic]):
+        result = run(*command, file=file)
+        assert (result.exit_code, result.stdout) == (1, "")
+        for part in (
+            f"the last one had epoch {publisher.epoch}",
+            f"`jobpipe serve {topic}`",
+            str(config.spool_dir / topic),
+        ):
+            assert part in result.stderr
+    assert f"the last one had epoch {publisher.epoch}" in run("tail", topic, "--timeout", "0", file=file).stderr
+
+
+def test_a_closed_topic_that_is_served(
+    run: Run, start: Start, file: str, topic: str, config: Config, publisher: Publisher
+) -> None:
+    """Its coordinator goes on until all have read: every command says that nobody publishes, and who did last."""
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
+    publisher.close()
+    gone = f"no publisher now; the last one was shop, epoch {publisher.epoch}"
+    assert gone in run("describe", topic, file=file).stdout
+    for command in (["lag", topic], ["subscriptions", "list", topic]):
+        result = run(*command, file=file)
+        assert gone in result.stderr
+        assert "billing" in result.stdout
+    program = start("tail", topic, "--from", "earliest", "--limit", "12", "--json", file=file)
+    code, out, err = program.end()
+    assert (code, len(numbers(out))) == (0, 12)
+    assert gone in err
+
+
+def test_an_ended_topic(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    run("tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
+    publisher.close(final=True)
+    assert "none, the topic has ended; the last one was shop" in run("describe", topic, file=file).stdout
 
 
 def test_seek(run: Run, file: str, topic: str, publisher: Publisher) -> None:
@@ -239,6 +318,21 @@ def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, t
     publisher = Publisher(topic, config=config, parallelism=2)
     publish(publisher, 0)
     assert numbers(program.end()[1]) == [0, 1, 2, 3]
+    publisher.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "me"]])
+def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, topic: str, options: list[str]) -> None:
+    """On standard error, after two seconds; its rows are not disturbed."""
+    program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
+    assert program.process.stderr is not None
+    notice = program.process.stderr.readline()
+    for part in (f"topic {topic!r}: waiting for a publisher", config.namespace, "jobpipe topics", "jobpipe doctor"):
+        assert part in notice
+    publisher = Publisher(topic, config=config, parallelism=2)
+    publish(publisher, 0)
+    code, out, err = program.end()
+    assert (code, numbers(out), err) == (0, [0, 1, 2, 3], "")
     publisher.close()
 
 

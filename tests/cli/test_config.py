@@ -36,7 +36,7 @@ def test_check_names_every_problem(run: Run, write: Write) -> None:
     assert as_json.exit_code == 2
     problems = json.loads(as_json.stdout)["problems"]
     assert {problem["key"] for problem in problems} == {"jobpipe.coordinator.linger", "jobpipe.acks", "jobpipe.nosuch"}
-    assert all(set(problem) == {"source", "key", "value", "expected"} for problem in problems)
+    assert all(set(problem) == {"source", "key", "value", "expected", "unknown"} for problem in problems)
 
 
 def test_check_of_a_missing_file(run: Run) -> None:
@@ -78,4 +78,4 @@ def test_explain(run: Run) -> None:
 def test_explain_of_an_unknown_key_suggests(run: Run) -> None:
     result = run("config", "explain", "retention.tiem")
     assert result.exit_code == 2
-    assert "jobpipe.retention.time" in result.stderr
+    assert "retention.tiem is unknown; did you mean jobpipe.retention.time?" in result.stderr

@@ -65,7 +65,8 @@ def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
         load(overrides={about.name: BAD[about.name]}, environ={})
     (problem,) = caught.value.fields["problems"]
     assert (problem["source"], problem["key"]) == ("option", about.name)
-    assert problem["value"] == (str(BAD[about.name]).lower() if BAD[about.name] is True else str(BAD[about.name]))
+    bad = BAD[about.name]
+    assert problem["value"] == (str(bad).lower() if bad is True else str(bad) if bad != "" else "''")
     assert problem["expected"]
     assert about.name in caught.value.message
 

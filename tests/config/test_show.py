@@ -33,4 +33,4 @@ def test_an_unknown_key_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         find_key("sinkserver.port.rnage")
     (problem,) = caught.value.fields["problems"]
-    assert problem["expected"].endswith("jobpipe.sinkserver.port.range")
+    assert problem["expected"] == "did you mean jobpipe.sinkserver.port.range?"

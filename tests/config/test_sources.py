@@ -213,16 +213,17 @@ def test_all_problems_of_all_sources_at_once(lonely: Path) -> None:
     )
     assert [(p["source"], p["key"], p["value"]) for p in found] == [
         ("option", "jobpipe.acks", "nobody"),
-        ("option", "write_pth", None),
+        ("option", "write_pth", "x"),
         ("spark", "jobpipe.parallelism", "0"),
         ("environment", "jobpipe.spool.fsync", "?"),
         (f"{path}:2", "jobpipe.acks", "some"),
-        (f"{path}:3", "jobpipe.hoem", None),
+        (f"{path}:3", "jobpipe.hoem", "/x"),
         (f"{path}:4", "jobpipe.retention.time", "long"),
         (f"{path}:5", "jobpipe.spool.max_bytes", "1MiB"),
     ]
-    assert found[1]["expected"].endswith("jobpipe.write_path")
-    assert found[5]["expected"].endswith("jobpipe.home")
+    assert found[1]["expected"] == "did you mean write_path?"
+    assert found[5]["expected"] == "did you mean jobpipe.home?"
+    assert [p["unknown"] for p in found] == [False, True, False, False, False, True, False, False]
 
 
 def test_the_error_survives_pickle() -> None:
@@ -298,7 +299,50 @@ def test_a_key_given_twice_by_one_source(overrides: dict[str, str], environ: dic
     assert [p["key"] for p in problems(overrides=overrides, environ=environ)] == ["jobpipe.retention.time"]
 
 
-def test_the_value_of_an_unknown_key_is_not_repeated() -> None:
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"overrides": {"retention_tim": "1h"}}, "option: retention_tim = 1h is unknown; did you mean retention_time?"),
+        ({"overrides": {"retention.tim": 1}}, "option: retention.tim = 1 is unknown; did you mean retention.time?"),
+        (
+            {"environ": {"JOBPIPE__SPOOL__MAX_BYTE": "1"}},
+            "environment: JOBPIPE__SPOOL__MAX_BYTE = 1 is unknown; did you mean JOBPIPE__SPOOL__MAX_BYTES?",
+        ),
+        (
+            {"spark": {"spark.jobpipe.spool.max_byte": "1"}},
+            "spark: spark.jobpipe.spool.max_byte = 1 is unknown; did you mean spark.jobpipe.spool.max_bytes?",
+        ),
+        (
+            {"overrides": {"zzz": "1"}},
+            "option: zzz = 1 is unknown; possible are the keys that `jobpipe config show` lists",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_as_its_source_writes_it(given: dict[str, Any], line: str) -> None:
+    """What is unknown, where, its value, and which one may be meant, spelled as there."""
+    with pytest.raises(ConfigError) as caught:
+        load(**{"environ": {}, **given})
+    assert caught.value.message == f"configuration: 1 problem\n  {line}"
+
+
+def test_an_unknown_key_of_a_file_is_named_with_its_line(lonely: Path) -> None:
+    path = write(lonely / "x.yaml", "jobpipe:\n  acks: stored\nacks: all\n")
+    (problem,) = problems(path=path)
+    assert (problem["source"], problem["key"], problem["value"]) == (f"{path}:3", "acks", "all")
+    assert problem["expected"] == "did you mean jobpipe.acks?"
+
+
+def test_arguments_of_the_caller_are_suggested_too() -> None:
+    def subscribe(topic: str, *, starting: str = "committed", **overrides: Any) -> None: ...
+
+    for wrong in ("startng", "start", "startingOffsets"):
+        (problem,) = problems(overrides={wrong: "earliest"}, caller=subscribe)
+        assert problem["expected"] == "did you mean starting?"
+    (problem,) = problems(overrides={"zzz": 1}, caller=subscribe)
+    assert problem["expected"].startswith("possible are topic, starting and the keys that")
+
+
+def test_the_value_of_what_sounds_secret_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         load(overrides={"registry.pasword": "hunter2"}, environ={})
     assert "hunter2" not in caught.value.message + str(caught.value.fields)

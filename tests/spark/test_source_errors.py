@@ -37,6 +37,9 @@ def fails(error: type[Exception], of_ours: str, *phrases: str) -> contextlib.Abs
         text = str(caught.value)
         names = set(re.findall(r"jobpipe\.errors\.(\w+):", text))
         assert names == {of_ours}, text
+        traceback, _, message = text.partition(f"jobpipe.errors.{of_ours}:")
+        assert "Traceback" not in message, text  # ours is the last word, and not far from the first
+        assert traceback.count("\n  File ") <= 4, text
         for phrase in phrases:
             assert phrase in text, f"{phrase!r} is not in: {text}"
 
@@ -52,21 +55,29 @@ def start(df: DataFrame, place: Place, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "phrases"),
     [
-        ({"maxRowPerTrigger": "5"}, ["1 wrong option\n", "maxrowpertrigger='5'", "did you mean maxRowsPerTrigger?"]),
+        (
+            {"maxRowPerTrigger": "5"},
+            ["1 wrong option\n", "maxrowpertrigger = 5 is unknown; did you mean maxRowsPerTrigger?"],
+        ),
         ({"startingOffset": "earliest"}, ["did you mean startingOffsets?"]),
-        ({"zzz": "1"}, ["zzz='1'", "one of subscribe, name, startingOffsets"]),
-        ({"maxRowsPerTrigger": "0"}, ["maxRowsPerTrigger='0'", "a whole number of at least 1"]),
+        ({"zzz": "1"}, ["zzz = 1 is unknown; possible are subscribe, name, startingOffsets"]),
+        ({"topic": "some"}, ["topic = some is unknown; did you mean subscribe?"]),
+        ({"readTimeout": "5s"}, ["readtimeout = 5s is unknown; did you mean jobpipe.read.timeout?"]),
+        ({"maxRowsPerTrigger": "0"}, ["maxRowsPerTrigger = 0", "a whole number of at least 1"]),
         (
             {"maxRowsPerTrigger": "many", "startingOffsets": "oldest"},
             ["2 wrong options", "earliest, latest, committed"],
         ),
-        ({"includeMetadata": "yes"}, ["includeMetadata='yes'", "true or false"]),
-        ({"discoveryTimeout": "soon"}, ["discovery.timeout='soon'"]),
+        ({"includeMetadata": "yes"}, ["includeMetadata = yes", "true or false"]),
+        ({"discoveryTimeout": "soon"}, ["discovery.timeout = soon"]),
         ({"config": "/nowhere/jobpipe.yaml"}, ["/nowhere/jobpipe.yaml"]),
-        ({"jobpipe.spool.max_byte": "1"}, ["jobpipe.spool.max_byte", "max_bytes"]),
-        ({"name": "a b/c"}, ["name='a b/c'", "letters, digits"]),
-        ({"subscribe": " , "}, ["subscribe=' , '", "topic,topic"]),
-        ({"subscribe": "ok,not ok"}, ["subscribe='not ok'"]),
+        (
+            {"jobpipe.spool.max_byte": "1"},
+            ["jobpipe.spool.max_byte = 1 is unknown; did you mean jobpipe.spool.max_bytes?"],
+        ),
+        ({"name": "a b/c"}, ["name = a b/c", "letters, digits"]),
+        ({"subscribe": " , "}, ["subscribe = ' , '", "topic,topic"]),
+        ({"subscribe": "ok,not ok"}, ["subscribe = not ok"]),
     ],
 )
 def test_wrong_options(spark: SparkSession, place: Place, options: dict[str, str], phrases: list[str]) -> None:
@@ -84,7 +95,7 @@ def test_a_stream_needs_a_name(spark: SparkSession, place: Place) -> None:
 
 def test_no_topic_at_all(spark: SparkSession, place: Place) -> None:
     """``subscribe`` missing."""
-    with fails(AnalysisException, "ConfigError", "subscribe=''", "topic,topic"):
+    with fails(AnalysisException, "ConfigError", "subscribe: expected", "topic,topic"):
         spark.read.format("jobpipe").options(**place.settings).load()
 
 
