@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark faults bench chaos clean
+.PHONY: demo test lint types contracts unit spark short-faults faults bench chaos clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
 
-test: lint types contracts unit spark
+test: lint types contracts unit short-faults spark
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -22,12 +22,17 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not spark" --ignore tests/faults
+	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults
 
 spark: $(VENV)/.dev
-	$(BIN)/pytest -m spark
+	$(BIN)/pytest -m "spark and not slow"
 
-# Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored; about ten minutes.
+# Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored: at least one test of each class
+# of fault; those with Spark are in "spark".
+short-faults: $(VENV)/.dev
+	$(BIN)/pytest tests/faults -m "not spark and not slow"
+
+# All of them.
 faults: $(VENV)/.dev
 	$(BIN)/pytest tests/faults
 
@@ -35,10 +40,13 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py
 	$(BIN)/python benchmarks/catalog.py
 	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/slow_subscriber.py
 
-# Random faults for so many seconds; the printed seed draws them again: make chaos SECONDS=600 SEED=1
+# Random faults for so many seconds; the printed seed draws them again: make chaos SECONDS=600 SEED=1 SHAPE=mixed
+# SHAPE is small, large, or, as is the default, one after the other.
 chaos: $(VENV)/.dev
-	$(BIN)/python -m tests.faults.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(CHAOS)
+	$(BIN)/python -m tests.faults.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SHAPE),--shape $(SHAPE)) $(CHAOS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'

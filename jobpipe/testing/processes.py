@@ -21,16 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -39,204 +35,18 @@ from jobpipe.net.certs import ensure_home
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import ConsumeOrder, Received
 from jobpipe.testing.journal import Journal
+from jobpipe.testing.program import DEADLINE_SECONDS, END_SECONDS, MARK, Order, Program, marked
 from jobpipe.testing.proxy import FaultProxy
 from jobpipe.testing.publish import PublishOrder
-from jobpipe.testing.rerouted import PROXIED_HOST, ReroutedZooKeeper
+from jobpipe.testing.rerouted import open_proxies
 from jobpipe.testing.rows import NumberedRows
-from registry.embedded import EmbeddedZooKeeper
+from jobpipe.testing.zookeeper import ZooKeeper
 
 __all__ = ["Harness", "Program", "ZooKeeper"]
 
 T = TypeVar("T")
 
-MARK = "JOBPIPE_TESTING_MARK"
 POLL_SECONDS = 0.02
-DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
-END_SECONDS = 10.0
-REROUTED = f"{ReroutedZooKeeper.__module__}:{ReroutedZooKeeper.__name__}"
-PROXIED_PORTS = 8  # coordinator and data process take two; as many more for each new pair while the old one lingers
-
-
-class _Order(Protocol):
-    def line(self) -> bytes: ...
-
-
-class Program:
-    """A program that can be started again and again, each time with its own memory of what it did.
-
-    Args:
-        module: Run as ``python -m module``.
-        make_order: What to tell it; gets the keywords of :meth:`start`.
-        log: Standard output and error of all its lives.
-        environ: Its environment.
-    """
-
-    def __init__(
-        self, module: str, make_order: Callable[..., _Order], log: Path, environ: Mapping[str, str] | None = None
-    ) -> None:
-        self.log = log
-        self.starts = 0
-        self._module = module
-        self._make_order = make_order
-        self._environ = environ
-        self._process: subprocess.Popen[bytes] | None = None
-        self._hurt = False  # it was killed, or told to end
-
-    def __repr__(self) -> str:
-        return f"<{self._module} {'pid ' + str(self.pid) if self.alive else 'not running'}>"
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The present, or last, life."""
-        if self._process is None:
-            raise RuntimeError(f"{self._module} was never started")
-        return self._process
-
-    @property
-    def pid(self) -> int:
-        """Process id of the present, or last, life."""
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs; a stopped one does."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def failure(self) -> str | None:
-        """Why it ended, if nobody hurt it and its exit code is not 0."""
-        if self._process is None or self._hurt or self._process.poll() in (None, 0):
-            return None
-        return f"{self._module} ended with code {self._process.returncode}: {self.log_end()}"
-
-    def start(self, **changes: Any) -> Program:
-        """Start it; returns at once.
-
-        Args:
-            changes: Fields of its order, for this life.
-        """
-        if self.alive:
-            raise RuntimeError(f"{self!r} runs already")
-        order = self._make_order(**changes)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=dict(os.environ if self._environ is None else self._environ),
-                start_new_session=True,
-            )
-        self._hurt = False
-        self.starts += 1
-        self._tell(order.line())
-        return self
-
-    def _tell(self, line: bytes) -> None:
-        pipe = self.process.stdin
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # it died at once; its log says why
-                pipe.write(line)
-                pipe.close()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; none if it has ended."""
-        self._hurt = self._hurt or number in (signal.SIGKILL, signal.SIGTERM)
-        if self.alive:
-            self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """``kill -9``; it is gone on return."""
-        self.signal(signal.SIGKILL)
-        self.process.wait(END_SECONDS)
-
-    def suspend(self) -> None:
-        """SIGSTOP."""
-        self.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self.signal(signal.SIGCONT)
-
-    def terminate(self, timeout: float = END_SECONDS) -> int:
-        """SIGTERM; return the exit code.
-
-        Raises:
-            AssertionError: it did not end in time.
-        """
-        self.signal(signal.SIGTERM)
-        return self.wait(timeout)
-
-    def wait(self, timeout: float = DEADLINE_SECONDS) -> int:
-        """Wait for the end; return the exit code.
-
-        Raises:
-            AssertionError: it did not come in time.
-        """
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self!r} did not end within {timeout:g} s: {self.log_end()}") from None
-
-    def log_end(self, lines: int = 15) -> str:
-        """Return the end of its log."""
-        if not self.log.exists():
-            return "no log"
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
-
-class ZooKeeper:
-    """A private ZooKeeper, that may be stopped and started; ``proxy`` stands before it, so its address stays."""
-
-    def __init__(self, home: Path) -> None:
-        self._server = EmbeddedZooKeeper(home, linger=120.0)
-        self.proxy = FaultProxy(self._server.ensure())
-
-    @property
-    def endpoint(self) -> str:
-        """What to connect to."""
-        return self.proxy.endpoint
-
-    def start(self) -> None:
-        """Start it again, with all its data."""
-        self.proxy.upstream = self._server.ensure()
-
-    def stop(self) -> None:
-        """End it."""
-        self._server.stop()
-
-    def kill(self) -> None:
-        """``kill -9``, and no supervisor that starts it again."""
-        for process in self._processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-                process.wait(END_SECONDS)
-
-    def suspend(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
-        for process in self._processes():
-            process.suspend()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        for process in self._processes():
-            process.resume()
-
-    def close(self) -> None:
-        """End server and proxy."""
-        try:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self.resume()
-            self._server.stop()
-        finally:
-            self.proxy.close()
-
-    def _processes(self) -> list[psutil.Process]:
-        """The supervisor, which must go first, and Java."""
-        status = self._server.status()
-        if status is None:
-            return []
-        return [psutil.Process(status.pid), psutil.Process(status.java_pid)]
 
 
 class Harness:
@@ -251,6 +61,8 @@ class Harness:
         settings: Keys of the configuration, without ``jobpipe.``.
         proxied: Put a proxy before every port of the bus: :attr:`proxies`. All links of subscribers pass them; the
             publisher's own link to its coordinator does not.
+        zookeeper: Home of a ZooKeeper that others use too: starting one takes seconds. None for one of its own, which
+            alone may be killed and stopped; a proxy of its own it has in any case.
     """
 
     def __init__(
@@ -263,6 +75,7 @@ class Harness:
         payload: int = 16,
         settings: Mapping[str, str] | None = None,
         proxied: bool = False,
+        zookeeper: Path | None = None,
     ) -> None:
         self.folder = folder
         self.topic = topic
@@ -271,12 +84,12 @@ class Harness:
         self._mark = uuid.uuid4().hex
         self._consumers: dict[str, Program] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self.zookeeper = ZooKeeper(folder / "home")
+        self.zookeeper = ZooKeeper(zookeeper or folder / "home", shared=zookeeper is not None)
+        self._namespace = "/jobpipe/topics" if zookeeper is None else f"/{self._mark}/topics"
         try:
-            network = self._open_proxies() if proxied else {}
-            rerouted = {"registerserver.handler": REROUTED} if proxied else {}
+            network, rerouted = open_proxies(self.proxies) if proxied else ({}, {})
             self.config = self._configure({**network, **(settings or {})})
-            self._subscribers_config = self._configure({**network, **(settings or {}), **rerouted})
+            self.subscribers_config = self._configure({**network, **(settings or {}), **rerouted})
         except BaseException:
             self.close()
             raise
@@ -300,7 +113,7 @@ class Harness:
             def order(**changes: Any) -> ConsumeOrder:
                 return ConsumeOrder(
                     **{
-                        "config": self._subscribers_config.to_dict(),
+                        "config": self.subscribers_config.to_dict(),
                         "store": str(self._store(name)),
                         "topic": self.topic,
                         "name": name,
@@ -438,6 +251,7 @@ class Harness:
                 "home": str(home),
                 "registerserver.connect": self.zookeeper.endpoint,
                 "registerserver.session.timeout": "4s",
+                "registerserver.topic.storage": self._namespace,
                 "sinkserver.subnet": "127.0.0.0/8",
                 "spool.dir": str(self.folder / "spool"),
                 "coordinator.linger": "20s",
@@ -449,14 +263,7 @@ class Harness:
             environ={},
         )
 
-    def _open_proxies(self) -> dict[str, str]:
-        """Stand before a range of ports; return the setting that keeps the bus to it."""
-        first = _free_ports(PROXIED_PORTS)
-        for port in range(first, first + PROXIED_PORTS):
-            self.proxies.append(FaultProxy(f"127.0.0.1:{port}", host=PROXIED_HOST, port=port))
-        return {"sinkserver.port.range": f"{first}-{first + PROXIED_PORTS - 1}"}
-
-    def _program(self, module: str, name: str, make_order: Callable[..., _Order]) -> Program:
+    def _program(self, module: str, name: str, make_order: Callable[..., Order]) -> Program:
         return Program(module, make_order, self.folder / f"{name}.log", {**os.environ, MARK: self._mark})
 
     def _publish_order(self, **changes: Any) -> PublishOrder:
@@ -490,31 +297,4 @@ class Harness:
         return sorted(found, key=lambda process: (process.create_time(), process.pid))
 
     def _marked(self) -> list[psutil.Process]:
-        """Return what lives and inherited our mark, this process not included."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if (
-                    process.pid != os.getpid()
-                    and process.status() != psutil.STATUS_ZOMBIE
-                    and process.environ().get(MARK) == self._mark
-                ):
-                    found.append(process)
-        return found
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of ``count`` ports in a row at which nobody listens; below those that the kernel gives away."""
-    for first in range(20_000, 28_000, count):
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    for host in ("127.0.0.1", PROXIED_HOST):
-                        probe = stack.enter_context(socket.socket())
-                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                        probe.bind((host, port))
-                        probe.listen()
-            except OSError:
-                continue
-            return first
-    raise RuntimeError(f"no {count} free ports in a row")
+        return marked(self._mark)

@@ -106,7 +106,10 @@ def last_batch(checkpoint: Path) -> int:
 
 
 def _note(checkpoint: Path, batch_id: int) -> None:
-    fresh = checkpoint.with_suffix(".new")
+    """Move the checkpoint on; a zombie that wakes up does not move its successor's back."""
+    if last_batch(checkpoint) >= batch_id:
+        return
+    fresh = checkpoint.with_suffix(f".{os.getpid()}")
     fresh.write_text(str(batch_id))
     _force(fresh)
     fresh.rename(checkpoint)

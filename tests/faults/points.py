@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -26,8 +27,15 @@ class FaultPoints:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._token = folder / "fault-order"
-        patch.setenv("PYTHONPATH", str(INJECT))
+        patch.setenv("PYTHONPATH", str(INJECT), prepend=os.pathsep)
         patch.setenv("JOBPIPE_TESTS_FAULT", str(self._token))
+
+    @classmethod
+    def inherited(cls) -> FaultPoints:
+        """Return those that this process got by its environment, to give orders to others, and itself."""
+        points = cls.__new__(cls)
+        points._token = Path(os.environ["JOBPIPE_TESTS_FAULT"])
+        return points
 
     def arm(self, point: str, action: str = "kill", *, times: int = 1, seconds: float = 0.0) -> None:
         """Let the next process that comes to ``point`` obey.
@@ -35,10 +43,16 @@ class FaultPoints:
         Args:
             action: ``kill``, ``hang``, ``fsync fails`` (of SQLite), or the name of an ``errno``.
             times: How often, by the same process.
+            seconds: How long it hangs at most.
         """
+        self._token.with_suffix(".released").unlink(missing_ok=True)
         fresh = self._token.with_suffix(".new")
         fresh.write_text(json.dumps({"point": point, "action": action, "times": times, "seconds": seconds}))
         fresh.rename(self._token)
+
+    def release(self) -> None:
+        """Let those that hang go on, and those to come not hang at all."""
+        self._token.with_suffix(".released").touch()
 
     @property
     def used(self) -> bool:

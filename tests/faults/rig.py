@@ -6,18 +6,29 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from jobpipe.testing.checker import Report
+from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.consume import Received
 from jobpipe.testing.processes import Harness, Program
 
 PAUSE = 0.02  # seconds between two batches
 PATIENCE = 60.0  # seconds; the machine is shared, and nothing waits so long when all is well
 SESSION = 4.0  # seconds a registry session of the harness lives without its owner
+
+
+FILES: dict[str, Any] = {"rows": 50, "payload": 1000}  # batches too large for the catalog itself; few rows: cheap
+OWN_ZOOKEEPER: dict[str, Any] = {"zookeeper": None}  # for tests that kill it
+
+
+class SHARED:
+    """Home of the ZooKeeper that the tests share, each behind a proxy and in a namespace of its own."""
+
+    zookeeper: Path | None = None
 
 
 def chance() -> random.Random:
@@ -37,7 +48,7 @@ def running(
     **how: Any,
 ) -> Iterator[Harness]:
     """Run a publisher and its subscribers; all ends with the block, and nothing is left of it."""
-    with Harness(folder / "rig", **how) as rig:
+    with Harness(folder / "rig", **{"zookeeper": SHARED.zookeeper, **how}) as rig:
         rig.publisher.start(pause=pause, **(start or {}))
         for name in consumers:
             rig.consumer(name).start()
@@ -45,7 +56,7 @@ def running(
             more(rig, name)
         yield rig
     assert rig._marked() == []
-    assert rig.zookeeper._server.status() is None
+    assert not rig.zookeeper.left
 
 
 def more(rig: Harness, name: str = "all", rows: int = 500, timeout: float = PATIENCE) -> float:
@@ -69,6 +80,31 @@ def conclude(rig: Harness, *names: str, max_pause: float | None = None) -> list[
     for report in reports:
         assert report.rows >= rig.journal.rows > 0  # a batch that a killed publisher left open may have come too
     return reports
+
+
+def sound_so_far(rig: Harness, *names: str) -> None:
+    """Wait until all that is sealed by now has arrived, nothing being wrong with it. The pair runs on.
+
+    A subscriber may be in the middle of a batch; a fault that is one does not go by waiting.
+    """
+    sealed = rig.journal
+    must = {partition: max(end for _, end in ranges) for partition, ranges in sealed.sealed().items()}
+
+    def faults(name: str) -> str:
+        with closing(Received(rig._store(name))) as received:
+            arrived = [table for _, table in received.batches()]
+        checker = Checker(rig.rows, rig.journal)  # read after them: all that they hold is intended by now
+        for table in arrived:
+            checker.take(table)
+        report = checker.report()
+        report.lost = [(partition, number) for partition, number in report.lost if number < must[partition]]
+        return str(report) if report.faults else ""
+
+    for name in names or ("all",):
+        rig.wait_until(lambda: rig.received(name) >= sealed.rows, f"what is sealed by now, for {name}")  # noqa: B023
+        deadline = time.monotonic() + 5.0
+        while found := faults(name):
+            assert time.monotonic() < deadline, found
 
 
 def another_publisher(rig: Harness, log: str = "publisher-2") -> Program:

@@ -7,19 +7,23 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobpipe.admin import Admin
+from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.testing.processes import Harness
-from tests.bus.kit import until
+from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, named_link, publish, until
 from tests.faults.points import FaultPoints
-from tests.faults.rig import PAUSE, conclude, later_rows, running
+from tests.faults.rig import FILES, PAUSE, conclude, later_rows, running, sound_so_far
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
-FILES = {"rows": 400, "payload": 200}  # batches too large for the catalog itself
+
+ANEW = "opening its catalog anew"
 
 
 def failed(rig: Harness, error: str) -> None:
@@ -37,42 +41,50 @@ def coordinator_log(rig: Harness) -> str:
     return (rig.config.home / "logs" / "coordinator.log").read_text()
 
 
-def test_of_a_segment_or_its_directory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, FaultPoints]]:
+    """A pair whose disk fails in one way after the other, and the points at which it can."""
+    folder = tmp_path_factory.mktemp("fsync")
+    with pytest.MonkeyPatch.context() as patch:
+        points = FaultPoints(folder, patch)
+        with running(folder, **FILES) as rig:
+            yield rig, points
+            conclude(rig)
+
+
+@pytest.mark.parametrize("point", ["before fsync", "before directory fsync"], ids=["segment", "directory"])
+def test_of_a_segment_or_its_directory_fails(pair: tuple[Harness, FaultPoints], point: str) -> None:
     """Case 37: never tried again: the batch fails with SpoolError, its file goes, the replay writes another one."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with running(tmp_path, **FILES) as rig:
-        for point in ("before fsync", "before directory fsync"):
-            points.arm(point, "EIO")
-            points.wait_used()
-            failed(rig, "SpoolError: fsync failed for")
-        conclude(rig)
-        assert "injected" not in coordinator_log(rig)
+    rig, points = pair
+    points.arm(point, "EIO")
+    points.wait_used()
+    failed(rig, "SpoolError: fsync failed for")
+    sound_so_far(rig)
+    assert "injected EIO" not in coordinator_log(rig)
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["not committed", "committed"])
-def test_of_the_commit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
+def test_of_the_commit_fails(pair: tuple[Harness, FaultPoints], committed: bool) -> None:
     """Case 37: whatever became of the seal, the same coordinator opens the log anew; the publisher notices nothing."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with running(tmp_path, rows=20) as rig:
-        coordinator = rig.coordinator()
-        for _ in range(3):
-            points.arm("after commit" if committed else "before commit", "fsync fails")
-            points.wait_used()
-            later_rows(rig)
-        assert rig.coordinator() == coordinator
-        assert rig.publisher.starts == 1
-        assert coordinator_log(rig).count("opening its catalog anew") == 3
-        conclude(rig)
-
-
-def test_of_the_commit_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 37: a disk that goes on failing fails the batch; once it is well, the coordinator needs no restart."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with running(tmp_path, rows=20) as rig:
-        points.arm("before commit", "fsync fails", times=2)
+    rig, points = pair
+    coordinator, starts, opened = rig.coordinator(), rig.publisher.starts, coordinator_log(rig).count(ANEW)
+    for _ in range(3):
+        points.arm("after commit" if committed else "before commit", "fsync fails")
         points.wait_used()
-        failed(rig, "disk I/O error")
-        conclude(rig)
+        later_rows(rig)
+    assert rig.coordinator() == coordinator
+    assert rig.publisher.starts == starts
+    assert coordinator_log(rig).count(ANEW) == opened + 3
+    sound_so_far(rig)
+
+
+def test_of_the_commit_fails_again(pair: tuple[Harness, FaultPoints]) -> None:
+    """Case 37: a disk that goes on failing fails the batch; once it is well, the coordinator needs no restart."""
+    rig, points = pair
+    points.arm("before commit", "fsync fails", times=2)
+    points.wait_used()
+    failed(rig, "disk I/O error")
+    sound_so_far(rig)
 
 
 def test_real_errors_of_the_kernel(tmp_path: Path) -> None:
@@ -88,29 +100,79 @@ def test_real_errors_of_the_kernel(tmp_path: Path) -> None:
         conclude(rig)
 
 
-@pytest.mark.parametrize("how", ["strace", "sleep"])
-def test_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+@pytest.mark.slow
+def test_hangs(tmp_path: Path) -> None:
     """Case 38: the control loop answers within 1 s, says what is wrong, and the pair goes on when the disk does."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with contextlib.ExitStack() as stack:
-        rig = stack.enter_context(running(tmp_path, rows=20))
-        admin = stack.enter_context(Admin(rig.config))
+    with running(tmp_path, rows=20) as rig, Admin(rig.config) as admin:
         assert admin.status(rig.topic)["disk"] is None
-        if how == "strace":
-            stack.enter_context(traced(rig, "inject=fsync,fdatasync:delay_enter=4000000:when=1"))
-        else:
-            points.arm("before commit", "hang", seconds=4.0)
-            points.wait_used()
-        seen, seconds = [], []
-        for _ in range(5):
-            began = time.monotonic()
-            seen.append(admin.status(rig.topic)["disk"])
-            seconds.append(time.monotonic() - began)
-        assert any("no answer from the disk" in (line or "") for line in seen), seen
-        assert sorted(seconds)[2] < 1.0, seconds
-        later_rows(rig)
+        with traced(rig, "inject=fsync,fdatasync:delay_enter=4000000:when=1"):
+            seconds: list[float] = []
+
+            def told() -> bool:
+                began = time.monotonic()
+                disk = admin.status(rig.topic)["disk"]
+                seconds.append(time.monotonic() - began)
+                return "no answer from the disk" in (disk or "")
+
+            rig.wait_until(told, "the status says so", 20.0)
+            seconds.clear()
+            assert True in [told() for _ in range(3)]
+            assert sorted(seconds)[1] < 1.0, seconds
+            later_rows(rig)
         rig.wait_until(lambda: admin.status(rig.topic)["disk"] is None, "a word that all is well")
         conclude(rig)
+
+
+def test_hangs_for_one_topic(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 38: of the topic that it holds up only the status answers; the coordinator's other topic notices nothing."""
+    points = FaultPoints(tmp_path, monkeypatch)
+    hung, other = NumberedRows("orders"), NumberedRows("other")
+    journal = Journal()
+    publishers = [bus.publisher(topic=rows.topic) for rows in (hung, other)]
+    assert len({coordinator_of(publisher) for publisher in publishers}) == 1
+    publish(publishers[0], hung, bus.journal, [0])
+    links = [named_link(bus.config(), "orders", name, name) for name in ("planning", "acknowledging")]
+    grants = [link.call("grant", {"host": "a", "pid": 1}, timeout=10.0).result["grant"] for link in links]
+    start, _ = [
+        link.call("first", {"grant": grant, "starting": "earliest"}, timeout=10.0).result["position"]
+        for link, grant in zip(links, grants, strict=True)
+    ]
+    head = {**start, "epoch": publishers[0].epoch, "n": 1}
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(Admin(bus.config()))
+        pool = stack.enter_context(ThreadPoolExecutor())
+        stack.callback(points.release)
+        points.arm("before commit", "hang", seconds=60.0)
+        waiting: list[Future[Any]] = [pool.submit(publish, publishers[0], hung, bus.journal, [1])]
+        points.wait_used()
+        plan = {"grant": grants[0], "start": start, "max_rows": None, "max_bytes": None}
+        waiting.append(pool.submit(links[0].call, "plan", plan, timeout=30.0))
+        waiting.append(pool.submit(links[1].call, "ack", {"grant": grants[1], "position": head}, timeout=30.0))
+        reader = Reader(bus.subscribe("quick", topic="other"), Checker(other, journal))
+        stack.callback(reader.close)
+        for number in range(20):
+            began = time.monotonic()
+            publish(publishers[1], other, journal, [number])
+            reader.wait_rows(10 * (number + 1))
+            assert time.monotonic() - began < 2.0
+        began = time.monotonic()
+        until(lambda: "no answer from the disk" in (admin.status("orders")["disk"] or ""), 5.0, "the status says so")
+        assert admin.status("other")["disk"] is None
+        assert time.monotonic() - began < 5.0
+        assert not [future for future in waiting if future.done()]
+        points.release()
+        assert waiting[0].result(PATIENCE)[0].position.n == 2
+        assert waiting[1].result(PATIENCE).result["end"]["n"] >= 1
+        waiting[2].result(PATIENCE)
+        assert reader.checker.check().rows == 200
+    positions = {line["name"]: line["position"] for line in publishers[0].status()["subscriptions"]}
+    assert positions["acknowledging"] == 1
+    for link in links:
+        link.close()
+    publishers[0].close(final=True)
+    late = bus.reader("late", hung)
+    late.join()
+    assert late.checker.check().rows == 20
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,6 @@ from tests.faults.test_disk_full import mounted, run
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
 FILES = {"rows": 1000, "payload": 100}  # batches too large for the catalog itself
-
-
-@pytest.fixture
-def bus(settings_of_test: dict[str, str], config: Config) -> Iterator[Bus]:
-    """A topic at a coordinator of its own."""
-
-    def configure(changes: dict[str, str]) -> Config:
-        settings = {**settings_of_test, **{f"jobpipe.{key}": value for key, value in changes.items()}}
-        return load(overrides=settings, environ={})
-
-    made = Bus("orders", configure)
-    yield made
-    made.close()
 
 
 def place(publisher: Publisher) -> Path:

@@ -18,7 +18,7 @@ from tests.store.build import FIRST, TOPIC, read
 
 pytestmark = pytest.mark.timeout(180)
 
-BATCHES = 12
+BATCHES = 8  # small and large by turns; acknowledged, and removed, twice
 ROOT = Path(__file__).parents[2]
 
 
@@ -96,6 +96,7 @@ def test_publisher(tmp_path: Path, kindly: bool) -> None:
     lose_power_at_each_moment(*record(tmp_path), tmp_path / "left", chance() if kindly else None)
 
 
+@pytest.mark.slow
 def test_a_missing_fsync_is_found(tmp_path: Path) -> None:
     """The same test fails with a writer that does not force its segments."""
     with pytest.raises((AssertionError, SegmentCorrupt)):

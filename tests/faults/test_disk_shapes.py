@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
-from jobpipe.config import Config, load
 from jobpipe.errors import JobpipeError
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import NumberedRows
@@ -16,19 +13,6 @@ from tests.bus.kit import Bus, coordinator_of, publish
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
 CHANGES = {"segment.max_bytes": "64KiB"}
-
-
-@pytest.fixture
-def bus(settings_of_test: dict[str, str], config: Config) -> Iterator[Bus]:
-    """A topic at a coordinator of its own."""
-
-    def configure(changes: dict[str, str]) -> Config:
-        settings = {**settings_of_test, **{f"jobpipe.{key}": value for key, value in changes.items()}}
-        return load(overrides=settings, environ={})
-
-    made = Bus("orders", configure)
-    yield made
-    made.close()
 
 
 def received(bus: Bus, rows: int) -> list[pa.RecordBatch]:

@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.testing.processes import Harness
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 BATCHES = 50  # of 2 MB
 MEGABYTE = 1_000_000

@@ -19,12 +19,11 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.testing.consume import Received
 from jobpipe.testing.processes import Harness
 from jobpipe.wire.messages import Hello
-from tests.faults.rig import PAUSE, conclude, gone, later_rows, more, running
+from tests.faults.rig import FILES, OWN_ZOOKEEPER, PAUSE, conclude, gone, later_rows, more, running
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 LIMIT = 10.0  # seconds
-FILES = {"rows": 500, "payload": 100}
 
 
 def bad_clients(rig: Harness, stack: ExitStack) -> None:
@@ -61,7 +60,7 @@ def ends(process: psutil.Process) -> float:
 def test_coordinator_and_data_process(tmp_path: Path) -> None:
     """Case 7: with silent, half-handshaken, idle and stalled clients; the publisher goes on with others."""
     with running(tmp_path, **FILES) as rig, ExitStack() as stack:
-        more(rig, rows=100_000)  # far more than socket buffers hold
+        more(rig, rows=12_000)  # far more than socket buffers hold
         bad_clients(rig, stack)
         more(rig)
         ends(rig.data_process())
@@ -78,7 +77,7 @@ def test_coordinator_and_data_process(tmp_path: Path) -> None:
 def test_publisher_and_subscriber(tmp_path: Path) -> None:
     """Case 7: a rolling restart of both sides, with the same clients connected to the coordinator."""
     with running(tmp_path, **FILES) as rig, ExitStack() as stack:
-        more(rig, rows=100_000)
+        more(rig, rows=12_000)
         for _ in range(2):
             bad_clients(rig, stack)
             assert rig.consumer().terminate(LIMIT) == 0
@@ -91,7 +90,7 @@ def test_publisher_and_subscriber(tmp_path: Path) -> None:
 
 def test_each_while_zookeeper_is_away(tmp_path: Path) -> None:
     """Cases 7 and 21: nobody waits for a farewell that it cannot take."""
-    with running(tmp_path, consumers=("all", "two")) as rig:
+    with running(tmp_path, consumers=("all", "two"), **OWN_ZOOKEEPER) as rig:
         rig.zookeeper.kill()
         assert rig.consumer("two").terminate(LIMIT) == 0
         assert rig.publisher.terminate(LIMIT) == 0

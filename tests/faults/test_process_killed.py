@@ -3,52 +3,85 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.rig import PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
+from jobpipe.testing.processes import Harness
+from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running, sound_so_far
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
-FILES = {"rows": 500, "payload": 100}  # batches too large for the catalog itself
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A pair that is hurt by one test after the other; registrations of the dead stay for 40 s."""
+    with running(tmp_path_factory.mktemp("killed"), settings={"registerserver.session.timeout": "40s"}) as rig:
+        yield rig
+        conclude(rig)
 
 
-def test_publisher_five_times(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def judged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Judge the module's pair after each test that hurts it."""
+    yield
+    if "rig" in request.fixturenames:
+        sound_so_far(request.getfixturevalue("rig"))
+
+
+def test_publisher_five_times(rig: Harness) -> None:
     """Case 1: each time the backlog is readable in between, and the next one's first row is there within 10 s."""
     moments = chance()
-    with running(tmp_path) as rig:
-        for _ in range(5):
-            time.sleep(moments.uniform(0.0, 0.5))
-            rig.publisher.kill()
-            rig.wait_until(rig.caught_up, "the backlog, while nobody publishes", 10.0)
-            before = (
-                rig.journal.rows + rig.rows.rows * rig.rows.partitions
-            )  # the batch in progress may have been sealed
-            began = time.monotonic()
-            rig.publisher.start(pause=PAUSE)
-            rig.wait_until(lambda: rig.received() > before, "a row of the new publisher")  # noqa: B023
-            assert time.monotonic() - began < 10.0
-            if moments.random() < 0.5:
-                more(rig)
-        conclude(rig)
+    for _ in range(5):
+        time.sleep(moments.uniform(0.0, 0.5))
+        rig.publisher.kill()
+        rig.wait_until(rig.caught_up, "the backlog, while nobody publishes", 10.0)
+        before = rig.journal.rows + rig.rows.rows * rig.rows.partitions  # the batch in progress may have been sealed
+        began = time.monotonic()
+        rig.publisher.start(pause=PAUSE)
+        rig.wait_until(lambda: rig.received() > before, "a row of the new publisher")  # noqa: B023
+        assert time.monotonic() - began < 10.0
+        if moments.random() < 0.5:
+            more(rig)
 
 
-def test_subscriber_five_times(tmp_path: Path) -> None:
+def test_subscriber_five_times(rig: Harness) -> None:
     """Case 3: each time it goes on from its own position, and gets its name back, whatever it was doing."""
     moments = chance()
-    with running(tmp_path, pause=0.005) as rig:
-        for _ in range(5):
-            time.sleep(moments.uniform(0.0, 1.5))
-            rig.consumer().kill()
-            time.sleep(moments.uniform(0.0, 0.5))
-            rig.consumer().start(max_rows=moments.choice([None, 30, 70]))  # also inside a batch
-            if moments.random() < 0.6:
-                more(rig)
-        conclude(rig)
+    for _ in range(5):
+        time.sleep(moments.uniform(0.0, 1.0))
+        rig.consumer().kill()
+        time.sleep(moments.uniform(0.0, 0.3))
+        rig.consumer().start(max_rows=moments.choice([None, 30, 70]))  # also inside a batch
+        if moments.random() < 0.6:
+            more(rig)
 
 
+def test_the_publishers_host(rig: Harness) -> None:
+    """Case 23: driver, coordinator and data process at once; the ghost's registration holds up nobody.
+
+    The registry keeps it for 40 s. Subscribers wait, and go on within 5 s of the publisher's return.
+    """
+    dead = processes_of(rig.publisher)
+    assert len(dead) == 3
+    for process in reversed(dead):
+        process.kill()
+    rig.publisher.kill()
+    gone(dead)
+    time.sleep(2.0)  # subscribers look for it meanwhile, and back off
+    sealed = rig.journal.batches
+    began = time.monotonic()
+    rig.publisher.start(pause=PAUSE)
+    rig.wait_until(lambda: rig.journal.batches > sealed + 1, "the publisher is back")
+    back = time.monotonic()
+    later_rows(rig)
+    assert time.monotonic() - back < 5.0
+    assert time.monotonic() - began < 20.0  # far below the 40 s that the ghost stays by itself
+
+
+@pytest.mark.slow
 def test_coordinator_and_data_process_while_files_are_read(tmp_path: Path) -> None:
     """Cases 4 and 14: in the middle of seals and streams; the publisher notices no more than the subscribers."""
     moments = chance()
@@ -66,30 +99,7 @@ def test_coordinator_and_data_process_while_files_are_read(tmp_path: Path) -> No
         conclude(rig, "one", "two")
 
 
-def test_the_publishers_host(tmp_path: Path) -> None:
-    """Case 23: driver, coordinator and data process at once; the ghost's registration holds up nobody.
-
-    The registry keeps it for 40 s. Subscribers wait, and go on within 5 s of the publisher's return.
-    """
-    with running(tmp_path, settings={"registerserver.session.timeout": "40s"}) as rig:
-        dead = processes_of(rig.publisher)
-        assert len(dead) == 3
-        for process in reversed(dead):
-            process.kill()
-        rig.publisher.kill()
-        gone(dead)
-        time.sleep(2.0)  # subscribers look for it meanwhile, and back off
-        sealed = rig.journal.batches
-        began = time.monotonic()
-        rig.publisher.start(pause=PAUSE)
-        rig.wait_until(lambda: rig.journal.batches > sealed + 1, "the publisher is back")
-        back = time.monotonic()
-        later_rows(rig)
-        assert time.monotonic() - back < 5.0
-        assert time.monotonic() - began < 20.0  # far below the 40 s that the ghost stays by itself
-        conclude(rig)
-
-
+@pytest.mark.slow
 def test_all_at_once(tmp_path: Path) -> None:
     """Cases 1, 3 and 10: publisher, coordinator and subscriber die together; the spool and the positions suffice."""
     moments = chance()

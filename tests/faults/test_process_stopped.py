@@ -12,7 +12,18 @@ import pytest
 
 from jobpipe.testing.consume import Received
 from jobpipe.testing.processes import Harness, Program
-from tests.faults.rig import PAUSE, SESSION, another_publisher, conclude, gone, more, processes_of, running
+from tests.faults.rig import (
+    FILES,
+    OWN_ZOOKEEPER,
+    PAUSE,
+    SESSION,
+    another_publisher,
+    conclude,
+    gone,
+    more,
+    processes_of,
+    running,
+)
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
@@ -30,14 +41,10 @@ def go_on(processes: list[psutil.Process]) -> None:
 
 
 def has_ended_fenced(rig: Harness, zombie: Program) -> None:
-    """See that a publisher finds out that it was replaced, says so, and ends.
-
-    It may hear it from its coordinator, from its successor's, or from the catalog.
-    """
+    """See that a publisher finds out that it was replaced, says so, and ends."""
     rig.wait_until(lambda: not zombie.alive, "the zombie ends", 30.0)
     assert zombie.process.returncode not in (0, None)
-    said = zombie.log_end()
-    assert any(word in said for word in ("Fenced", "TopicOwned", "CheckpointTooOld")), said
+    assert "errors.Fenced" in zombie.log_end(), zombie.log_end()
 
 
 def test_the_publishers_host_with_a_second_publisher(tmp_path: Path) -> None:
@@ -62,31 +69,33 @@ def test_the_driver_alone_keeps_its_topic(tmp_path: Path) -> None:
     """Cases 5 and 50: a stopped driver lives, and its coordinator says so: the newcomer is refused by name."""
     with running(tmp_path) as rig:
         rig.publisher.suspend()
+        began = time.monotonic()
         rival = another_publisher(rig)
         rival.start()
         assert rival.wait(30.0) != 0
         assert "TopicOwned" in rival.log_end()
-        time.sleep(SESSION)
+        time.sleep(max(0.0, began + 1.5 * SESSION - time.monotonic()))
         rig.wait_until(rig.caught_up, "all that is sealed")
         rig.publisher.resume()
         more(rig)
         conclude(rig)
 
 
+@pytest.mark.slow
 def test_a_stopped_subscriber(tmp_path: Path) -> None:
     """Case 6: it holds up nobody, the coordinator stays small, and awake again it misses nothing."""
-    with running(tmp_path, consumers=("all", "sleeper"), rows=500, payload=100) as rig:
+    with running(tmp_path, consumers=("all", "sleeper"), **FILES) as rig:
         before = rig.coordinator().memory_info().rss + rig.data_process().memory_info().rss
         rig.consumer("sleeper").suspend()
         slept = rig.received("sleeper")
         began = time.monotonic()
         while time.monotonic() - began < 2 * SESSION:
-            more(rig, rows=5000)
+            more(rig)
         assert rig.received("sleeper") == slept
         after = rig.coordinator().memory_info().rss + rig.data_process().memory_info().rss
         assert after - before < 64 * 1024 * 1024
         rig.consumer("sleeper").resume()
-        more(rig, "sleeper", 20_000)
+        more(rig, "sleeper", 2000)
         conclude(rig, "all", "sleeper")
 
 
@@ -110,9 +119,10 @@ def test_a_stopped_subscriber_whose_name_is_taken(tmp_path: Path) -> None:
         conclude(rig)
 
 
+@pytest.mark.slow
 def test_zookeeper_and_everybody_stopped_for_a_while(tmp_path: Path) -> None:
     """Case 10: the whole machine stands still, as a laptop does; nobody takes his own sleep for another's death."""
-    with running(tmp_path) as rig:
+    with running(tmp_path, **OWN_ZOOKEEPER) as rig:
         everybody = [*processes_of(rig.publisher), *processes_of(rig.consumer())]
         stop(everybody)
         rig.zookeeper.suspend()

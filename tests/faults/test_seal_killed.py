@@ -2,46 +2,93 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import pytest
 
+from jobpipe.testing.processes import Harness
 from tests.faults.points import COORDINATOR_POINTS, PUBLISHER_POINTS, FaultPoints
-from tests.faults.rig import PAUSE, conclude, later_rows, more, running
+from tests.faults.rig import FILES, PAUSE, conclude, later_rows, running, sound_so_far
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
-FILES = {"rows": 400, "payload": 200}  # batches too large for the catalog itself
-SMALL = {"rows": 20}  # batches inside the catalog
+Pair: TypeAlias = tuple[Harness, FaultPoints]
 
 
-def test_publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def pair(tmp_path_factory: pytest.TempPathFactory, size: dict[str, int]) -> Iterator[Pair]:
+    """Run a pair that is hurt at one point after the other; judge it in the end."""
+    folder = tmp_path_factory.mktemp("points")
+    with pytest.MonkeyPatch.context() as patch:
+        points = FaultPoints(folder, patch)
+        with running(folder, **size) as rig:
+            yield rig, points
+            conclude(rig)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A pair whose batches lie in files."""
+    with pair(tmp_path_factory, FILES) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A pair whose batches lie in the catalog, which takes fewer steps."""
+    with pair(tmp_path_factory, {"rows": 20}) as made:
+        yield made
+
+
+def kill_publisher(pair: Pair, point: str) -> None:
+    """Let the publisher die there: whatever is visible then, the replay does not publish it twice."""
+    rig, points = pair
+    points.arm(point)
+    points.wait_used()
+    assert rig.publisher.wait(20.0) == -9
+    rig.publisher.kill()  # noted as hurt
+    sealed = rig.journal.batches
+    rig.publisher.start(pause=PAUSE)
+    rig.wait_until(lambda: rig.journal.batches > sealed + 1, "the replay and another batch")
+    later_rows(rig)
+    sound_so_far(rig)
+
+
+def kill_coordinator(pair: Pair, point: str) -> None:
+    """Let the coordinator die there: the publisher lives, and repeats the seal at another one."""
+    rig, points = pair
+    before, starts = rig.coordinator().pid, rig.publisher.starts
+    points.arm(point)
+    points.wait_used()
+    later_rows(rig)
+    assert rig.coordinator().pid != before
+    assert rig.publisher.starts == starts
+    sound_so_far(rig)
+
+
+@pytest.mark.parametrize("point", PUBLISHER_POINTS)
+def test_publisher(files: Pair, point: str) -> None:
     """Cases 2 and 45: before the seal nothing is visible; after it, the replay of the batch publishes nothing."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with running(tmp_path, **FILES) as rig:
-        for point in PUBLISHER_POINTS:
-            points.arm(point)
-            points.wait_used()
-            assert rig.publisher.wait(20.0) == -9, point
-            rig.publisher.kill()  # noted as hurt
-            sealed = rig.journal.batches
-            rig.publisher.start(pause=PAUSE)
-            rig.wait_until(lambda: rig.journal.batches > sealed + 1, "the replay and another batch")  # noqa: B023
-            later_rows(rig)
-        conclude(rig)
+    kill_publisher(files, point)
 
 
-@pytest.mark.parametrize("size", [FILES, SMALL], ids=["files", "inline"])
-def test_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, int]) -> None:
+@pytest.mark.parametrize("point", COORDINATOR_POINTS)
+def test_coordinator(files: Pair, point: str) -> None:
     """Cases 2 and 45: the publisher lives, starts another coordinator, and repeats the seal with the same write id."""
-    points = FaultPoints(tmp_path, monkeypatch)
-    with running(tmp_path, **size) as rig:
-        for point in COORDINATOR_POINTS if size is FILES else COORDINATOR_POINTS[2:]:
-            before = rig.coordinator().pid
-            points.arm(point)
-            points.wait_used()
-            later_rows(rig)
-            assert rig.coordinator().pid != before, point
-        more(rig)
-        assert rig.publisher.starts == 1
-        conclude(rig)
+    kill_coordinator(files, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", PUBLISHER_POINTS[-2:])
+def test_publisher_inline(inline: Pair, point: str) -> None:
+    """Cases 2 and 45: the same, without files."""
+    kill_publisher(inline, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", COORDINATOR_POINTS[-3:])
+def test_coordinator_inline(inline: Pair, point: str) -> None:
+    """Cases 2 and 45: the same, without files."""
+    kill_coordinator(inline, point)

@@ -38,13 +38,20 @@ def some(chance: random.Random) -> list[str]:
     return [name for name in ("a", "b") if chance.random() < 0.5]
 
 
-@pytest.mark.parametrize("whom", [REQUIRED, ANY_TWO], ids=["required", "any two"])
-@pytest.mark.parametrize("size", [{}, FILES], ids=["in the catalog", "in files"])
+@pytest.mark.parametrize(
+    ("size", "whom"),
+    [
+        pytest.param({}, REQUIRED, id="in the catalog, required"),
+        pytest.param(FILES, ANY_TWO, id="in files, any two"),
+        pytest.param({}, ANY_TWO, id="in the catalog, any two", marks=pytest.mark.slow),
+        pytest.param(FILES, REQUIRED, id="in files, required", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_lost_with_the_spool(tmp_path: Path, whom: dict[str, Any], size: dict[str, Any]) -> None:
     """Cases 45, 55: killed at any moment; before, between and after the acknowledgements of the batch under way."""
     moments = chance()
     with running(tmp_path, consumers=("a", "b"), start=whom, **ALL, **size) as rig:
-        for _ in range(4):
+        for _ in range(3):
             more(rig, "a", rows=moments.randrange(1, 200))
             killed = some(moments)
             lose_host(rig, *killed)

@@ -1,35 +1,21 @@
-"""The harness with real processes: kill -9 and SIGSTOP of each side; nothing lost, nothing twice, in order, progress.
-
-Each test prints its seed; ``JOBPIPE_SEED`` plays it again.
-"""
+"""The harness with real processes; what it is for, faults, is in ``tests/faults``."""
 
 from __future__ import annotations
 
-import os
-import random
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jobpipe.testing.processes import Harness, Program
+from registry.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 PAUSE = 0.005  # seconds between two batches
 PROGRESS = 20.0  # seconds without a row that the slowest recovery may take on a busy machine
 Rig = Callable[..., Harness]
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    """Where moments come from."""
-    seed = int(os.environ.get("JOBPIPE_SEED", random.randrange(2**32)))
-    print(f"JOBPIPE_SEED={seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture
@@ -49,23 +35,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     for harness in made:
         harness.close()
         assert harness._marked() == []
-        assert harness.zookeeper._server.status() is None
+        assert not harness.zookeeper.left
 
 
 def more(rig: Harness, rows: int = 1000) -> None:
     """Wait until so many more rows have arrived."""
     target = rig.received() + rows
     rig.wait_until(lambda: rig.received() >= target, f"{rows} more rows")
-
-
-def hurt(rig: Harness, program: Program, chance: random.Random) -> None:
-    """Kill a program at a random moment, every second time while it starts, and start it again."""
-    if chance.random() < 0.5:
-        more(rig)
-    time.sleep(chance.uniform(0.0, 1.5))
-    program.kill()
-    time.sleep(chance.uniform(0.0, 0.5))
-    program.start(**({"pause": PAUSE} if program is rig.publisher else {}))
 
 
 def test_quiet_run(rig: Rig) -> None:
@@ -81,47 +57,21 @@ def test_quiet_run(rig: Rig) -> None:
     quiet.wait_until(lambda: quiet.coordinators() == [], "the coordinator ends: all was read")
 
 
-def test_publisher_killed_and_stopped(rig: Rig, chance: random.Random) -> None:
-    """Cases 1 and 5: kill -9 three times, at any moment; SIGSTOP of the driver, then SIGCONT."""
-    hit = rig()
-    for _ in range(3):
-        hurt(hit, hit.publisher, chance)
-    more(hit)
-    hit.publisher.suspend()
-    before = hit.journal.rows
-    time.sleep(chance.uniform(0.3, 1.5))
-    hit.wait_until(hit.caught_up, "all that is sealed, while the publisher stands still")
-    assert hit.journal.rows - before <= 200  # at most the batch in progress
-    hit.publisher.resume()
-    more(hit)
-    hit.finish()
-    assert hit.verdict(max_pause=PROGRESS).rows == hit.journal.rows
-
-
-def test_consumer_killed(rig: Rig, chance: random.Random) -> None:
-    """Case 3: kill -9 three times; each time it goes on from its own position."""
-    hit = rig()
-    for _ in range(3):
-        hurt(hit, hit.consumer(), chance)
-    more(hit)
-    hit.finish()
-    assert hit.verdict(max_pause=PROGRESS).rows == hit.journal.rows
-
-
-def test_coordinator_and_data_process_killed(rig: Rig, chance: random.Random) -> None:
-    """The publisher starts another coordinator, the coordinator another data process; nobody else notices."""
-    hit = rig()
-    for _ in range(2):
-        coordinator = hit.coordinator()
-        time.sleep(chance.uniform(0.0, 0.5))
-        coordinator.kill()
-        psutil.wait_procs([coordinator], 10.0)
-        more(hit)
-        assert hit.coordinator() != coordinator
-    hit.data_process().kill()
-    more(hit)
-    hit.finish()
-    assert hit.verdict(max_pause=PROGRESS).rows == hit.journal.rows
+def test_a_shared_zookeeper(rig: Rig, home: Path) -> None:
+    """It may not be hurt, is left behind, and a topic there is nobody else's; only the proxy before it is one's own."""
+    shared = rig(zookeeper=home)
+    with pytest.raises(RuntimeError, match="others' too"):
+        shared.zookeeper.kill()
+    assert shared.config.namespace != "/jobpipe/topics"
+    shared.zookeeper.proxy.reset()
+    more(shared)
+    shared.consumer().kill()
+    shared.consumer().start(parallel=4)
+    more(shared)
+    shared.finish()
+    assert shared.verdict().rows == shared.journal.rows
+    shared.close()
+    assert EmbeddedZooKeeper(home).status() is not None
 
 
 def test_proxies_and_zookeeper(rig: Rig) -> None:

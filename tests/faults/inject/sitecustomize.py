@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = os.environ.get("JOBPIPE_TESTS_FAULT")
-PUBLISHER, COORDINATOR = "jobpipe.testing.publish", "jobpipe.coordinator"
+PUBLISHERS, COORDINATOR = ("jobpipe.testing.publish", "pyspark.daemon", "stops.py"), "jobpipe.coordinator"
 NOW = threading.local()  # sealing: this thread is in the transaction of a seal
 LEFT = {"order": None, "times": 0}  # an order that goes on in this process
 
@@ -48,7 +48,9 @@ def _obey(point: str) -> None:
     if order["action"] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif order["action"] == "hang":
-        time.sleep(float(order["seconds"]))
+        deadline = time.monotonic() + float(order["seconds"])
+        while time.monotonic() < deadline and not Path(f"{TOKEN}.released").exists():
+            time.sleep(0.01)
     elif order["action"] == "fsync fails":
         error = sqlite3.OperationalError("disk I/O error (injected)")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -131,7 +133,7 @@ def _in_coordinator() -> None:
     _around(seal, "sync_directory", after="after directory fsync")
 
 
-if TOKEN and PUBLISHER in sys.orig_argv:
+if TOKEN and any(argument.endswith(PUBLISHERS) for argument in sys.orig_argv):
     _in_publisher()
 elif TOKEN and COORDINATOR in sys.orig_argv:
     _in_coordinator()

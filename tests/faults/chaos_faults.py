@@ -1,0 +1,215 @@
+"""What :mod:`tests.faults.chaos` does to a pair: each fault returns when it is over, though not what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import psutil
+
+from jobpipe.testing.proxy import BOTH
+
+if TYPE_CHECKING:
+    from tests.faults.chaos import Chaos
+
+__all__ = ["FAULTS"]
+
+Act: TypeAlias = Callable[["Chaos"], None]
+FAULTS: list[Act] = []
+
+
+def fault(act: Act) -> Act:
+    """Add a fault to those that are drawn."""
+    FAULTS.append(act)
+    return act
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@fault
+def kill_publisher(run: Chaos) -> None:
+    """Its coordinator goes on, and hands over."""
+    run.restart(run.rig.publisher)
+
+
+@fault
+def kill_subscriber(run: Chaos) -> None:
+    """It goes on from its own position."""
+    run.restart(run.subscriber())
+
+
+@fault
+def kill_coordinator(run: Chaos) -> None:
+    """The publisher starts another one."""
+    for process in run.coordinators():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@fault
+def kill_data_process(run: Chaos) -> None:
+    """The coordinator starts another one."""
+    with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
+        run.rig.data_process().kill()
+
+
+@fault
+def kill_publishers_host(run: Chaos) -> None:
+    """Driver, coordinator and data process."""
+    run.rig.publisher.signal(9)
+    kill_coordinator(run)
+    kill_data_process(run)
+    run.restart(run.rig.publisher)
+
+
+@fault
+def stop_publisher(run: Chaos) -> None:
+    """SIGSTOP, for less or more than a registry session."""
+    run.rig.publisher.suspend()
+    run.sleep(0.5, 6.0)
+    run.rig.publisher.resume()
+
+
+@fault
+def stop_coordinator(run: Chaos) -> None:
+    """SIGSTOP; its session may expire."""
+    for process in run.coordinators():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+            run.sleep(0.5, 7.0)
+            process.resume()
+
+
+@fault
+def stop_subscriber(run: Chaos) -> None:
+    """SIGSTOP."""
+    program = run.subscriber()
+    program.suspend()
+    run.sleep(0.5, 6.0)
+    program.resume()
+
+
+@fault
+def end_publisher(run: Chaos) -> None:
+    """SIGTERM, as with a rolling restart."""
+    run.rig.publisher.terminate(30.0)
+    run.start(run.rig.publisher)
+
+
+@fault
+def end_subscriber(run: Chaos) -> None:
+    """SIGTERM."""
+    program = run.subscriber()
+    program.terminate(30.0)
+    run.start(program)
+
+
+# -- network -----------------------------------------------------------------------------------------------------------
+
+
+@fault
+def reset_links(run: Chaos) -> None:
+    """RST of all links, some times."""
+    for _ in range(run.chance.randrange(1, 5)):
+        for proxy in run.rig.proxies:
+            proxy.reset()
+        run.sleep(0.0, 0.5)
+
+
+@fault
+def cut_links(run: Chaos) -> None:
+    """At a random byte, of links that are open and of the next ones."""
+    for proxy in run.rig.proxies:
+        for way in BOTH:
+            proxy.cut(way, run.chance.randrange(5000), open_ones=True, reset=run.chance.random() < 0.5)
+            proxy.cut(way, run.chance.randrange(6000), times=2)
+    run.sleep(0.5, 2.0)
+    run.heal()
+
+
+@fault
+def flip_bits(run: Chaos) -> None:
+    """TLS, or a checksum, notices."""
+    for proxy in run.rig.proxies:
+        for way in BOTH:
+            bit = run.chance.randrange(8)
+            proxy.flip(way, run.chance.randrange(5000), bit=bit, open_ones=True)
+            proxy.flip(way, run.chance.randrange(4000), bit=bit)
+    run.sleep(0.5, 2.0)
+    run.heal()
+
+
+@fault
+def partition(run: Chaos) -> None:
+    """Subscribers are cut off, without a word."""
+    for proxy in run.rig.proxies:
+        proxy.pause()
+    run.sleep(0.5, 8.0)
+    for proxy in run.rig.proxies:
+        if run.chance.random() < 0.5:
+            proxy.reset()
+        proxy.resume()
+
+
+@fault
+def drop_one_way(run: Chaos) -> None:
+    """One direction's bytes vanish; the links are of no use afterwards, and end."""
+    way = run.chance.choice(BOTH)
+    for proxy in run.rig.proxies:
+        proxy.drop(way)
+    run.sleep(0.5, 4.0)
+    for proxy in run.rig.proxies:
+        proxy.drop(way, False)
+        proxy.reset()
+
+
+@fault
+def late_frames(run: Chaos) -> None:
+    """What subscribers sent arrives seconds later, over links that they may have left."""
+    for proxy in run.rig.proxies:
+        proxy.hold("up")
+    run.sleep(0.5, 6.0)
+    if run.chance.random() < 0.5:
+        run.restart(run.subscriber())
+    for proxy in run.rig.proxies:
+        proxy.release()
+
+
+@fault
+def slow_links(run: Chaos) -> None:
+    """100 ms each way and 3 Mbit/s."""
+    for proxy in run.rig.proxies:
+        proxy.delay(0.1)
+        proxy.limit_rate(3e6 / 8)
+    run.sleep(1.0, 4.0)
+    run.heal()
+
+
+# -- ZooKeeper ---------------------------------------------------------------------------------------------------------
+
+
+@fault
+def kill_zookeeper(run: Chaos) -> None:
+    """For less or more than a session."""
+    run.rig.zookeeper.kill()
+    run.sleep(0.0, 8.0)
+    run.rig.zookeeper.start()
+
+
+@fault
+def partition_zookeeper(run: Chaos) -> None:
+    """All sessions may expire."""
+    run.rig.zookeeper.proxy.pause()
+    run.sleep(0.5, 10.0)
+    run.rig.zookeeper.proxy.resume()
+
+
+@fault
+def lose_zookeepers_answers(run: Chaos) -> None:
+    """It does what it is told, and nobody hears."""
+    run.rig.zookeeper.proxy.drop("down")
+    run.sleep(0.2, 2.0)
+    run.rig.zookeeper.proxy.drop("down", False)
+    run.rig.zookeeper.proxy.reset()
