@@ -86,6 +86,7 @@ class JobPipeSink:
             config,
             overrides={key: value for key, value in given.items() if value is not None},
             spark=_spark_conf(spark),
+            caller=JobPipeSink,
         )
         self.topic = topic
         self._partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
@@ -113,6 +114,7 @@ class JobPipeSink:
             partitioner=f"hash({', '.join(self._partition_by)})" if self._partition_by else "as they come",
             required_subscribers=tuple(required_subscribers or ()),
             min_subscribers=min_subscribers or 0,
+            application=(spark.sparkContext.appName or "") if spark else "",
         )
         if spark is not None:
             end_with_jvm(spark)
@@ -144,7 +146,7 @@ class JobPipeSink:
         active = _activity(df.sparkSession, query_id)
         try:
             with self._publisher.while_active(active):
-                self._publish_once(df, batch_id, query_id or self._own_query, run_id)
+                self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
         except Exception:
             if active():
                 raise
@@ -154,7 +156,9 @@ class JobPipeSink:
                 batch_id=batch_id,
             ) from None  # Spark reads the whole text, causes included
 
-    def _publish_once(self, df: DataFrame, batch_id: int, query_id: str, run_id: str) -> None:
+    def _publish_once(
+        self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
+    ) -> None:
         self._check(df.schema)
         again = self._publisher.begin(query_id, batch_id, run_id)
         if again is not None:
@@ -162,7 +166,7 @@ class JobPipeSink:
             log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
             self._publisher.wait_acked(again)
             return
-        sealed = self._publish(df, query_id, batch_id, run_id)
+        sealed = self._publish(df, query_id, batch_id, run_id, active)
         self._publisher.wait_acked(sealed.position)
 
     def drain(self, timeout: float | None = None) -> None:
@@ -203,7 +207,9 @@ class JobPipeSink:
             )
         self._checked = schema
 
-    def _publish(self, df: DataFrame, query_id: str, batch_id: int, run_id: str) -> SealedBatch:
+    def _publish(
+        self, df: DataFrame, query_id: str, batch_id: int, run_id: str, active: Callable[[], bool]
+    ) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
         numbered = number_rows(df, self._partition_by, self._parallelism)
@@ -211,7 +217,7 @@ class JobPipeSink:
         path = self._path()
         if path == "collect":
             try:
-                segments = write_by_collect(numbered, target, schema)
+                segments = write_by_collect(numbered, target, schema, active)
             except (PySparkException, Py4JError) as error:
                 if "maxResultSize" not in str(error):
                     raise

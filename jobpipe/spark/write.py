@@ -6,23 +6,29 @@ each task splits its rows into the publisher's partitions itself, without a shuf
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.taskcontext import TaskContext
 
+from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.schema import cast_batch
 from jobpipe.store import SegmentInfo
 
 __all__ = ["number_rows", "write_by_collect", "write_by_tasks"]
 
+T = TypeVar("T")
+
 NUMBER = "__jobpipe_partition"
 RESULT_SCHEMA = "task int, ordinal int, info string, data binary"
+ACTIVE_SECONDS = 0.1
 TASK_INLINE_MAX = 8 * 1024  # many tasks' inline segments travel through one collect and one seal
 
 
@@ -50,12 +56,36 @@ def _pairs(
         yield cast_batch(batch.remove_column(index), schema, where), numbers
 
 
-def write_by_collect(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:
-    """Write the rows of ``df`` from the driver; bounded by ``spark.driver.maxResultSize``."""
+def write_by_collect(
+    df: DataFrame, target: WriteTarget, schema: pa.Schema, active: Callable[[], bool]
+) -> list[SegmentInfo]:
+    """Write the rows of ``df`` from the driver; bounded by ``spark.driver.maxResultSize``.
+
+    Raises:
+        WaitTimeout: ``active()`` turned false while the disk did not answer.
+    """
     # What toArrow() does before its last step, a cast that refuses a null struct whose children may not be null.
     collected: Any = df
     batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
-    return target.write(schema, _pairs(iter(batches), schema, f"topic {target.topic!r}"), "driver")
+    pairs = _pairs(iter(batches), schema, f"topic {target.topic!r}")
+    return _while_active(active, lambda: target.write(schema, pairs, "driver"), target.directory)
+
+
+def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str) -> T:
+    """Work in another thread, which is left to itself when the query stops: an fsync that hangs cannot be ended."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="jobpipe-write", daemon=True).start()
+    while not concurrent.futures.wait([future], ACTIVE_SECONDS).done:
+        if not active():
+            raise WaitTimeout(f"the query was stopped while the disk of {where} did not answer", directory=where)
+    return future.result()
 
 
 def write_by_tasks(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:

@@ -1,6 +1,10 @@
 """The session of a driver program of the tests; settings of jobpipe come by environment."""
 
+import time
+
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from jobpipe.spark.session import recommended_conf
 
@@ -22,3 +26,17 @@ def session(master: str, **conf: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query, and wait until it runs; again when Spark could not start the Python process of its source.
+
+    Spark gives that process 10 s, whatever else starts at the same time: start queries one after the other.
+    """
+    for attempts_left in range(9, -1, -1):
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
+            time.sleep(0.05)
+        if query.isActive or not attempts_left or "failed to connect back" not in str(query.exception()):
+            break
+    return query

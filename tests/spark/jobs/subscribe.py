@@ -5,12 +5,11 @@ Each micro-batch becomes a file ``FOLDER/TOPICS/BATCH.parquet``. One query for e
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from session import session
+from session import session, started
 
 import jobpipe
 
@@ -30,16 +29,8 @@ for topics in subscriptions:
     def keep(df: DataFrame, batch_id: int, target: Path = target) -> None:
         pq.write_table(df.toArrow(), target / f"{batch_id:05}.parquet")
 
-    # One after the other: Spark gives the Python process of a stream's source 10 s to start, whatever else starts.
-    for attempts_left in range(9, -1, -1):
-        query = (
-            stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoints/{topics}").start()
-        )
-        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
-            time.sleep(0.05)
-        if query.isActive or not attempts_left or "failed to connect back" not in str(query.exception()):
-            break
-    queries.append(query)
+    writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoints/{topics}")
+    queries.append(started(writer))
 for query in queries:
     jobpipe.await_end(query, timeout=150)
 print(json.dumps({"queries": len(queries)}))

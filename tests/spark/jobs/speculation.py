@@ -1,0 +1,78 @@
+"""Publishes and reads with tasks so slow that Spark runs copies of them: ``speculation.py MASTER FOLDER``.
+
+Prints the rows that arrived, and by side how many attempts each partition's task had.
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from session import session, started
+
+import jobpipe
+from jobpipe import JobPipeSink
+
+ROWS, PARTITIONS = 400, 4
+SLOW_SECONDS = 20.0
+
+master, folder = sys.argv[1], Path(sys.argv[2])
+spark = session(
+    master,
+    spark_cores_max="2",
+    spark_executor_cores="1",
+    spark_executor_memory="512m",
+    spark_speculation="true",
+    spark_speculation_interval="100ms",
+    spark_speculation_quantile="0.25",
+    spark_speculation_multiplier="1.1",
+)
+
+
+def dawdling(side: str) -> Any:
+    """Return a column function that hangs in the first attempt of one task, when it has written most of its rows."""
+    attempts = folder / side
+
+    def work(number: int) -> int:
+        context = TaskContext.get()
+        if context is not None:
+            task = context.partitionId()
+            (attempts / f"{task}-{context.taskAttemptId()}").touch()
+            if task == 1 and context.attemptNumber() == 0 and number % 100 in (80, 81):
+                time.sleep(SLOW_SECONDS)
+        return number
+
+    attempts.mkdir(parents=True)
+    return F.udf(work, "bigint")
+
+
+def attempts(side: str) -> dict[str, int]:
+    """Return how often each task was run."""
+    return dict(Counter(path.name.split("-")[0] for path in (folder / side).iterdir()))
+
+
+sink = JobPipeSink("speculated", parallelism=PARTITIONS, write_path="tasks", required_subscribers=["reader"])
+rows = spark.range(0, ROWS, 1, PARTITIONS).withColumn("pad", F.repeat(F.lit("x"), 500))
+sink(rows.select(dawdling("written")("id").alias("id"), "pad"), 0)
+sink.close(final=True)
+
+received: dict[int, list[int]] = {}
+slow = dawdling("read")
+
+
+def keep(df: DataFrame, batch_id: int) -> None:
+    """Keep the rows of a micro-batch."""
+    received[batch_id] = [row.id for row in df.select(slow("id").alias("id")).collect()]
+
+
+stream = spark.readStream.format("jobpipe").options(subscribe="speculated", name="reader").load()
+writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
+jobpipe.await_end(started(writer), timeout=120)
+ids = [number for _, batch in sorted(received.items()) for number in batch]
+print(json.dumps({"ids": ids, "written": attempts("written"), "read": attempts("read")}), flush=True)
+spark.stop()
