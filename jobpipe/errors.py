@@ -14,7 +14,7 @@
     ├── DuplicateCall          the sink was called twice in one batch
     ├── UnsupportedType        a column's type cannot pass
     ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
-    ├── QueryStopped           the query was stopped while the sink worked; Spark runs the batch again at the next start
+    ├── QueryStopped           the query was stopped in the middle of a batch, which runs again at the next start
     ├── WaitTimeout            a wait with a deadline ended: drain, acknowledgements, room in the spool
     ├── SpoolError             the spool's disk or catalog fails
     │   ├── SegmentCorrupt     committed bytes do not match their checksum
@@ -151,7 +151,7 @@ class SchemaMismatch(JobpipeError):
 
 
 class QueryStopped(JobpipeError):
-    """The sink's query was stopped while the sink worked; Spark runs the batch again at the next start."""
+    """The query was stopped while its callback, or the sink, worked; Spark runs the batch again at the next start."""
 
 
 class WaitTimeout(JobpipeError):

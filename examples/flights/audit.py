@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe import await_end
+from jobpipe import await_end, stoppable
 from jobpipe.spark.session import recommended_conf
 
 # Facts about the file, known beforehand.
@@ -74,7 +74,7 @@ def main() -> int:
         totals(flights)
         .writeStream.queryName("audit")
         .outputMode("complete")  # the totals live in Spark's state: each row enters it once
-        .foreachBatch(write)
+        .foreachBatch(stoppable(write))
         .option("checkpointLocation", str(args.work / "checkpoints" / "audit"))
         .start()
     )

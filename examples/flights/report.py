@@ -16,7 +16,7 @@ import pyarrow.csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe import await_end
+from jobpipe import await_end, stoppable
 from jobpipe.spark.session import recommended_conf
 
 KEY = ["carrier", "day"]
@@ -85,7 +85,7 @@ def main() -> None:
     table = Table(args.work / "report")
     query = (
         delays.writeStream.queryName("report")
-        .foreachBatch(table.update)
+        .foreachBatch(stoppable(table.update))
         .option("checkpointLocation", str(args.work / "checkpoints" / "report"))
         .start()
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobpipe import await_end
+from jobpipe import await_end, stoppable
 from jobpipe.spark.session import recommended_conf
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         batch.write.mode("overwrite").parquet(str(args.work / args.name / str(batch_id)))
 
     query = (
-        rows.writeStream.foreachBatch(keep)
+        rows.writeStream.foreachBatch(stoppable(keep))
         .option("checkpointLocation", str(args.work / "checkpoints" / args.name))
         .start()
     )

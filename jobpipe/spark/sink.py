@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from jobpipe.config import load
-from jobpipe.errors import ConfigError, QueryStopped, SchemaMismatch
+from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
+from jobpipe.spark.stopping import QUERY_ID, activity, stop_is_no_failure
 from jobpipe.spark.write import TASK_INLINE_MAX, number_rows, write_by_collect, write_by_tasks
 
 __all__ = ["JobPipeSink"]
@@ -26,14 +27,7 @@ __all__ = ["JobPipeSink"]
 log = logging.getLogger(__name__)
 
 COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: batches up to this size go through the driver
-QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"  # Spark sets a query's job group to its run id
-# When a query was stopped Spark looks whether its callback failed of an interruption, by a regular expression over the
-# error's text. Text that holds this is one, and the query ends without an error; on a long text, such as Spark's own
-# error of a cancelled job, the expression overflows the stack.
-_LIKE_AN_INTERRUPTION = (
-    "(py4j.protocol.Py4JJavaError: An error occurred while calling JobPipeSink: java.lang.InterruptedException)"
-)
 
 
 class JobPipeSink:
@@ -143,18 +137,9 @@ class JobPipeSink:
         context = df.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID)
         run_id = context.getLocalProperty(RUN_ID) or self._own_query
-        active = _activity(df.sparkSession, query_id)
-        try:
-            with self._publisher.while_active(active):
-                self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
-        except Exception:
-            if active():
-                raise
-            raise QueryStopped(
-                f"topic {self.topic!r}: the query was stopped in batch {batch_id} {_LIKE_AN_INTERRUPTION}",
-                topic=self.topic,
-                batch_id=batch_id,
-            ) from None  # Spark reads the whole text, causes included
+        active = activity(df.sparkSession, query_id)
+        with stop_is_no_failure(active, f"topic {self.topic!r}", batch_id), self._publisher.while_active(active):
+            self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
 
     def _publish_once(
         self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
@@ -260,19 +245,3 @@ def _spark_conf(spark: SparkSession | None) -> dict[str, str]:
     if spark is None:
         return {}
     return {key: value for key, value in spark.conf.getAll.items() if key.startswith("spark.jobpipe.")}
-
-
-def _activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
-    """Return a question: is the query still to go on? Every wait of the sink asks it."""
-    if query_id is None:
-        return lambda: True
-    # foreachBatch gets a clone of the query's session, which knows none of the queries; what they share knows all.
-    jvm: Any = spark._jvm
-    shared: Any = spark._jsparkSession.sharedState()
-    key = jvm.java.util.UUID.fromString(query_id)
-
-    def active() -> bool:
-        query = shared.activeStreamingQueries().get(key)
-        return query is not None and bool(query.isActive())
-
-    return active

@@ -64,7 +64,9 @@ def subscribe(order: ConsumeOrder, stop: threading.Event) -> None:
         .load()
     )
     checkpoint = str(store.parent / f"checkpoint-{order.name}")
-    query = started(stream.writeStream.foreachBatch(callback).option("checkpointLocation", checkpoint))
+    query = started(
+        stream.writeStream.foreachBatch(jobpipe.stoppable(callback)).option("checkpointLocation", checkpoint)
+    )
     events.note("started")
     while query.isActive and not stop.is_set() and os.getppid() == order.parent:
         note_progress(query, order.topic, events)

@@ -47,6 +47,7 @@ def test_full_spool_and_a_slow_subscriber(tmp_path: Path) -> None:
         conclude(rig)
 
 
+@pytest.mark.slow
 def test_full_disk(tmp_path: Path) -> None:
     """Case 36: no room on the disk fails the batch and its query; with room again it goes on where it was."""
     with (

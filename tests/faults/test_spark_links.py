@@ -45,6 +45,7 @@ def control(rig: SparkHarness) -> FaultProxy:
     return proxy
 
 
+@pytest.mark.slow
 def test_refused_and_back(rig: SparkHarness) -> None:
     """Case 11: RST of all links, and nobody listens: progress says so and counts; rows come soon after."""
     before, began = rig.link(), time.monotonic()
@@ -83,6 +84,7 @@ def test_cut_at_random_bytes(rig: SparkHarness) -> None:
     assert rig.consumer().starts == 1
 
 
+@pytest.mark.slow
 def test_one_way_silence(rig: SparkHarness) -> None:
     """Case 13: no FIN, no error, only silence in one direction of the links there are; new ones are free."""
     way = chance().choice(BOTH)
@@ -95,6 +97,7 @@ def test_one_way_silence(rig: SparkHarness) -> None:
     verdict_now(rig)
 
 
+@pytest.mark.slow
 def test_slow_and_far(rig: SparkHarness) -> None:
     """Case 15: 100 ms each way and 3 Mbit/s: it takes longer, but the link is not given up."""
     before = rig.link()
@@ -120,6 +123,7 @@ def test_zookeeper_killed_and_back(rig: SparkHarness) -> None:
     assert rig.publisher.starts == rig.consumer().starts == 1
 
 
+@pytest.mark.slow
 def test_publisher_killed_while_zookeeper_is_away(rig: SparkHarness) -> None:
     """Cases 1 and 21: the backlog is read meanwhile; the new one waits for ZooKeeper, and both go on."""
     rig.zookeeper.kill()

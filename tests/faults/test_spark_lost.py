@@ -16,7 +16,7 @@ from tests.faults.spark_rig import LINGER, SPARK_PATIENCE, SparkHarness
 pytestmark = [pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.timeout(420)]
 
 REQUIRED = {"options": {"required_subscribers": ["all"]}, "pause": 0.05}
-ROUNDS = 3
+ROUNDS = 2
 
 
 def lose_host(rig: SparkHarness) -> None:

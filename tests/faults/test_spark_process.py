@@ -76,6 +76,7 @@ def test_subscriber_killed(rig: SparkHarness) -> None:
     verdict_now(rig)
 
 
+@pytest.mark.slow
 def test_java_of_both_killed(rig: SparkHarness) -> None:
     """Cases 1 and 3: the JVMs alone, as a cluster manager does: nobody is left who has the topic, or the subscription.
 
@@ -96,6 +97,7 @@ def test_java_of_both_killed(rig: SparkHarness) -> None:
     verdict_now(rig)
 
 
+@pytest.mark.slow
 def test_coordinator_killed(rig: SparkHarness) -> None:
     """Cases 1 and 23: with its data process; the publisher starts another one, and both queries go on."""
     data, coordinator = rig.data_process(), rig.coordinator()
@@ -109,6 +111,7 @@ def test_coordinator_killed(rig: SparkHarness) -> None:
     assert rig.publisher.starts == starts
 
 
+@pytest.mark.slow
 def test_stopped_for_longer_than_a_session(rig: SparkHarness) -> None:
     """Cases 5 and 6: Python, Java and workers stand still, on one side, then on the other; then the same runs go on."""
     starts, sealed = (rig.publisher.starts, rig.consumer().starts), rig.journal.batches

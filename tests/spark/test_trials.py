@@ -65,7 +65,7 @@ def test_a_batch_too_large_for_the_driver(spark: SparkSession, place: Place, out
     assert (len(rows), sum(rows.values())) == (60_000, 60_010)
 
 
-@pytest.mark.parametrize("topic", ["stop-collect", "stop-tasks", "stop-acks", "chained"])
+@pytest.mark.parametrize("topic", ["stop-collect", "stop-tasks", "stop-acks", "reader", "chained"])
 def test_a_stopped_query_has_no_error(outcome: dict[str, Any], topic: str) -> None:
     """``query.stop()`` in the middle of a batch ends the query at once, as a stop and not as a failure."""
     for stop in outcome[topic]:

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from session import session
 
-from jobpipe import JobPipeSink
+from jobpipe import JobPipeSink, stoppable
 from jobpipe.publisher.attach import _coordinators
 
 folder = Path(sys.argv[1])
@@ -67,7 +68,9 @@ def files(topic: str, count: int) -> DataFrame:
     return spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 2).parquet(str(target / "*"))
 
 
-def stopped(source: DataFrame, topic: str, sink: JobPipeSink, pause: float, seconds: float) -> dict[str, Any]:
+def stopped(
+    source: DataFrame, topic: str, sink: Callable[[DataFrame, int], None], pause: float, seconds: float
+) -> dict[str, Any]:
     """Stop a query while its sink works; tell how it ended."""
     entered = threading.Event()
 
@@ -121,12 +124,15 @@ def stops() -> None:
 
 
 def chain() -> None:
-    """Stop a query that subscribes one topic and publishes another; then let it go on."""
-    source = (
-        spark.readStream.format("jobpipe")
-        .options(subscribe="retries", name="chain", startingOffsets="earliest", maxRowsPerTrigger=3000)
-        .load()
-    )
+    """Stop a query that subscribes a topic, then one that publishes another; let that one go on."""
+
+    def retried(name: str) -> DataFrame:
+        options = {"startingOffsets": "earliest", "maxRowsPerTrigger": 3000}
+        return spark.readStream.format("jobpipe").options(subscribe="retries", name=name, **options).load()
+
+    collect = stoppable(lambda df, batch_id: df.toArrow())
+    outcome["reader"] = [stopped(retried("reader"), "reader", collect, 0.001, seconds) for seconds in (0.0, 1.5)]
+    source = retried("chain")
     sink = JobPipeSink("chained", parallelism=2)
     outcome["chained"] = [stopped(source, "chained", sink, 0.001, seconds) for seconds in (0.0, 1.5)]
     go_on(source, "chained", sink)
