@@ -231,8 +231,10 @@ class ControlService:
 
     async def _bounds(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         def work() -> dict[str, Any]:
-            acked = {s.name: s.acked for s in topic.store.subscriptions()}.get(str(args.get("name", "")))
+            known = {s.name: s for s in topic.store.subscriptions()}.get(str(args.get("name", "")))
+            acked, first = (None, None) if known is None else (known.acked, known.first)
             return {
+                "begun": acked is not None and first is not None and acked.n <= first.n,  # its first position holds
                 "tail": topic.store.tail().to_json(),
                 "head": topic.store.head().to_json(),
                 "committed": None if acked is None else acked.to_json(),

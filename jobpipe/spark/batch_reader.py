@@ -14,6 +14,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition, read_range
+from jobpipe.spark.topics import demand_schema, published_schema
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange
 from jobpipe.subscriber.questions import control_link
@@ -29,13 +30,19 @@ class JobPipeBatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read; a lease keeps the range from retention for ``read.timeout``."""
+        """Plan the read; a lease keeps the range from retention for ``read.timeout``.
+
+        Raises:
+            ConfigError: ``assign`` names a partition that there is not, or too many topics match the pattern.
+            SchemaMismatch: a topic of the pattern that came since ``load()`` has another schema.
+        """
         config = self._options.config
         deadline = time.monotonic() + config.discovery_timeout
         locator = TopicLocator(config)
         try:
             found: list[InputPartition] = []
-            for topic in self._options.topics:
+            pattern = self._options.pattern
+            for topic in self._options.topics if pattern is None else pattern.served(locator):
                 found.extend(self._plan(config, locator, topic, deadline))
         finally:
             locator.close()
@@ -43,6 +50,12 @@ class JobPipeBatchReader(DataSourceReader):
 
     def _plan(self, config: Config, locator: TopicLocator, topic: str, deadline: float) -> list[RangePartition]:
         with control_link(config, locator, topic, deadline) as link:
+            if self._options.pattern is not None:
+                schema = link.call("schema", {"wait": 0}, timeout=10.0)
+                if schema.result["id"] is None:
+                    return []
+                published = published_schema(schema.blob, schema.result["spark"])
+                demand_schema(topic, published, self._schema, "Read it by a load() of its own")
             bounds = link.call("bounds", {"name": self._options.name or ""}, timeout=10.0).result
             chosen = {"earliest": bounds["tail"], "latest": bounds["head"], "committed": bounds["committed"]}
             start = chosen[self._options.starting or "earliest"] or bounds["tail"]
@@ -59,7 +72,7 @@ class JobPipeBatchReader(DataSourceReader):
             )
             for plan in answer["plans"]
             if plan["rows"]
-            for k in range(int(plan["partitions"]))
+            for k in self._options.partitions(topic, int(plan["partitions"]))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

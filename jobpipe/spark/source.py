@@ -7,9 +7,8 @@ batch readers are made from the pickled copy, in other processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -18,8 +17,10 @@ from jobpipe.spark.batch_reader import JobPipeBatchReader
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
-from jobpipe.spark.schema import arrow_schema, parse_spark_schema, schema_difference
+from jobpipe.spark.schema import arrow_schema, schema_difference
 from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.spark.topics import demand_schema, published_schema
+from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
 __all__ = ["JobPipeDataSource"]
@@ -102,28 +103,23 @@ class JobPipeDataSource(DataSource):
         raise ConfigError(_WRITE_WITH_SINK)
 
     def _published(self) -> dict[str, StructType]:
-        found = published_schemas(self._settings.config, self._settings.topics)
-        return {name: _to_spark(arrow, spark) for name, (arrow, spark) in found.items()}
+        settings = self._settings
+        if settings.pattern is not None:
+            found = matching_schemas(settings.config, settings.pattern)
+        else:
+            found = published_schemas(settings.config, settings.topics)
+        return {name: published_schema(arrow, spark) for name, (arrow, spark) in found.items()}
 
     def _compare(self, schema: StructType) -> None:
         """Compare a schema given by hand with the published ones: in a task it would crash the JVM."""
         if self._checked == schema.json():
             return
-        rows = StructType([field for field in schema.fields if field.name != METADATA])
         if (METADATA in schema.names) != self._settings.include_metadata:
             raise SchemaMismatch(
                 f"column {METADATA} belongs to the schema exactly when includeMetadata=true", columns=[METADATA]
             )
         for topic, published in self._published().items():
-            lines = schema_difference(arrow_schema(published), arrow_schema(rows))
-            if lines:
-                raise SchemaMismatch(
-                    f"topic {topic!r}: the schema asked for is not the published one: {'; '.join(lines)}. Leave "
-                    ".schema() "
-                    "out: it is learned from the publisher",
-                    topic=topic,
-                    columns=lines,
-                )
+            demand_schema(topic, published, schema, "Leave .schema() out: it is learned from the publisher")
         self._checked = schema.json()
 
 
@@ -131,12 +127,3 @@ _WRITE_WITH_SINK = (
     "format('jobpipe') reads. To publish use df.writeStream.foreachBatch(jobpipe.JobPipeSink('topic')): Spark makes a "
     "format's writer anew for each batch, and a publisher must outlive its batches"
 )
-
-
-def _to_spark(arrow: bytes, spark: str | None) -> StructType:
-    if spark is not None:
-        return parse_spark_schema(spark)
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    schema: Any = pa.ipc.read_schema(pa.py_buffer(arrow))
-    return from_arrow_schema(schema)

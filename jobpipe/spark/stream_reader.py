@@ -2,6 +2,9 @@
 
 One instance lives in Spark's long-lived source runner and holds the links; copies of it, pickled without them, read in
 executor workers. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their text.
+
+A topic found while the query runs first comes into an end offset with the position where it begins, and not a row: so
+a batch that is read again after a restart begins where Spark's own log says, however late.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
 from jobpipe.spark.reading import RangePartition, read_range
+from jobpipe.spark.topics import StreamTopics
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange
 from jobpipe.subscriber.session import SubscriberSession
@@ -61,8 +64,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._failure = failure  # why the query cannot start; raised by the first call
-        self._session: SubscriberSession | None = None
+        self._topics: StreamTopics | None = None
         self._lock = threading.Lock()
+        self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
+        self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names first
+        self._reading: set[str] = set()  # topics of the newest end offset
         self._target: dict[str, Position] | None = None  # availableNow: read up to here
         self._idle = IDLE_MIN_SECONDS
         self._planned: dict[str, _Range] = {}  # by start and end in Spark's log
@@ -79,9 +85,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def initialOffset(self) -> Offset:
         """Return the first positions; asked again before anything is committed, the answer is the same."""
-        session = self._open()
-        starting = self._options.starting or "committed"
-        return _offset({topic: session.first_position(topic, starting) for topic in self._options.topics})
+        if self._initial is None:
+            self._initial = _offset(self._open().first_positions())
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return ``maxRowsPerTrigger`` as Spark's limit."""
@@ -90,8 +96,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads."""
-        session = self._open()
-        self._target = {topic: session.head(topic) for topic in self._options.topics}
+        topics = self._open()
+        self._target = {topic: topics.session.head(topic) for topic in topics.at_start}
 
     @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -102,39 +108,41 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: ``start`` does not fit the log.
             Fenced, NameTaken: somebody else has the subscription's name.
+            SchemaMismatch, ConfigError: a topic that a pattern found does not fit, or is one too many.
         """
-        session = self._open()
+        topics = self._open()
         positions = _positions(start)
-        # Older checkpoints may lack a topic that `subscribe` names now: it begins at its first position.
-        for topic in self._options.topics:
-            if topic not in positions:
-                positions[topic] = session.first_position(topic, self._options.starting or "committed")
-        planned = self._plan_all(session, positions, limit)
-        if planned == positions and self._target is None:
-            if session.wait(positions, self._idle):
-                planned = self._plan_all(session, positions, limit)
+        topics.follow(positions)
+        newcomers = self._newcomers = topics.newcomers(positions, found_by_now=self._target is not None)
+        planned = self._plan_all(topics.session, positions, limit)
+        if planned == positions and not newcomers and self._target is None:
+            if topics.session.wait(positions, self._idle):
+                planned = self._plan_all(topics.session, positions, limit)
             self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
         if planned != positions:
             self._idle = IDLE_MIN_SECONDS
-        return _offset(planned)
+        self._reading = {*planned, *newcomers}
+        return _offset({**planned, **newcomers})
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
-        if self._session is None:
+        if self._topics is None:
             return None
-        report = self._session.report()
+        report = self._topics.session.report(self._reading or self._topics.at_start)
         for topic, count in self._skipped.items():
-            if report is not None:
+            if report is not None and topic in report:
                 report[topic]["losses"] = count
         return report
 
     @plainly
     def commit(self, end: Offset) -> None:
         """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
-        session = self._open()
-        for topic, position in _positions(end).items():
+        topics = self._open()
+        positions = _positions(end)
+        topics.follow(positions)
+        for topic, position in positions.items():
             try:
-                session.acknowledge(topic, position)
+                topics.session.acknowledge(topic, position)
             except RETRYABLE as error:
                 log.info("topic %s: acknowledgement waits (%s)", topic, error)
             except DataLoss as error:  # the next plan says so, or passes it over
@@ -143,9 +151,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Let the name go."""
         with self._lock:
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+            if self._topics is not None:
+                self._topics.close()
+                self._topics = None
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
@@ -166,9 +174,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan_one(
         self, session: SubscriberSession, topic: str, start: Position, max_rows: int | None
     ) -> tuple[Position, int]:
-        if max_rows == 0:
+        if max_rows == 0 or (self._target is not None and topic not in self._target):
             return start, 0
-        stop, begin = None if self._target is None else self._target.get(topic), start
+        stop, begin = None if self._target is None else self._target[topic], start
         try:
             try:
                 plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
@@ -180,6 +188,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start, 0
         end = Position.from_json(plan["end"])
         first = Position.from_json(plan["start"])  # the same place as `begin`, as the log counts it now
+        if plan["partitions"]:
+            self._options.partitions(topic, int(plan["partitions"]))  # tells of a wrong `assign` before Spark logs it
         self._planned[_range_key(topic, start, end)] = _Range(first, end, int(plan["partitions"]), begin != start)
         return end, int(plan["rows"])
 
@@ -198,23 +208,24 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: the range does not fit the log any more.
         """
-        session = self._open()
+        topics = self._open()
+        session = topics.session
         first, last = _positions(start), _positions(end)
+        topics.follow(last)
         found: list[InputPartition] = []
         for topic, stop in last.items():
             begin = first.get(topic)
-            if begin is None:
-                begin = session.first_position(topic, self._options.starting or "committed")
-            if begin == stop:
+            if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
+                begin = topics.first_position(topic)  # the first batch is read again, and `topic` was away just now
+            if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
             plan = known or self._describe(session, topic, begin, stop)
             if plan.lost:
                 self._skipped[topic] = self._skipped.get(topic, 0) + 1
             data = session.data_endpoint(topic)
-            found.extend(
-                RangePartition(FetchRange(topic, plan.start, plan.end, k, data)) for k in range(plan.partitions)
-            )
+            wanted = self._options.partitions(topic, plan.partitions) if plan.partitions else []
+            found.extend(RangePartition(FetchRange(topic, plan.start, plan.end, k, data)) for k in wanted)
         return found
 
     def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> _Range:
@@ -253,17 +264,13 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)  # noqa: S101 - ours came back
         return read_range(partition.wanted, self._schema, self._options.config)
 
-    def _open(self) -> SubscriberSession:
+    def _open(self) -> StreamTopics:
         if self._failure is not None:
             raise self._failure
         with self._lock:
-            if self._session is None:
-                began = time.monotonic()
-                self._session = SubscriberSession.open(
-                    self._options.config, self._options.topics, self._options.need_name()
-                )
-                log.info("subscribed to %s in %.2f s", ", ".join(self._options.topics), time.monotonic() - began)
-            return self._session
+            if self._topics is None:
+                self._topics = StreamTopics(self._options, self._schema)
+            return self._topics
 
 
 def _positions(offset: Offset) -> dict[str, Position]:

@@ -1,0 +1,248 @@
+"""Topics by pattern: which there are, what schemas they have, and those that come while a session lives."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from jobpipe.config import Config
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.locate import TopicLocator, from_records
+from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
+from jobpipe.net.retry import RETRYABLE
+from jobpipe.store import Position
+from jobpipe.subscriber.questions import control_link
+from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscriber.waiting import telling
+
+__all__ = ["Fits", "TopicFinder", "TopicPattern", "matching_schemas"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # between two looks at the registry's list of topics
+EAGER_SECONDS = 0.3  # between two questions to those that were found; and two looks while there is none at all
+START_SECONDS = 5.0  # at the start, for the other topics that are registered, once one is connected
+CLOSE_SECONDS = 5.0
+SHOWN = 5  # names in an error
+MOST = 100  # each topic has a control link of its own
+
+Fits = Callable[[str, bytes, str | None], None]
+"""(topic, Arrow's schema, Spark's JSON or None): raises if the topic does not fit what its reader reads."""
+
+
+@dataclass(frozen=True)
+class TopicPattern:
+    """Topics whose whole name matches a regular expression of Python.
+
+    Attributes:
+        most: So many there may be; a pattern that matches more by mistake shall not open a link to each.
+    """
+
+    text: str
+    most: int = MOST
+
+    def served(self, locator: TopicLocator, beside: Collection[str] = ()) -> list[str]:
+        """Return those that have a publisher now, in name order, without those ``beside``, which count for the limit.
+
+        Raises:
+            ConfigError: they are too many.
+            RegistryUnavailable: the registry does not answer.
+        """
+        expression = re.compile(self.text)
+        handler = locator.handler
+        with map_registry_errors():
+            names = [name for name in handler.topics() if expression.fullmatch(name)]
+            every = sorted({*names, *beside})
+            if len(every) > self.most:
+                raise ConfigError(
+                    f"subscribePattern={self.text!r}: {len(every)} topics match, or are in this checkpoint, and "
+                    f"maxTopics={self.most} allows no more: {', '.join(every[:SHOWN])}"
+                    f"{', ...' if len(every) > SHOWN else ''}. Make the pattern narrower, or raise maxTopics",
+                    pattern=self.text,
+                    count=len(every),
+                    most=self.most,
+                )
+            return [name for name in names if name not in beside and from_records(name, handler.records(name))]
+
+    def none_found(self, config: Config, missing: str) -> TopicNotFound:
+        """Return the error of a wait that ended."""
+        return TopicNotFound(
+            f"subscribePattern={self.text!r}: {missing} under {config.namespace} within "
+            f"{config.discovery_timeout:.3g} s (registry {config.registry_connect}); the whole name must match. Start "
+            "a publisher, see `jobpipe topics` for what is served, or raise discoveryTimeout",
+            pattern=self.text,
+            timeout=config.discovery_timeout,
+        )
+
+
+def matching_schemas(config: Config, pattern: TopicPattern) -> dict[str, tuple[bytes, str | None]]:
+    """Return the newest schema of each topic that matches and has one, as Arrow and Spark have it.
+
+    Waits up to ``discovery.timeout`` for the first of them.
+
+    Raises:
+        TopicNotFound: none came.
+    """
+    deadline = time.monotonic() + config.discovery_timeout
+    locator = TopicLocator(config)
+    try:
+        with telling(pattern.text, config, "a topic that matches, with a schema", lambda: "there is none"):
+            while True:
+                found = {}
+                for topic in pattern.served(locator):
+                    try:
+                        with control_link(config, locator, topic, time.monotonic() + START_SECONDS) as link:
+                            reply = link.call("schema", {"wait": 0}, timeout=START_SECONDS)
+                    except RETRYABLE as error:  # a registration that outlived its publisher
+                        log.info("topic %s: %s", topic, error)
+                        continue
+                    if reply.result["id"] is not None:
+                        found[topic] = (reply.blob, reply.result["spark"])
+                if found:
+                    return found
+                if time.monotonic() >= deadline:
+                    raise pattern.none_found(config, "no topic that has a schema was found")
+                time.sleep(EAGER_SECONDS)
+    finally:
+        locator.close()
+
+
+class TopicFinder:
+    """Takes the topics that match a pattern into a session, those of its start and those that come later.
+
+    A topic is told of when its coordinator has stored where this name begins there: the answer is the same after a
+    restart. Until then it holds up nobody. Methods are for one thread; looking is done in another.
+    """
+
+    def __init__(self, session: SubscriberSession, pattern: TopicPattern, fits: Fits) -> None:
+        self._session = session
+        self._pattern = pattern
+        self._fits = fits
+        self._known: frozenset[str] = frozenset()  # what the reader has
+        self._ready: dict[str, Position] = {}  # what it is told of; never changed in place
+        self._failure: JobpipeError | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def connect(self) -> list[str]:
+        """Return the topics that can be read now: waits for the first, and then shortly for all that are registered.
+
+        Raises:
+            TopicNotFound: there is none within ``discovery.timeout``.
+            JobpipeError: what ended the link to one of them for good: the name is taken, for example.
+        """
+        config = self._session.config
+        deadline = time.monotonic() + config.discovery_timeout
+        with telling(self._pattern.text, config, "a topic that matches", lambda: "none is served"):
+            while True:
+                try:
+                    self._follow_new()
+                except RegistryUnavailable as error:
+                    log.info("%s", error)
+                followed = self._session.topics
+                connected = [topic for topic in followed if self._session.is_connected(topic)]
+                if connected:
+                    deadline = min(deadline, time.monotonic() + START_SECONDS)
+                if connected and (connected == followed or time.monotonic() >= deadline):
+                    return connected
+                if time.monotonic() >= deadline:
+                    raise self._pattern.none_found(config, "no topic was reached")
+                self._closed.wait(EAGER_SECONDS)
+
+    def first_positions(self, topics: Iterable[str], starting: str) -> dict[str, Position]:
+        """Return where a new checkpoint begins in those of ``topics`` that can say so now.
+
+        If one of them was asked before, and nothing was acknowledged since, this is the same query, started again
+        before its first batch was committed: those that were not asked then were found later.
+
+        Raises:
+            SchemaMismatch: one has another schema.
+        """
+        begun: dict[str, bool] = {}
+        for topic in topics:
+            try:
+                begun[topic] = self._session.has_begun(topic)
+            except RETRYABLE as error:
+                log.info("topic %s: taken in later (%s)", topic, error)
+        again = any(begun.values())
+        found = {
+            topic: self.first_position(topic, "earliest" if again and not known else starting)
+            for topic, known in begun.items()
+        }
+        return {topic: position for topic, position in found.items() if position is not None}
+
+    def first_position(self, topic: str, starting: str) -> Position | None:
+        """Return where this name begins, stored by now; None if ``topic`` cannot say so yet.
+
+        Raises:
+            SchemaMismatch: it has another schema than its reader reads.
+        """
+        try:
+            schema = self._session.newest_schema(topic)
+            if schema is None:  # nothing was published, so that nothing is passed over
+                return None
+            self._fits(topic, *schema)
+            return self._session.first_position_now(topic, starting)
+        except RETRYABLE as error:
+            log.info("topic %s: taken in later (%s)", topic, error)
+            return None
+
+    def newcomers(self, known: Collection[str]) -> dict[str, Position]:
+        """Return the topics found beside ``known`` and where each begins; the first call begins to look for them.
+
+        Raises:
+            JobpipeError: a topic that was found may not be read: another schema, a name taken, one too many.
+        """
+        self._known = frozenset(known)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="jobpipe-topics", daemon=True)
+            self._thread.start()
+        if self._failure is not None:
+            raise self._failure
+        return {topic: position for topic, position in self._ready.items() if topic not in self._known}
+
+    def close(self) -> None:
+        """Look for no more."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+
+    def _look(self) -> None:
+        listed_at = -LOOK_SECONDS
+        while not self._closed.is_set():
+            try:
+                if time.monotonic() - listed_at >= LOOK_SECONDS:
+                    listed_at = time.monotonic()
+                    self._follow_new()
+                self._take_in()
+            except RETRYABLE as error:
+                log.info("subscribePattern=%r: %s", self._pattern.text, error)
+            except JobpipeError as error:
+                self._failure = error
+                return
+            except Exception as error:
+                log.exception("subscribePattern=%r", self._pattern.text)
+                self._failure = JobpipeError(f"subscribePattern={self._pattern.text!r}: {error!r}")
+                return
+            self._closed.wait(EAGER_SECONDS if self._expected() else LOOK_SECONDS)
+
+    def _expected(self) -> list[str]:
+        """Return the topics that are followed, and not told of."""
+        return [topic for topic in self._session.topics if topic not in self._known and topic not in self._ready]
+
+    def _take_in(self) -> None:
+        for topic in self._expected():
+            if not self._session.is_connected(topic):
+                continue
+            position = self.first_position(topic, "earliest")
+            if position is not None:
+                log.info("topic %s: found, begins at offset %d", topic, position.n)
+                self._ready = {**self._ready, topic: position}
+
+    def _follow_new(self) -> None:
+        for topic in self._pattern.served(self._session.locator, self._session.topics):
+            self._session.follow(topic)

@@ -1,0 +1,116 @@
+"""A query without Spark: asks a stream reader what Spark's engine asks, with Spark's logs of offsets and commits."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.testing import Checker, Journal, NumberedRows
+from tests.bus.kit import PATIENCE
+
+
+def _sent(thing: Any) -> Any:
+    """Return what another process of Spark gets."""
+    return pickle.loads(pickle.dumps(thing))  # noqa: S301 - ours
+
+
+class Query:
+    """Micro-batches over a reader. :meth:`restart` makes a new reader, whatever the old one was about to do."""
+
+    def __init__(self, **options: str) -> None:
+        self.options = options
+        self.schema = self._source().schema()
+        self.offsets: list[str] = []  # Spark's log: JSON, as it compares it
+        self.committed = 0
+        self.sink: dict[int, dict[str, list[pa.RecordBatch]]] = {}  # by batch id and topic
+        self.slowest = 0.0  # seconds of one latestOffset
+        self.reader: JobPipeStreamReader
+        self._start()
+
+    def _source(self) -> JobPipeDataSource:
+        return JobPipeDataSource(self.options)
+
+    def _start(self) -> None:
+        source = _sent(self._source())
+        self.reader = source.streamReader(StructType.fromJson(json.loads(self.schema.json())))
+
+    def restart(self, **options: str) -> None:
+        """Start again from the logs."""
+        self.reader.stop()
+        self.options |= options
+        self._start()
+        if len(self.offsets) > self.committed:
+            self.run()
+            self.commit()
+
+    def plan(self) -> bool:
+        """Ask for the next end offset and log it; tell whether there is anything new."""
+        if len(self.offsets) > self.committed:
+            return True
+        start = self.offsets[-1] if self.offsets else json.dumps(self.reader.initialOffset())
+        began = time.monotonic()
+        end = json.dumps(self.reader.latestOffset(json.loads(start), ReadAllAvailable()))
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        if self.offsets and end == start:
+            return False
+        self.offsets.append(end)
+        return True
+
+    def run(self) -> None:
+        """Read the batch that was logged last; it must be what it was if it was read before."""
+        batch_id = len(self.offsets) - 1
+        start = json.loads(self.offsets[-2]) if batch_id else self.reader.initialOffset()
+        found: dict[str, list[pa.RecordBatch]] = {}
+        for partition in self.reader.partitions(start, json.loads(self.offsets[-1])):
+            wanted = _sent(partition)
+            found.setdefault(wanted.wanted.topic, []).extend(_sent(self.reader).read(wanted))
+        if batch_id in self.sink:
+            assert found == self.sink[batch_id], f"batch {batch_id} came again, and not as it was"
+        self.sink[batch_id] = found
+
+    def commit(self) -> None:
+        """Note that the batch is done; Spark tells the reader of the one before."""
+        if self.committed:
+            self.reader.commit(json.loads(self.offsets[self.committed - 1]))
+        self.committed += 1
+
+    def step(self) -> bool:
+        """Run one micro-batch, if there is anything new."""
+        if not self.plan():
+            return False
+        self.run()
+        self.commit()
+        return True
+
+    def until(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+        """Run until the condition holds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; at {self.end}"
+            self.step()
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """The newest end offset."""
+        return json.loads(self.offsets[-1]) if self.offsets else {}
+
+    def rows(self, topic: str) -> int:
+        """How many rows of a topic came."""
+        return sum(batch.num_rows for found in self.sink.values() for batch in found.get(topic, ()))
+
+    def check(self, rows: NumberedRows, journal: Journal) -> None:
+        """Check that every row that was sealed into the topic of ``rows`` came, once and in order."""
+        checker = Checker(rows, journal)
+        for _, found in sorted(self.sink.items()):
+            for batch in found.get(rows.topic, ()):
+                checker.take(batch)
+        checker.check()
