@@ -59,7 +59,10 @@ class Dialler:
             JobpipeError: as :func:`jobpipe.net.link.connect`.
         """
         self._moved.clear()
-        location = self.location = await asyncio.to_thread(self._locator.wait, self._topic, WAIT_SECONDS)
+        await asyncio.to_thread(self._locator.follow, self._topic)
+        if self._locator.current(self._topic) is None:  # no thread waits: many topics may be away at once
+            await self.pause(WAIT_SECONDS)
+        location = self.location = await asyncio.to_thread(self._locator.wait, self._topic, 0.0)
         self._demand_same_encryption(location)
         name = topic_server_name(self._topic) if self._tls else None
         try:
