@@ -333,7 +333,8 @@ class Database:
         application, version = self.value("PRAGMA application_id"), self.value("PRAGMA user_version")
         if application != _APPLICATION or version != _FORMAT:
             raise SpoolError(
-                f"catalog {self.path} has format {version} of application {application:#x}, known is format {_FORMAT}",
+                f"catalog {self.path} has format {version} of application {application:#x}, known is format {_FORMAT}; "
+                "let the version of jobpipe that wrote it serve it to the end, or remove its directory",
                 file=str(self.path),
                 format=version,
             )
