@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import Fenced, TopicOwned
+from jobpipe.discovery.handler import open_handler
+from jobpipe.errors import Fenced, TopicOwned, WaitTimeout
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, kill, publish, read, stopped, until
 
@@ -191,3 +192,19 @@ def test_stopped_owner_is_fenced(own_bus: Bus, drive: Callable[..., Driver], jou
     publisher.close(final=True)
     checker = Checker(ROWS, checked).take_all(own_bus.subscribe("all").batches(timeout=30))
     assert checker.check().rows == 4000
+
+
+def test_with_acks_all_the_registry_fences_before_the_seal(bus: Bus) -> None:
+    """Case 6: a publisher that was replaced on another host, with another spool, seals nothing more in its own."""
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher({"acks": "all", "acks.timeout": "1s"}, required_subscribers=["billing"])
+    with pytest.raises(WaitTimeout, match="billing"):
+        publisher.seal("q", 0, rows.tables(0), run_id="r1")
+    handler = open_handler(bus.config())
+    try:
+        handler.next_epoch(bus.topic, 1)
+    finally:
+        handler.shutdown()
+    with pytest.raises(Fenced, match="took it over"):
+        publisher.seal("q", 1, rows.tables(1), run_id="r1")
+    assert publisher.status()["head"] == 1
