@@ -25,6 +25,9 @@ __all__ = ["answer_fault", "answer_ready", "handle_signals", "read_order", "set_
 
 log = logging.getLogger(__name__)
 
+START_TRIES = 3  # of a program that somebody kills before it answers
+END_SECONDS = 2.0  # for one that closed its standard output to end
+
 
 def start_program(
     module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
@@ -39,8 +42,21 @@ def start_program(
 
     Raises:
         JobpipeError: the program's own error.
-        WaitTimeout: no answer within ``timeout`` seconds; the program was ended.
+        WaitTimeout: no answer within ``timeout`` seconds, or none at all; the program was ended.
     """
+    for attempt in range(1, START_TRIES + 1):
+        try:
+            return _start_once(module, order, timeout=timeout, keep_stdin=keep_stdin, log_file=log_file)
+        except WaitTimeout as error:
+            if not error.fields["killed"] or attempt == START_TRIES:
+                raise
+            log.warning("%s; starting it again", error)
+    raise AssertionError("unreachable")
+
+
+def _start_once(
+    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
+) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -55,7 +71,13 @@ def start_program(
         )
     finally:
         os.close(descriptor)
-    killer = threading.Timer(timeout, process.kill)
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        process.kill()
+
+    killer = threading.Timer(timeout, kill)
     killer.start()
     try:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
@@ -67,13 +89,19 @@ def start_program(
     finally:
         killer.cancel()
     if not line:
-        process.kill()
-        code = process.wait()
+        try:
+            code = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            late.set()
+            process.kill()
+            code = process.wait()
         _close_pipes(process)
+        why = f"gave no answer within {timeout:g} s" if late.is_set() else f"ended at its start, with exit code {code}"
         raise WaitTimeout(
-            f"{module} gave no answer within {timeout:g} s (exit code {code}); its log is {log_file}",
+            f"{module} {why}; its log is {log_file}",
             program=module,
             log=str(log_file),
+            killed=code < 0 and not late.is_set(),  # by somebody else: the next one may live
         )
     answer = json.loads(line)
     if "fault" in answer:
