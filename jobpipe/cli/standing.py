@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobpipe.cli.output import count, printable, seconds
+from jobpipe.errors import LinkError, TopicNotFound
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
@@ -30,16 +31,27 @@ _FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "l
 def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[str, Any]]:
     """Return the status of the given topics, or of all that are served; the others are named on standard error.
 
+    One whose coordinator does not answer does not hide the others; it is named on standard error too.
+
     Raises:
         TopicNotFound: a given one is not served; says what is known of it.
-        LinkError: a coordinator does not answer.
+        LinkError: the coordinator of a given one, or of all, does not answer.
     """
     if topics:
         return [admin.status(topic, timeout) for topic in topics]
     lines = admin.topics()
     if away := [line.name for line in lines if line.location is None]:
         click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
-    return [admin.status(line.name, timeout) for line in lines if line.location is not None]
+    found, silent = [], None
+    for name in [line.name for line in lines if line.location is not None]:
+        try:
+            found.append(admin.status(name, timeout))
+        except (LinkError, TopicNotFound) as error:  # a registration outlives its coordinator by a session
+            silent = error
+            click.echo(f"topic {printable(name)} does not answer: {printable(str(error))}", err=True)
+    if silent is not None and not found:
+        raise silent
+    return found
 
 
 def tell_absent(found: Sequence[dict[str, Any]]) -> None:

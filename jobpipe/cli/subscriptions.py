@@ -91,7 +91,11 @@ def seek(settings: Settings, topic: str, name: str, to: str, dry_run: bool, as_j
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
-    """Delete subscription NAME of TOPIC: nothing is kept for it any more; a reader that returns with it fails."""
+    """Delete subscription NAME of TOPIC: nothing is kept for it any more.
+
+    A reader that returns with its checkpoint makes it anew where the checkpoint stands, and fails if what follows was
+    removed meanwhile.
+    """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:

@@ -20,6 +20,7 @@ __all__ = ["Holder", "Subscribers"]
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 30.0  # a reader whose link broke dials each 2 s: after so long it is gone
+UNDECIDED_SECONDS = 5.0  # for one whose link broke before it asked where to begin
 PING_SECONDS = 2.0  # for the holder of a name that somebody else wants
 
 
@@ -281,6 +282,23 @@ class Subscribers:
             "last_seen": round(seen, 3),
             "where": holder.where,
         }
+
+    async def forget_undecided(self) -> None:
+        """Drop what was taken and left before it stood anywhere, as by a reader that does not like the schema.
+
+        It would keep the whole log.
+        """
+        if self._granting.locked():
+            return  # another time
+        async with self._granting:  # a reader that comes back just now must find its name
+            for known in await self._topic.run(self._topic.store.subscriptions):
+                left = self._holders.get(known.name)
+                if known.acked is not None or known.required or left is None or left.link is not None:
+                    continue
+                if time.monotonic() - left.seen > UNDECIDED_SECONDS:
+                    log.info("topic %s: subscription %s never began, and its reader is gone", self._name, known.name)
+                    await self._topic.run(self._topic.store.drop, known.name)
+                    del self._holders[known.name]
 
     def tell_store(self) -> None:
         """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""

@@ -308,6 +308,8 @@ class ServedTopic:
 
         try:
             await self.run(work)
+            if retain:
+                await self.subscribers.forget_undecided()
         except SpoolError as error:
             now = time.monotonic()
             if str(error) != self._trouble or now - self._complained_at > COMPLAINT_SECONDS:

@@ -28,8 +28,10 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.publisher.attach import Coordinator
 from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
+from jobpipe.publisher.notice import Notice
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import INLINE_MAX, Position, SegmentInfo
+from registry.errors import RegistryError
 from registry.names import check_name
 
 __all__ = ["Publisher", "SealedBatch"]
@@ -67,7 +69,7 @@ class Publisher:
         name: str | None = None,
         parallelism: int = 1,
         partitioner: str = "as they come",
-        required_subscribers: Sequence[str] = (),
+        required_subscribers: str | Sequence[str] = (),
         min_subscribers: int = 0,
         application: str = "",
     ) -> None:
@@ -75,13 +77,19 @@ class Publisher:
             check_name(topic)
         except Exception as error:
             raise ConfigError(f"topic {topic!r}: {error}", topic=topic) from error
-        check_acks(config, required_subscribers, min_subscribers)
+        required = (required_subscribers,) if isinstance(required_subscribers, str) else tuple(required_subscribers)
+        for subscriber in required:
+            try:
+                check_name(subscriber)
+            except RegistryError as error:
+                raise ConfigError(f"required_subscribers: {error}", name=subscriber) from error
+        check_acks(config, required, min_subscribers)
         self.topic = topic
         self.config = config
         self.name = name or f"{topic}@{socket.gethostname()}"
         self.parallelism = parallelism
         self._partitioner = partitioner
-        self._required = tuple(required_subscribers)
+        self._required = required
         self._min_subscribers = min_subscribers
         self._application = application
         self._closed = False
@@ -136,7 +144,7 @@ class Publisher:
             SpoolFull: no room within ``acks.timeout``; the message names the slow subscription.
             WaitTimeout: the query was stopped meanwhile.
         """
-        deadline = time.monotonic() + self.config.acks_timeout
+        deadline, notice = time.monotonic() + self.config.acks_timeout, Notice(self.topic)
         while True:
             result = self._channel.call(
                 "begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}
@@ -148,6 +156,7 @@ class Publisher:
             if result["full"] is None:
                 self._write_id = str(result["write_id"])
                 return None
+            notice.tell(result["full"])
             if not self._channel.active():
                 raise WaitTimeout(
                     f"topic {self.topic!r}: the query was stopped while {result['full']}", topic=self.topic
@@ -261,8 +270,9 @@ class Publisher:
         """
         if self.config.acks != "all":
             return
-        deadline = time.monotonic() + self.config.acks_timeout
+        deadline, notice = time.monotonic() + self.config.acks_timeout, Notice(self.topic)
         while missing := self._channel.call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
+            notice.tell(f"acks=all, offset {position.n} is not yet acknowledged by {', '.join(missing)}")
             if not self._channel.active() or time.monotonic() > deadline:
                 why = (
                     "the query was stopped"

@@ -35,7 +35,7 @@ class JobPipeSink:
 
     Use one sink for one query: ``df.writeStream.foreachBatch(JobPipeSink("orders"))``. The constructor takes the topic
     over and begins to serve what is sealed already. A batch that Spark replays is not published again; it is told by
-    the query id, which lives in the checkpoint. Called outside a streaming query it appends.
+    the query id, which lives in the checkpoint. Called outside a streaming query it appends, with rising batch ids.
 
     Args:
         topic: name of the topic, ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
@@ -68,7 +68,7 @@ class JobPipeSink:
         partition_by: Sequence[str] | str | None = None,
         schema: StructType | str | None = None,
         acks: str | None = None,
-        required_subscribers: Sequence[str] | None = None,
+        required_subscribers: str | Sequence[str] | None = None,
         min_subscribers: int | None = None,
         write_path: str | None = None,
         config: str | Path | None = None,
@@ -106,7 +106,7 @@ class JobPipeSink:
             name=name,
             parallelism=self._parallelism,
             partitioner=f"hash({', '.join(self._partition_by)})" if self._partition_by else "as they come",
-            required_subscribers=tuple(required_subscribers or ()),
+            required_subscribers=required_subscribers or (),
             min_subscribers=min_subscribers or 0,
             application=(spark.sparkContext.appName or "") if spark else "",
         )

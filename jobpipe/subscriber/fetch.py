@@ -97,10 +97,11 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
                     raise _damaged(wanted.topic, error) from error
             garbled += isinstance(error, RemoteProtocolError)
             now = time.monotonic()
+            level = logging.WARNING if deadline is None else logging.DEBUG  # once, until rows come again
             deadline = deadline or now + config.read_timeout
             if now >= deadline or garbled >= PROTOCOL_TRIES or distrust.is_final(error, location, now):
                 raise
-            log.warning("topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
+            log.log(level, "topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
             time.sleep(next(delays))
             location = _look_up(config, wanted.topic, location, deadline)
             endpoint = endpoint if location is None else location.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -185,3 +186,16 @@ def test_acks_all_without_anybody_to_wait_for(bus: Bus, changes: dict[str, str],
     """A promise that nobody could keep is a configuration error."""
     with pytest.raises(ConfigError):
         bus.publisher(changes, **options)
+
+
+def test_who_waits_says_for_whom(bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Promise 4: the publisher waits, naming the slow subscription; also to those who do not ask."""
+    monkeypatch.setattr("jobpipe.publisher.notice.FIRST_SECONDS", 0.3)
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher({"acks": "all", "acks.timeout": "2s"}, required_subscribers="billing")  # no list needed
+    with caplog.at_level(logging.WARNING, "jobpipe.publisher.notice"), pytest.raises(WaitTimeout, match="billing"):
+        publisher.seal("q", 0, rows.tables(0), run_id="r1")
+    (record,) = caplog.records
+    assert "not yet acknowledged by billing" in record.getMessage()
+    with pytest.raises(ConfigError, match="bad name"):
+        bus.publisher(required_subscribers=["bad name"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from jobpipe.coordinator.subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError, Fenced, NameTaken
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.session import SubscriberSession
@@ -137,3 +139,20 @@ def test_names_and_starts_that_cannot_be(bus: Bus, name: str, starting: str) -> 
     bus.publisher()
     with pytest.raises(ConfigError):
         bus.subscribe(name, starting=starting).position()
+
+
+def test_a_name_that_never_stood_anywhere_keeps_nothing(bus: Bus) -> None:
+    """A reader that took it and went, not liking the schema, must not fill the publisher's disk for a day."""
+    publisher = bus.publisher()
+    reader = bus.subscribe("picky")
+    reader._follower.start()
+    reader._follower.connected(PATIENCE)
+    names = lambda: [line["name"] for line in publisher.status()["subscriptions"]]  # noqa: E731
+    assert names() == ["picky"]
+    reader.close()
+    until(lambda: names() == [], PATIENCE, "its end")
+    again = bus.subscribe("picky")
+    assert again.position().n == 0
+    again.close()
+    time.sleep(2 * UNDECIDED_SECONDS)  # it stands somewhere now: it stays
+    assert names() == ["picky"]

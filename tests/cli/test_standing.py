@@ -1,0 +1,42 @@
+"""Listings of several topics: one that does not answer hides none of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobpipe.admin import TopicLine
+from jobpipe.cli.standing import statuses
+from jobpipe.discovery.locate import Location
+from jobpipe.errors import LinkBroken
+from jobpipe.net.address import Endpoint
+
+
+class Topics:
+    """Answers as :class:`jobpipe.admin.Admin` does; ``dead`` ones are registered, and their coordinator is gone."""
+
+    def __init__(self, *names: str, dead: tuple[str, ...]) -> None:
+        self._names = names
+        self._dead = dead
+
+    def topics(self) -> list[TopicLine]:
+        place = Endpoint("127.0.0.1", 1)
+        return [TopicLine(name, Location(name, place, place, 1, "i", 1, True)) for name in self._names]
+
+    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+        if topic in self._dead:
+            raise LinkBroken(f"connect to 127.0.0.1:1: refused ({topic})")
+        return {"topic": topic}
+
+
+def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    found = statuses(Topics("a", "b", "c", dead=("b",)), [], 1.0)  # type: ignore[arg-type]
+    assert [status["topic"] for status in found] == ["a", "c"]
+    assert "topic b does not answer: connect to 127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [[], ["b"]])
+def test_when_none_answers_it_is_an_error(asked: list[str]) -> None:
+    with pytest.raises(LinkBroken):
+        statuses(Topics("b", dead=("b",)), asked, 1.0)  # type: ignore[arg-type]
