@@ -39,7 +39,7 @@ def check(settings: Settings, file: str | None, as_json: bool) -> int:
     if as_json:
         emit_json({"ok": True, "file": None if found is None else str(found), "problems": []})
     else:
-        click.echo(f"ok: {found or 'no file is found, the defaults are in force'}")
+        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}")
     return Exit.OK
 
 
