@@ -163,13 +163,15 @@ class Batches:
         """
         if position.log != self.log_id:
             raise self.loss(position, "log")
-        if self.sealed_again(position.n - 1) and position.epoch < self.epoch_before(position.n):
-            raise self.loss(position, "sealed again")
         head_n = self.next_n()
         if position.n > head_n or (position.n == head_n and position.r > 0):
-            raise self.loss(position, "beyond head")
+            raise self.loss(position, self._or_sealed_again(position, "beyond head"))
         if position.epoch != self.epoch_before(position.n):
-            raise self.loss(position, "epoch")
+            raise self.loss(position, self._or_sealed_again(position, "epoch"))
+
+    def _or_sealed_again(self, position: Position, reason: str) -> str:
+        old = self.sealed_again(position.n - 1) and position.epoch < self.epoch_before(position.n)
+        return "sealed again" if old else reason
 
     def loss(self, position: Position, reason: str) -> DataLoss:
         """Return the error for a position that does not fit."""

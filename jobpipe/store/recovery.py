@@ -149,19 +149,22 @@ class Recovery:
                 *(point.start_n, point.end_epoch, point.end_n, point.to_text()),
             )
 
-    def decide(self, query_id: str, batch_id: int) -> None:
+    def decide(self, query_id: str, batch_id: int) -> RecoveryPoint | None:
         """Learn, from the first batch that the publisher seals since, what became of the batch that was under way.
 
         Inside the transaction that seals, before it.
+
+        Returns:
+            The point, None when all was decided before.
         """
         point = self.undecided
         if point is None:
-            return
+            return None
         db = self._db
         again = point.end_mark or (query_id == point.query_id != "" and batch_id == point.batch_id)
         db.execute("UPDATE restored SET outcome = ?", AGAIN if again else READ)
         if again:
-            return
+            return point
         db.execute(
             "UPDATE epochs SET first_n = ? WHERE first_n = ? AND epoch > ?",
             *(point.end_n, point.start_n, point.end_epoch),
@@ -172,6 +175,7 @@ class Recovery:
             "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", point.query_id, point.batch_id, point.end_n
         )
         db.execute("UPDATE subscriptions SET acked_n = ? WHERE acked_n = ?", point.end_n, point.start_n)
+        return point
 
     def resolve(self, position: Position) -> Position | None:
         """Return ``position`` as this log counts it; None if it lies behind the batch that is still waited for."""

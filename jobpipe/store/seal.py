@@ -147,8 +147,8 @@ class Sealer:
 
         A batch without rows takes no offset.
         """
-        db, waited_for = self._db, self._recovery.undecided
-        self._recovery.decide(batch.query_id, batch.batch_id)
+        db = self._db
+        waited_for = self._recovery.decide(batch.query_id, batch.batch_id)
         if waited_for is not None and waited_for.end_mark and not batch.end:
             self.insert(NewBatch.end_mark(batch.partitions), [], epoch=epoch, wall_ms=wall_ms, uptime=uptime)
         meta = db.one("SELECT * FROM meta")
