@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
-from jobpipe.cli.output import count, emit_json, emit_table, seconds, size
-from jobpipe.cli.standing import connection, facts, last_seen, position, statuses, tell_absent
+from jobpipe.cli.output import count, emit_table, seconds, size
+from jobpipe.cli.standing import connection, last_seen, position, told
 
 __all__ = ["lag"]
 
@@ -27,18 +27,7 @@ def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bo
     topic, head, name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
     required, where.
     """
-    from jobpipe.admin import Admin
-
-    with Admin(settings.config) as admin:
-        found = statuses(admin, topics, timeout)
-    lines = [line for status in found for line in facts(status)]
-    if as_json:
-        emit_json(lines)
-        return
-    tell_absent(found)
-    if not lines:
-        click.echo("no subscriptions" if found else "no topic is served")
-    else:
+    if lines := told(settings, topics, timeout, as_json=as_json):
         emit_table(("TOPIC", "SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN"), map(_row, lines), right=_NUMBERS)
 
 

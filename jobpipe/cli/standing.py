@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobpipe.cli.output import count, printable, seconds
+from jobpipe.cli.context import Settings
+from jobpipe.cli.output import count, emit_json, printable, seconds
 from jobpipe.errors import LinkError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = [
     "position",
     "publisher",
     "statuses",
-    "tell_absent",
+    "told",
     "without_publisher",
 ]
 
@@ -54,7 +55,23 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[s
     return found
 
 
-def tell_absent(found: Sequence[dict[str, Any]]) -> None:
+def told(settings: Settings, topics: Sequence[str], timeout: float, *, as_json: bool) -> list[dict[str, Any]]:
+    """Return the subscriptions of the given topics, or of all, for a table; none if JSON, or why none, was printed."""
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = statuses(admin, topics, timeout)
+    lines = [line for status in found for line in facts(status)]
+    if as_json:
+        emit_json(lines)
+        return []
+    _tell_absent(found)
+    if not lines:
+        click.echo("no subscriptions" if found else "no topic is served")
+    return lines
+
+
+def _tell_absent(found: Sequence[dict[str, Any]]) -> None:
     """Say on standard error which topics nobody publishes now."""
     for status in found:
         if (why := without_publisher(status)) is not None:

@@ -8,7 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table
-from jobpipe.cli.standing import connection, facts, holder, last_seen, position, statuses, tell_absent
+from jobpipe.cli.standing import connection, holder, last_seen, position, told
 
 __all__ = ["subscriptions"]
 
@@ -30,20 +30,9 @@ def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_js
 
     Positions are epoch/offset. JSON keys of each as those of `jobpipe lag`.
     """
-    from jobpipe.admin import Admin
-
-    with Admin(settings.config) as admin:
-        found = statuses(admin, topics, timeout)
-    lines = [line for status in found for line in facts(status)]
-    if as_json:
-        emit_json(lines)
-        return
-    tell_absent(found)
-    if not lines:
-        click.echo("no subscriptions" if found else "no topic is served")
-        return
-    columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
-    emit_table(columns, map(_row, lines), right=("POSITION", "LAG BATCHES"))
+    if lines := told(settings, topics, timeout, as_json=as_json):
+        columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
+        emit_table(columns, map(_row, lines), right=("POSITION", "LAG BATCHES"))
 
 
 def _row(line: dict[str, Any]) -> list[object]:
