@@ -34,6 +34,12 @@ def test_the_cap_holds_a_segment() -> None:
     assert blamed(segment_max_bytes="9GiB") == [("default", "jobpipe.spool.max_bytes")]
 
 
+def test_a_shared_spool_has_a_folder_of_its_own() -> None:
+    """The default one lies under home, which each host has for itself."""
+    assert blamed(spool_placement="shared") == [("default", "jobpipe.spool.dir")]
+    assert blamed(spool_placement="shared", spool_dir="/shared/spool") == blamed(spool_placement="host") == []
+
+
 @pytest.mark.parametrize(
     "present", [[], ["ssl_ca"], ["ssl_cert"], ["ssl_key"], ["ssl_ca", "ssl_cert"], ["ssl_cert", "ssl_key"]]
 )
