@@ -113,7 +113,8 @@ def explain(error: BaseException, options: Options) -> str:
     if isinstance(error, (AuthFailedError, SASLException)) or type(error).__module__ in ("kerberos", "puresasl"):
         return f"{options.sasl} failed: {_words(cause if cause is not None else error)}"
     if isinstance(error, KazooTimeoutError):
-        return "the server does not answer"
+        hint = "" if options.sasl is None else f", at least not to {options.sasl}: does it know SASL?"
+        return f"the server does not answer{hint}"
     if isinstance(error, RegistryError):
         return str(error)
     return type(error).__name__
@@ -128,8 +129,8 @@ def _explain_socket(error: OSError, options: Options) -> str:
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "").replace("_", " ").lower()
         if "alert" in reason:
-            ours = "has none" if options.tls is None or options.tls.cert is None else f"is {options.tls.cert}"
-            return f"the server refused us during the TLS handshake ({reason}); the client certificate {ours}"
+            ours = "no client certificate" if options.tls is None else options.tls.cert or "no client certificate"
+            return f"the server refused us during the TLS handshake ({reason}); we show {ours}"
         return f"TLS failed: {reason or type(error).__name__}"
     return "the server does not answer" if isinstance(error, TimeoutError) else error.strerror or type(error).__name__
 

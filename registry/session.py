@@ -241,7 +241,7 @@ class Session:
         except ConnectionLoss:
             return False  # the next attempt says why
         except (KazooException, KazooTimeoutError, OSError) as error:
-            self._reason = type(error).__name__
+            self._reason = explain(error, self._options)
             return False
         with self._lock:
             if client_id is None or losses != self._losses or self._closing.is_set():
