@@ -51,8 +51,8 @@ class Options:
         """Who we are to the servers, as a phrase."""
         ours = [str(self.sasl)] if self.sasl is not None else []
         if self.tls is not None and self.tls.cert is not None:
-            ours.append(f"by the certificate {self.tls.cert}")
-        return " and ".join(ours) or "without SASL and client certificate"
+            ours.append(f"certificate {self.tls.cert}")
+        return " and ".join(ours) or "nobody, without SASL and client certificate"
 
 
 def _seconds(options: Mapping[str, str], key: str, default: float) -> float:

@@ -141,9 +141,9 @@ class Session:
     def refused(self, error: Exception) -> Unavailable:
         """Return what to raise for want of permission, or of the identity that the ACL names."""
         if isinstance(error, InvalidACLError):
-            reason = f"it does not accept the ACL: it does not know us ({self._options.identity})"
+            reason = f"the ACL is not accepted: it does not know us; we are {self._options.identity}"
         else:
-            reason = f"no permission (ACL) {self._options.identity}"
+            reason = f"no permission (ACL); we are {self._options.identity}"
         return Unavailable(self._options.connect, reason)
 
     def _wait_ready(self, deadline: float, reason: str) -> Any:
@@ -234,7 +234,7 @@ class Session:
                 client.get_async(self._probe_path).get(timeout=timeout)
             client_id = client.client_id
         except NoAuthError:
-            self._reason = f"no permission (ACL) to read {self._probe_path} {self._options.identity}"
+            self._reason = f"no permission (ACL) to read {self._probe_path}; we are {self._options.identity}"
             return False
         except SessionClosedRequireSaslError:
             raise

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -19,6 +20,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 from jobpipe.testing.proxy import FaultProxy
 from registry.acl import Exposed
 from registry.errors import BadOption, Unavailable
+from registry.options import Options
 from registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import Recorder, eventually, owner, record
@@ -407,3 +409,42 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
         handler.protect("/old/topics/orders/foreign")
     handler.protect("/old/topics/gone")
     assert alice.get_acls("/old/topics/orders")[0] == [ACL(31, Id("sasl", "alice"))]
+
+
+# -- the password --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_password_shows_nowhere(
+    guarded: SecuredZooKeeper,
+    start: Start,
+    right: bool,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Case 72, at the lowest log level: ours and kazoo's lines, tracebacks of threads, objects, the process list."""
+    caplog.set_level(1)
+    login = ALICE if right else {**ALICE, "sasl.password": "canary-wrong"}
+    options = {**login, **SHORT, "topic.storage": "/quiet/topics"}
+    if right:
+        with FaultProxy(guarded.endpoint) as proxy:
+            handler = start(proxy.endpoint, {**options, "connect.timeout": "10"})
+            handler.register("orders", record(1))
+            proxy.cut("down", at=60)
+            proxy.reset()
+            eventually(lambda: handler.query("orders", 1))
+            handler.shutdown()
+    else:
+        refusal(start, guarded.endpoint, options)
+    texts = [f"{entry.getMessage()} {entry.args!r} {entry.exc_info!r} {entry.exc_text}" for entry in caplog.records]
+    assert texts
+    assert [text for text in texts if "canary" in text] == []
+    assert "canary" not in "".join(capfd.readouterr())
+    assert "canary" not in repr(Options.parse(options))
+    assert "canary" not in " ".join(psutil.Process().cmdline())
+
+
+def test_a_password_of_any_characters(tmp_path: Path, start: Start) -> None:
+    password = "p\u00e4ss w\u00f6rd,=;\u20ac"
+    with SecuredZooKeeper(tmp_path / "zk", users={"alice": password}, enforce=True) as server:
+        assert start(server.endpoint, {**ALICE, "sasl.password": password}).topics() == []
