@@ -169,8 +169,8 @@ def test_a_refused_client_does_not_spin(
     )
     with FaultProxy(upstream.replace("localhost", "127.0.0.1")) as proxy:
         with pytest.raises(Unavailable):
-            start(proxy.endpoint.replace("127.0.0.1", "localhost"), {**options, **SHORT, "connect.timeout": "6"})
-        assert 2 <= proxy.connections <= 20
+            start(proxy.endpoint.replace("127.0.0.1", "localhost"), {**options, **SHORT, "connect.timeout": "4"})
+        assert 2 <= proxy.connections <= 15
 
 
 def test_a_password_that_becomes_right(tmp_path: Path, start: Start) -> None:
@@ -235,6 +235,27 @@ def test_a_session_goes_on_after_a_cut_reconnect(guarded: SecuredZooKeeper, star
         eventually(lambda: not nodes.ready)
         eventually(lambda: nodes.ready)
         assert (nodes.session, nodes._session._client) == (session, client)
+
+
+@pytest.mark.parametrize("at", [0, 1, 500])
+def test_a_connection_lost_during_the_tls_handshake(
+    guarded: SecuredZooKeeper, authority: Authority, start: Start, at: int
+) -> None:
+    with FaultProxy(f"127.0.0.1:{guarded.secure_port}") as proxy:
+        proxy.cut("down", at=at)
+        handler = start(proxy.endpoint.replace("127.0.0.1", "localhost"), {**tls(authority), **ALICE})
+        assert handler.topics() == []
+        assert proxy.connections >= 2
+        handler.shutdown()
+
+
+def test_an_authentication_that_is_never_answered(guarded: SecuredZooKeeper, start: Start) -> None:
+    """The connection stays, the answers vanish: only our own deadline notices."""
+    with FaultProxy(guarded.endpoint) as proxy:
+        proxy.drop("down")
+        assert "the server does not answer" in refusal(start, proxy.endpoint, {**ALICE, "session.timeout": "2"})
+        proxy.heal()
+        assert start(proxy.endpoint, ALICE).topics() == []
 
 
 # -- TLS -----------------------------------------------------------------------------------------------------------
