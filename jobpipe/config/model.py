@@ -105,6 +105,36 @@ class Config:
         "containers). null = the address listened on.",
         group="network",
     )
+    max_connections: int = key(
+        "jobpipe.sinkserver.max_connections",
+        whole(8, 100_000),
+        1024,
+        "Connections each process of a coordinator holds at once. At this cap those that have not proven who they are "
+        "make room first.",
+        group="network",
+    )
+    max_connections_per_address: int = key(
+        "jobpipe.sinkserver.max_connections_per_address",
+        whole(1, 100_000),
+        512,
+        "How many of them may come from one address (IPv6: from one network of 64 bits).",
+        group="network",
+    )
+    max_connections_per_identity: int = key(
+        "jobpipe.sinkserver.max_connections_per_identity",
+        whole(1, 100_000),
+        512,
+        "How many of them may show the same names in their certificates.",
+        group="network",
+    )
+    connection_rate: int = key(
+        "jobpipe.sinkserver.connection_rate",
+        whole(1, 100_000),
+        200,
+        "Connections a second from one address, after twice as many at once; those above are dropped before the TLS "
+        "handshake. One that fails before it is welcomed counts for eleven.",
+        group="network",
+    )
     discovery_timeout: float = key(
         "jobpipe.discovery.timeout",
         duration(0.1),

@@ -13,6 +13,7 @@ import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized
 from jobpipe.net.address import Endpoint
+from jobpipe.net.admission import Limits
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import connect
 from jobpipe.net.server import Server
@@ -191,7 +192,7 @@ def test_many_idle_sockets_do_not_keep_others_out(mode: Mode) -> None:
     """Case 62: the oldest that was not welcomed makes room; a welcomed link is never cut for it."""
 
     async def main() -> None:
-        async with serving(mode, max_connections=8) as (server, endpoint, _), linked(mode, endpoint) as first:
+        async with serving(mode, limits=Limits(8)) as (server, endpoint, _), linked(mode, endpoint) as first:
             idle = [await dial(endpoint) for _ in range(30)]
             await still_serves(mode, endpoint)
             assert len(server._greeting) <= 8
@@ -208,7 +209,7 @@ def test_a_full_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
     mode = Mode(None)
 
     async def main() -> None:
-        async with serving(mode, max_connections=2) as (_, endpoint, _echo):
+        async with serving(mode, limits=Limits(2)) as (_, endpoint, _echo):
             async with linked(mode, endpoint), linked(mode, endpoint):
                 with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkBroken):
                     await connect(endpoint, HELLO, tls=None, server_hostname=None, timing=TIMING)
