@@ -18,6 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from jobpipe.errors import (
     JobpipeError,
@@ -27,6 +28,7 @@ from jobpipe.errors import (
     ProtocolError,
 )
 from jobpipe.net.admission import Admission, Limits, Refusal, source_of
+from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.link import Link
 from jobpipe.net.quiet import Quiet
 from jobpipe.net.served import Handler, ServedLink
@@ -40,7 +42,8 @@ log = logging.getLogger(__name__)
 BACKLOG = 4096  # what a flood leaves here when others are served; more than the kernel's somaxconn is not taken
 ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
 ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before those that are served have their turn
-MAX_GREETING = 256  # connections that were not welcomed yet: each costs memory and up to a handshake's time
+MAX_GREETING = 256  # connections that were not welcomed yet: in TLS each costs 300 KiB
+HANDSHAKES = 16  # of one address at once: 1.3 ms of the loop each, in which nobody else has his turn
 RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
@@ -77,6 +80,7 @@ class Server:
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
         self._served: dict[ServedLink, str] = {}  # all whose transport is not gone yet, and where they come from
         self._identified: set[ServedLink] = set()
+        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody uses it
         self._links: set[Link] = set()
         self._closing = False
 
@@ -199,21 +203,16 @@ class Server:
     async def _greet(self, sock: socket.socket, peer: str, source: str) -> None:
         loop = asyncio.get_running_loop()
         link = ServedLink(self._handler, self._timing, self._forget)
-        secured = None if self._tls is None else self._timing.handshake
-        farewell = None if self._tls is None else self._timing.goodbye
         task = asyncio.current_task()
         if task in self._greeting:
             self._greeting[task] = source, None
         self._served[link] = source
         try:
             with mapped(peer, "handshake with"):
-                await loop.connect_accepted_socket(
-                    lambda: link,
-                    sock,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=secured,
-                    ssl_shutdown_timeout=farewell,
-                )
+                if self._tls is None:
+                    await loop.connect_accepted_socket(lambda: link, sock)
+                else:
+                    await self._handshake(link, sock, peer, source, self._tls)
             self._identify(link)
             await link.admit()
             self._links.add(link)
@@ -233,6 +232,33 @@ class Server:
         finally:
             if link.gone:
                 self._release(link)
+
+    async def _handshake(
+        self, link: ServedLink, sock: socket.socket, peer: str, source: str, tls: ssl.SSLContext
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        slots = self._handshakes.get(source)
+        if slots is None:
+            slots = self._handshakes[source] = asyncio.Semaphore(HANDSHAKES)
+        handed_over = False
+        try:
+            async with asyncio.timeout(self._timing.handshake):
+                await wait_for_client_hello(sock, peer)
+                await slots.acquire()
+            try:
+                handed_over = True
+                await loop.connect_accepted_socket(
+                    lambda: link,
+                    sock,
+                    ssl=tls,
+                    ssl_handshake_timeout=self._timing.handshake,
+                    ssl_shutdown_timeout=self._timing.goodbye,
+                )
+            finally:
+                slots.release()
+        finally:
+            if not handed_over:
+                _drop(sock)
 
     def _identify(self, link: ServedLink) -> None:
         if not link.peer_names:
