@@ -13,9 +13,9 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -36,12 +36,14 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, Distrust, backoff
 from jobpipe.store import Position
+from jobpipe.subscriber.checked import CheckedReader, check_part
 from jobpipe.wire.messages import Hello
 
 __all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan"]
 
 log = logging.getLogger(__name__)
 
+Accept: TypeAlias = Callable[[pa.Schema], object] | None
 STREAM_SECONDS = 30.0  # until the first part of an answer
 POOL_PER_ENDPOINT = 4
 BACKOFF_CAP_SECONDS = 2.0
@@ -68,8 +70,11 @@ class Fetched:
     row: int  # number of its first row within its partition of its batch
 
 
-def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
+def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator[Fetched]:
     """Yield the range's record batches in order, each exactly once, over as many links as it takes.
+
+    Args:
+        accept: called with the schema of what comes before any of it is decoded; raises when it is not the agreed one.
 
     Raises:
         DataLoss: the range does not fit the log any more.
@@ -85,7 +90,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
-            for fetched in _stream(wanted, endpoint, tls, done):
+            for fetched in _stream(wanted, endpoint, tls, done, accept):
                 yield fetched
                 done += 1
                 damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
@@ -170,7 +175,9 @@ def _give_back(link: BlockingLink, endpoint: Endpoint, topic: str) -> None:
 # -- one stream --------------------------------------------------------------------------------------------------------
 
 
-def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int) -> Iterator[Fetched]:
+def _stream(
+    wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int, accept: Accept
+) -> Iterator[Fetched]:
     link = _take(endpoint, wanted.topic, tls)
     whole = False
     try:
@@ -186,7 +193,7 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         )
         count = 0
         while (part := link.next_part()) is not None:
-            for fetched in _decode(link, part.header, wanted.topic):
+            for fetched in _decode(link, part.header, wanted.topic, accept):
                 yield fetched
                 count += 1
         promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
@@ -204,12 +211,13 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
             link.abort()  # half-read, or left by a reader that wants no more
 
 
-def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
+def _decode(link: BlockingLink, header: dict[str, Any], topic: str, accept: Accept = None) -> Iterator[Fetched]:
+    check_part(header)
     source = _PartSource(link, int(header["length"]), {"offset": header["n"], "partition": header["partition"]})
     row, expected = int(header["row0"]), int(header["record_batches"])
     try:
         file: Any = source  # it has what pyarrow calls, and no more
-        reader = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+        reader = CheckedReader(pa.PythonFile(file, mode="r"), header, accept)
         for _ in range(expected):
             batch = reader.read_next_batch()
             batch.validate(full=True)

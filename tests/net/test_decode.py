@@ -14,7 +14,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.subscriber.fetch import _decode
 
 SEED = random.randrange(2**32)
-HEADER = {"n": 7, "partition": 3, "row0": 0, "record_batches": 2}
+HEADER = {"n": 7, "partition": 3, "row0": 0, "rows": 8, "record_batches": 2}
 ROWS = pa.table({"a": [1, None, 3, 4], "b": ["x", "größer", None, ""], "c": [[1], [], None, [2, 3]]})
 
 
