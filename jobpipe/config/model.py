@@ -14,9 +14,11 @@ from typing import Literal, cast
 
 from jobpipe.config.definition import Key, key
 from jobpipe.config.places import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
+from jobpipe.config.secrets import Secret
 from jobpipe.config.values import (
     BOOLEAN,
     PATH,
+    SECRET,
     choice,
     duration,
     optional,
@@ -308,8 +310,17 @@ class Config:
         "jobpipe.ssl.key",
         optional(PATH),
         None,
-        "Private key of ssl.cert (PEM, not encrypted), which only its owner may read. null as with ssl.ca.",
+        "Private key of ssl.cert (PEM), which only its owner may read. null as with ssl.ca.",
         group="security",
+    )
+    ssl_key_password: Secret | None = key(
+        "jobpipe.ssl.key.password",
+        optional(SECRET),
+        None,
+        "Where the password of ssl.key is, if it has one: file:PATH, env:NAME, or enc:... as made by: jobpipe config "
+        "encrypt.",
+        group="security",
+        secret=True,
     )
     platform_ssl: bool = key(
         "security.ssl.enabled",
@@ -341,7 +352,7 @@ class Config:
         return self.registry_connect == "embedded"
 
     def to_dict(self) -> dict[str, str]:
-        """Return every key with its value as text, for another process; it holds secrets, if there are any."""
+        """Return every key with its value as text, for another process; of secrets where they are."""
         return {about.name: about.format(getattr(self, about.attribute)) for about in KEYS}
 
     @classmethod

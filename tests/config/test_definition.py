@@ -50,6 +50,7 @@ BAD: dict[str, object] = {
     "jobpipe.ssl.ca": 1,
     "jobpipe.ssl.cert": 1,
     "jobpipe.ssl.key": 1,
+    "jobpipe.ssl.key.password": "hunter2",
     "security.ssl.enabled": "maybe",
     "security.allow_plaintext": 1,
 }
@@ -70,6 +71,9 @@ def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
     (problem,) = caught.value.fields["problems"]
     assert (problem["source"], problem["key"]) == ("option", about.name)
     bad = BAD[about.name]
+    if about.secret:
+        assert (problem["value"], str(bad) in caught.value.message) == ("***", False)
+        return
     assert problem["value"] == (str(bad).lower() if bad is True else str(bad) if bad != "" else "''")
     assert problem["expected"]
     assert about.name in caught.value.message
