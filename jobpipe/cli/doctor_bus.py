@@ -32,7 +32,7 @@ def certificates(config: Config) -> Iterator[Finding]:
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
     if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        files = Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key)
+        files = Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
     else:
         home = config.home / "certs"
         files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key")

@@ -198,13 +198,12 @@ class Publisher:
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return where the batch that :meth:`begin` admitted goes."""
-        files = credentials(self.config)
         return WriteTarget(
             topic=self.topic,
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
+            tls=credentials(self.config),
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,

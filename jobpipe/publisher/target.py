@@ -41,7 +41,7 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: tuple[str, str, str] | None  # ca, cert, key files
+    tls: Credentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
@@ -139,7 +139,7 @@ class WriteTarget:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else client_context(Credentials(*(Path(name) for name in self.tls)))
+        return None if self.tls is None else client_context(self.tls)
 
 
 class _Folder:

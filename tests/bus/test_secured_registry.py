@@ -50,7 +50,7 @@ def rig(tmp_path: Path, home: Path, server: SecuredZooKeeper, authority: Authori
         "registerserver.ssl.ca": str(authority.path),
         "registerserver.sasl.mechanism": "DIGEST-MD5",
         "registerserver.sasl.username": "alice",
-        "registerserver.sasl.password": CANARY,
+        "registerserver.sasl.password": _secret(tmp_path / "password", CANARY),
     }
     with Harness(tmp_path / "rig", settings=settings, zookeeper=home) as made:
         yield made
@@ -90,8 +90,9 @@ def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZ
     assert CANARY not in repr(rig.config)
 
 
-def test_a_wrong_password_is_one_clear_error(rig: Harness) -> None:
-    config = _changed(rig, {"registerserver.sasl.password": f"{CANARY}-wrong", "registerserver.connect.timeout": "2s"})
+def test_a_wrong_password_is_one_clear_error(rig: Harness, tmp_path: Path) -> None:
+    wrong = _secret(tmp_path / "wrong", f"{CANARY}-wrong")
+    config = _changed(rig, {"registerserver.sasl.password": wrong, "registerserver.connect.timeout": "2s"})
     with pytest.raises(RegistryUnavailable) as caught:
         open_handler(config)
     assert "SASL DIGEST-MD5 as 'alice' was refused (wrong name or password" in str(caught.value)
@@ -103,6 +104,13 @@ def test_a_missing_file_is_an_error_of_the_configuration(rig: Harness) -> None:
         open_handler(_changed(rig, {"registerserver.ssl.ca": "/nowhere/ca.crt"}))
     assert caught.value.fields["key"] == "jobpipe.registerserver.ssl.ca"
     assert "/nowhere/ca.crt" in str(caught.value)
+
+
+def _secret(path: Path, text: str) -> str:
+    """Write a file that only its owner may read; return the reference to it."""
+    path.touch(0o600)
+    path.write_text(text)
+    return f"file:{path}"
 
 
 def _changed(rig: Harness, changes: dict[str, str]) -> Config:

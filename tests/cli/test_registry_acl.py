@@ -27,6 +27,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeepe
         yield made
 
 
+@pytest.fixture(autouse=True)
+def password(tmp_path: Path) -> None:
+    """Put alice's password beside the configuration file."""
+    (tmp_path / "password").touch(0o600)
+    (tmp_path / "password").write_text("canary-3d")
+
+
 @pytest.fixture
 def stranger(server: SecuredZooKeeper) -> Iterator[KazooClient]:
     client = KazooClient(hosts=server.endpoint)
@@ -46,7 +53,7 @@ def settings(server: SecuredZooKeeper, namespace: str, **more: Any) -> dict[str,
     }
 
 
-ALICE = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": "canary-3d"}
+ALICE = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": "file:password"}
 
 
 def findings(run: Run, file: str) -> list[tuple[str, str, str]]:
