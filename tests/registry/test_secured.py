@@ -393,8 +393,14 @@ def test_an_anonymous_stranger_may_nothing(
 def test_others_may_be_let_in(guarded: SecuredZooKeeper, start: Start) -> None:
     """A publisher and a subscriber of different names: bob reads, and cannot write."""
     options = {"topic.storage": "/shared/topics", "acl": "auth, sasl:bob:r"}
-    publisher, subscriber = start(guarded.endpoint, {**options, **ALICE}), start(guarded.endpoint, {**options, **BOB})
+    subscriber, seen = (
+        start(guarded.endpoint, {**options, **BOB}),
+        Recorder(),
+    )  # who only reads makes no node, so owns none
+    subscriber.watch("orders", seen)
+    publisher = start(guarded.endpoint, {**options, **ALICE})
     fill(publisher)
+    seen.wait([record(1), record(2)])
     assert subscriber.records("orders") == [record(1), record(2)]
     with pytest.raises(Unavailable, match="no permission"):
         subscriber.register("orders", record(3))
@@ -404,7 +410,9 @@ def test_others_may_be_let_in(guarded: SecuredZooKeeper, start: Start) -> None:
 
 
 def test_an_acl_that_the_server_cannot_fulfil(lenient: SecuredZooKeeper, start: Start) -> None:
-    assert "it does not know us" in refusal(start, lenient.endpoint, {"acl": "auth", "topic.storage": "/auth/topics"})
+    handler = start(lenient.endpoint, {"acl": "auth", "topic.storage": "/auth/topics"})
+    with pytest.raises(Unavailable, match="it does not know us; we are nobody"):
+        handler.create_topic_node("orders")
 
 
 def test_nodes_that_strangers_may_change_are_found_and_mended(
