@@ -28,6 +28,7 @@ from tests.registry.worlds import Recorder, eventually, owner, record
 pytestmark = pytest.mark.zookeeper
 
 USERS = {"alice": "canary-8c1f", "bob": "canary-77aa"}
+LENIENT_USERS = {**USERS, "carol": "canary-carol"}
 ALICE = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": USERS["alice"]}
 BOB = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "bob", "sasl.password": USERS["bob"]}
 SHORT = {"connect.timeout": "2", "session.timeout": "4"}
@@ -53,7 +54,7 @@ def lenient(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     """SASL possible, not enforced; the port with TLS demands a client certificate."""
     tls = (authority, authority.issue("lenient", dns="localhost", ip="127.0.0.1"))
     folder = tmp_path_factory.mktemp("lenient") / "zk"
-    with SecuredZooKeeper(folder, users=USERS, tls=tls, client_auth="need") as server:
+    with SecuredZooKeeper(folder, users=LENIENT_USERS, tls=tls, client_auth="need") as server:
         yield server
 
 
@@ -235,6 +236,18 @@ def test_a_session_goes_on_after_a_cut_reconnect(guarded: SecuredZooKeeper, star
         eventually(lambda: not nodes.ready)
         eventually(lambda: nodes.ready)
         assert (nodes.session, nodes._session._client) == (session, client)
+
+
+def test_a_server_that_refuses_us_is_passed_by(
+    guarded: SecuredZooKeeper, lenient: SecuredZooKeeper, start: Start
+) -> None:
+    """As while a password is changed on one server after the other."""
+    carol = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "carol", "sasl.password": LENIENT_USERS["carol"]}
+    for attempt in range(3):  # the order is random
+        handler = start(
+            f"{guarded.endpoint},{lenient.endpoint}", {**carol, "topic.storage": f"/carol-{attempt}/topics"}
+        )
+        assert handler.topics() == []
 
 
 @pytest.mark.parametrize("at", [0, 1, 500])
