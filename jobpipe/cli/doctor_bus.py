@@ -82,7 +82,10 @@ def registry(config: Config) -> Finding:
         finally:
             handler.shutdown()
     except JobpipeError as error:
-        remedy = f"see that ZooKeeper runs at {config.registry_connect} and can be reached from here"
+        where = config.registry_connect
+        remedy = (
+            f"see that ZooKeeper runs at {where}, can be reached from here, and knows us (docs/registry-security.md)"
+        )
         return fail("registry", error.message, remedy)
     spent = f"{time.monotonic() - began:.2f} s"
     return ok("registry", f"{config.registry_connect} answers in {spent}, {count} topics in {config.namespace}")

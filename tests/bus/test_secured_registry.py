@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import ACL, Id
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import open_handler
@@ -36,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[SecuredZooKeeper]:
     tls = (authority, authority.issue("server", dns="localhost"))
     folder = tmp_path_factory.mktemp("secured") / "zk"
-    with SecuredZooKeeper(folder, users={"alice": CANARY}, enforce=True, tls=tls) as made:
+    with SecuredZooKeeper(folder, users={"alice": CANARY, "bob": f"{CANARY}-2"}, enforce=True, tls=tls) as made:
         yield made
 
 
@@ -51,6 +50,7 @@ def rig(tmp_path: Path, home: Path, server: SecuredZooKeeper, authority: Authori
         "registerserver.sasl.mechanism": "DIGEST-MD5",
         "registerserver.sasl.username": "alice",
         "registerserver.sasl.password": _secret(tmp_path / "password", CANARY),
+        "registerserver.acl": "auth, sasl:bob:r",
     }
     with Harness(tmp_path / "rig", settings=settings, zookeeper=home) as made:
         yield made
@@ -60,7 +60,11 @@ def nodes_below(client: KazooClient, path: str) -> list[str]:
     return [path, *(node for name in client.get_children(path) for node in nodes_below(client, f"{path}/{name}"))]
 
 
-def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZooKeeper) -> None:
+def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZooKeeper, tmp_path: Path) -> None:
+    """alice publishes; bob, who may only read in the registry, subscribes."""
+    password = _secret(tmp_path / "password-2", f"{CANARY}-2")
+    bob = {"registerserver.sasl.username": "bob", "registerserver.sasl.password": password}
+    rig.subscribers_config = _changed(rig, bob)
     rig.consumer().start()
     rig.publisher.start(pause=0.01, options={"required_subscribers": ["all"]})
     rig.wait_until(lambda: rig.received() > 500, "rows")
@@ -72,7 +76,8 @@ def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZ
         kinds = {f"{NAMESPACE}/orders/parallel-1", *(f"{NAMESPACE}.{kind}/orders" for kind in KINDS)}
         assert kinds <= set(made)
         for path in made:
-            assert client.get_acls(path)[0] == [ACL(31, Id("sasl", "alice"))], path
+            acl = {(entry.id.id, entry.perms) for entry in client.get_acls(path)[0]}
+            assert acl == {("alice", 31), ("bob", 1)}, path
     finally:
         client.stop()
         client.close()

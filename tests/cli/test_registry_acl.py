@@ -96,17 +96,16 @@ def test_an_open_tree_is_found_and_closed(
     assert run("registry", "acl", file=file).exit_code == 0
 
 
-def test_a_node_that_we_may_not_change_is_told(
-    run: Run, write: Write, server: SecuredZooKeeper, stranger: KazooClient
-) -> None:
+def test_a_node_that_we_may_not_change_is_told(run: Run, write: Write, server: SecuredZooKeeper) -> None:
     file = write(settings(server, "/bobs/topics", **ALICE))
-    assert run("registry", "acl", file=file).exit_code == 0  # makes the namespace
     admin = KazooClient(
         hosts=server.endpoint,
         sasl_options={"mechanism": "DIGEST-MD5", "username": "alice", "password": "canary-3d"},
     )
     admin.start()
     try:
+        for path in ("/bobs", "/bobs/topics"):
+            admin.create(path, b"", acl=[ACL(31, Id("auth", ""))])
         admin.create("/bobs/topics/theirs", b"", acl=[ACL(5, Id("world", "anyone"))])
     finally:
         admin.stop()
