@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
@@ -194,13 +194,12 @@ class Publisher:
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return where the batch that :meth:`begin` admitted goes."""
-        files = credentials(self.config)
         return WriteTarget(
             topic=self.topic,
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
+            tls=TravellingCredentials.of(self.config),
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,

@@ -6,7 +6,6 @@ A target travels to Spark tasks; it holds paths and numbers, no secrets.
 from __future__ import annotations
 
 import os
-import ssl
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
 from jobpipe.store.marker import holds_instance
@@ -37,7 +36,7 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: tuple[str, str, str] | None  # ca, cert, key files
+    tls: TravellingCredentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
@@ -88,7 +87,7 @@ class WriteTarget:
         link = BlockingLink.connect(
             Endpoint.parse(self.data),
             hello,
-            tls=self._context(),
+            tls=self.tls.context() if self.tls else None,
             server_hostname=topic_server_name(self.topic) if self.tls else None,
         )
         try:
@@ -99,9 +98,6 @@ class WriteTarget:
             link.end_upload(timeout=UPLOAD_SECONDS)
         finally:
             link.close()
-
-    def _context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else client_context(Credentials(*(Path(name) for name in self.tls)))
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

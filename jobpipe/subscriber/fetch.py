@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.node import on_this_node
 from jobpipe.errors import (
     ChecksumMismatch,
     JobpipeError,
@@ -77,7 +77,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
         LinkError, TopicNotFound: nobody served it within ``read.timeout``.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = client_tls(config)
+    tls = on_this_node(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
