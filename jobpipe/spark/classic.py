@@ -40,7 +40,7 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 def _refusal(what: str) -> ConfigError:
     return ConfigError(
         f"{what} needs a classic Spark session, and this process is a client of Spark Connect: the driver, beside "
-        "which a publisher lives, is another process. Publish from a program of its own with spark-submit or python, without "
-        ".remote(...), --remote and SPARK_REMOTE. Reading by format('jobpipe') works over Spark Connect, with jobpipe "
-        "and its spark.jobpipe.* settings on the server"
+        "which a publisher lives, is another process. Publish from a program of its own, by spark-submit or python, "
+        "without .remote(...), --remote and SPARK_REMOTE. Reading by format('jobpipe') works over Spark Connect, with "
+        "jobpipe and its spark.jobpipe.* settings on the server"
     )

@@ -40,7 +40,7 @@ class Launch:
 
     Attributes:
         settings: ``spark.jobpipe.*``, as Spark resolved them.
-        submitted: by spark-submit, with a file: ``builder.config`` of that application is not in the settings.
+        submitted: with the program, as spark-submit does it: ``builder.config`` of that program is not in the settings.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
         key, _, value = pair.partition("=")
         properties[key] = value
     settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
-    return Launch(settings, main == SUBMIT and rest[:1] != [SHELL])
+    return Launch(settings, rest[:1] != [SHELL])
 
 
 _FILES = ("--properties-file", "--extra-properties-file")
