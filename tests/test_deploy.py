@@ -59,7 +59,9 @@ def texts(value: Any) -> Iterator[str]:
 def test_each_object_says_what_it_is() -> None:
     assert len(MANIFESTS) == 2
     kinds = [each["kind"] for each in OBJECTS]
-    assert {"ConfigMap", "DaemonSet", "Deployment", "Service", "PersistentVolumeClaim", "SparkApplication"} == set(kinds)
+    assert {"ConfigMap", "DaemonSet", "Deployment", "Service", "PersistentVolumeClaim", "SparkApplication"} == set(
+        kinds
+    )
     assert all(each["apiVersion"] and each["metadata"]["name"] for each in OBJECTS)
     for path in MANIFESTS:
         assert path.read_text().startswith("# NOT RUN"), path
@@ -120,13 +122,14 @@ def test_the_unit_starts_the_host_server() -> None:
 
 
 def test_systemd_itself_accepts_the_unit(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
         pytest.skip("no systemd-analyze here")
     text = UNIT.read_text().replace("/opt/jobpipe/venv/bin/jobpipe", "/bin/true")  # it must exist
     copy = tmp_path / UNIT.name
     copy.write_text(re.sub(r"^(User|Group)=.*", r"\1=root", text, flags=re.MULTILINE))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False, timeout=60
+        [program, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False, timeout=60
     )
     complaints = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, complaints) == (0, []), done.stderr
