@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, SchemaMismatch, TopicNotFound
 from jobpipe.spark.batch_reader import JobPipeBatchReader
+from jobpipe.spark.installed import demand_installed
 from jobpipe.spark.launched import launch
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
@@ -46,6 +47,7 @@ class JobPipeDataSource(DataSource):
     def _settings(self) -> SourceOptions:
         """The options; not looked at before a reader wants them, since a writer's go by other names."""
         if self._parsed is None:
+            demand_installed()
             settings = launch().settings if self.settings is None else self.settings
             self._parsed = SourceOptions.parse(self.options, settings)
         return self._parsed

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import jobpipe
 from jobpipe.errors import ConfigError
+from jobpipe.spark.installed import demand_installed
 from jobpipe.spark.launched import launch, parse_command
 
 JAVA = "-cp /a:/b -Xmx1g --add-opens java.base/java.lang=ALL-UNNAMED -Dspark.jobpipe.java=java -Dspark.x=y"
@@ -92,3 +97,20 @@ def test_a_properties_file_that_is_gone(tmp_path: Path) -> None:
 
 def test_a_process_without_spark_has_none() -> None:
     assert (launch().settings, launch().submitted) == ({}, False)
+
+
+def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
+    """Spark's own processes would not all find it; the error says what to do instead."""
+    demand_installed()
+    archive = tmp_path / "sent.zip"
+    root = Path(jobpipe.__file__).parents[1]
+    with zipfile.ZipFile(archive, "w") as sent:
+        for name in ("jobpipe", "registry"):
+            for path in (root / name).rglob("*.py"):
+                sent.write(path, path.relative_to(root))
+    program = f"import sys; sys.path.insert(0, {str(archive)!r}); import jobpipe.spark.source as s; print(s.__file__);"
+    program += "s.JobPipeDataSource({'subscribe': 'orders'}).schema()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith(str(archive)), done.stderr
+    assert f"ConfigError: jobpipe was loaded from {archive}, as by --py-files" in done.stderr
+    assert "Install jobpipe into the Python of every node, or send that whole Python by --archives" in done.stderr
