@@ -19,8 +19,8 @@ def demand_installed() -> None:
     spec = jobpipe.__spec__
     if spec is not None and isinstance(spec.loader, zipimport.zipimporter):
         raise ConfigError(
-            f"jobpipe was loaded from {spec.loader.archive}, as by --py-files. Spark does not give such files to "
-            "all processes that find and follow a source. Install jobpipe into the Python of every node, or send that whole "
+            f"jobpipe was loaded from {spec.loader.archive}, as by --py-files. Spark does not give such files to all "
+            "processes that find and follow a source. Install jobpipe into the Python of every node, or send the whole "
             "Python by --archives; docs/deploy.md says how",
             file=spec.loader.archive,
         )

@@ -113,4 +113,4 @@ def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith(str(archive)), done.stderr
     assert f"ConfigError: jobpipe was loaded from {archive}, as by --py-files" in done.stderr
-    assert "Install jobpipe into the Python of every node, or send that whole Python by --archives" in done.stderr
+    assert "Install jobpipe into the Python of every node, or send the whole Python by --archives" in done.stderr
