@@ -8,7 +8,7 @@ Parsing, validation, ``config show`` and the check of ``conf/jobpipe.yaml`` all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, cast
 
@@ -445,6 +445,9 @@ class Config:
         group="security",
     )
 
+    pinned: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Attributes that options or ``spark.jobpipe.*`` set: they hold for the application, on every node."""
+
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
             object.__setattr__(self, "spool_dir", self.home / "spool")
@@ -477,5 +480,7 @@ class Config:
         return from_mapping(mapping)
 
 
-KEYS: tuple[Key, ...] = tuple(Key(attribute=field.name, **field.metadata["key"]) for field in fields(Config))
+KEYS: tuple[Key, ...] = tuple(
+    Key(attribute=each.name, **each.metadata["key"]) for each in fields(Config) if "key" in each.metadata
+)
 """Every key, in the order of conf/jobpipe.yaml."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
@@ -203,7 +203,7 @@ class Publisher:
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=credentials(self.config),
+            tls=TravellingCredentials.of(self.config),
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,
@@ -212,7 +212,8 @@ class Publisher:
             inline_max=INLINE_MAX,
             log=self.log_id,
             hosts=self._hosts,
-            host_folder=str(self.config.hostserver_dir),
+            host_folder=self.config.hostserver_dir,
+            host_folder_pinned="hostserver_dir" in self.config.pinned,
         )
 
     def commit(

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.node import on_this_node
 from jobpipe.errors import (
     ChecksumMismatch,
     HostAway,
@@ -82,7 +82,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator
         LinkError, TopicNotFound: nobody served it within ``read.timeout``; HostAway names the host server.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = client_tls(config)
+    tls = on_this_node(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
