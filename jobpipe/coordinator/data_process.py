@@ -10,7 +10,7 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.coordinator.data import DataService
 from jobpipe.coordinator.process import answer_fault, answer_ready, handle_signals, read_order, set_up_logging
-from jobpipe.discovery.security import server_tls
+from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import bind_in_range
 from jobpipe.net.server import Server
 
@@ -18,8 +18,9 @@ from jobpipe.net.server import Server
 async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = Config.from_dict(order["config"])
-    service = DataService(config, order["instance"])
-    server = Server(service, tls=server_tls(config))
+    trust = Trust(config)
+    service = DataService(config, order["instance"], trust)
+    server = Server(service, tls=trust if trust.encrypted else None, max_age=config.ssl_max_connection_age)
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
     await server.start(sock)

@@ -6,9 +6,10 @@ import dataclasses
 import ssl
 
 from jobpipe.config import Config
-from jobpipe.net.tls import Credentials, client_context, server_context
+from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.tls import Credentials, client_context
 
-__all__ = ["client_tls", "credentials", "server_tls", "with_credentials"]
+__all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
 
 
 def credentials(config: Config) -> Credentials | None:
@@ -18,7 +19,7 @@ def credentials(config: Config) -> Credentials | None:
         ConfigError: they cannot be made.
     """
     if config.tls and config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key)
+        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_crl)
     from jobpipe.net import certs  # loads `cryptography`, which a Spark worker has no use for
 
     return certs.credentials(config)
@@ -34,13 +35,18 @@ def with_credentials(config: Config) -> Config:
     )
 
 
-def server_tls(config: Config) -> ssl.SSLContext | None:
-    """Return the context for servers, None when encryption is off."""
-    files = credentials(config)
-    return None if files is None else server_context(files)
-
-
 def client_tls(config: Config) -> ssl.SSLContext | None:
     """Return the context for clients, None when encryption is off."""
     files = credentials(config)
     return None if files is None else client_context(files)
+
+
+def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
+    """Return the context to dial ``endpoint`` with, None in plaintext. Ask anew for each link: certificates change.
+
+    Raises:
+        ConfigError: a file cannot be used; or encryption is off, and the endpoint is beyond loopback.
+    """
+    if not config.tls:
+        demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
+    return client_tls(config)

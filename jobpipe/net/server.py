@@ -10,26 +10,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Collection
+from typing import Protocol
 
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
     NotAuthorized,
 )
+from jobpipe.net.alerts import HandshakeContext
 from jobpipe.net.link import Link
 from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
 
-__all__ = ["Handler", "Server"]
+__all__ = ["Handler", "RenewableTls", "Server"]
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 256
 ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
+TEND_SECONDS = 1.0  # between two looks at certificate files and the links' ages
+BUSY_SECONDS = 30.0  # that a link with a stream may live on when its time is over
+SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so that they do not return at once
+
+
+class RenewableTls(Protocol):
+    """A context that is made anew when its files change, as :class:`jobpipe.net.tls.ServerTls`."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look at the files; return True if the links there are must prove themselves anew. Blocking."""
+        ...
 
 
 class Server:
@@ -37,8 +56,9 @@ class Server:
 
     Args:
         handler: What to do with the links.
-        tls: The server's context, or None for plaintext.
+        tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
+        max_age: Seconds after which a link is told to end, and to dial again; at the latest when its certificate ends.
         max_connections: With so many, the oldest that was not welcomed yet makes room, or else the new one is cut.
     """
 
@@ -46,13 +66,16 @@ class Server:
         self,
         handler: Handler,
         *,
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext | RenewableTls | None,
         timing: Timing | None = None,
+        max_age: float | None = None,
         max_connections: int = 1024,
     ) -> None:
         self._handler = handler
         self._tls = tls
         self._timing = timing or Timing()
+        self._max_age = max_age
+        self._tending: asyncio.Task[None] | None = None
         self._max_connections = max_connections
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -73,14 +96,17 @@ class Server:
         sock.listen(BACKLOG)
         self._socket = sock
         self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
+        if self._tls is not None or self._max_age is not None:
+            self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
 
     async def close(self, grace: float = 5.0) -> None:
         """Stop accepting, say goodbye, cancel the handlers; whatever is left after ``grace`` seconds is cut."""
         self._closing = True
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-            self._accepting = None
+        for loop in (self._accepting, self._tending):
+            if loop is not None:
+                loop.cancel()
+                await asyncio.wait([loop])
+        self._accepting = self._tending = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -108,6 +134,33 @@ class Server:
                         await asyncio.wait(list(self._greeting))
                 return True
         return False
+
+    # ------------------------------------------------------------------------------------------------------ renewing
+
+    async def _tend(self) -> None:
+        """Follow the certificate files, and end links whose time is over; they are dialled again, and prove anew."""
+        while True:
+            await asyncio.sleep(TEND_SECONDS)
+            if self._tls is not None and not isinstance(self._tls, ssl.SSLContext):
+                try:
+                    trust_changed = await asyncio.to_thread(self._tls.refresh)
+                except Exception:
+                    log.exception("looking at the certificate files failed")
+                else:
+                    if trust_changed:
+                        log.info("CAs or revocation list have changed: renewing %d links", len(self._links))
+                        for link in self._served_links():
+                            link.expire(random.uniform(0.0, SPREAD_SECONDS))  # noqa: S311
+            for link in self._served_links():
+                link.renew_if_due(BUSY_SECONDS)
+
+    def _served_links(self) -> list[ServedLink]:
+        return [link for link in self._links if isinstance(link, ServedLink)]
+
+    def _context(self, sock: socket.socket) -> HandshakeContext | None:
+        if self._tls is None:
+            return None
+        return HandshakeContext(self._tls if isinstance(self._tls, ssl.SSLContext) else self._tls.context, sock)
 
     # ---------------------------------------------------------------------------------------------------- accepting
 
@@ -147,6 +200,7 @@ class Server:
         link = ServedLink(self._handler, self._timing, self._forget)
         secured = None if self._tls is None else self._timing.handshake
         farewell = None if self._tls is None else self._timing.goodbye
+        context = self._context(sock)
         task = asyncio.current_task()
         if task in self._greeting:
             self._greeting[task] = None
@@ -156,16 +210,18 @@ class Server:
                 await loop.connect_accepted_socket(
                     lambda: link,
                     sock,
-                    ssl=self._tls,
+                    ssl=context,  # type: ignore[arg-type]
                     ssl_handshake_timeout=secured,
                     ssl_shutdown_timeout=farewell,
                 )
-            await link.admit()
+            await link.admit(self._max_age)
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
             log.log(level, "no link with %s: %s", peer, error)
             link.refuse(error)
+            if context is not None:
+                await context.linger()
         except asyncio.CancelledError:
             link.refuse(LinkClosed("the server closes or is full", peer=peer))
             raise

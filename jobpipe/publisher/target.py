@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.net.address import Endpoint
+from jobpipe.net.address import Endpoint, demand_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
@@ -37,13 +37,14 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: tuple[str, str, str] | None  # ca, cert, key files
+    tls: Credentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
     compression: str
     fsync: bool
     inline_max: int
+    plaintext: bool = False  # may leave this host without encryption
 
     def write(
         self, schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]], attempt: str
@@ -101,7 +102,10 @@ class WriteTarget:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else client_context(Credentials(*(Path(name) for name in self.tls)))
+        if self.tls is None:
+            demand_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
+            return None
+        return client_context(self.tls)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import (
     ChecksumMismatch,
     JobpipeError,
@@ -77,7 +77,6 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
         LinkError, TopicNotFound: nobody served it within ``read.timeout``.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = client_tls(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
@@ -85,7 +84,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
-            for fetched in _stream(wanted, endpoint, tls, done):
+            for fetched in _stream(wanted, endpoint, dial_tls(config, endpoint), done):
                 yield fetched
                 done += 1
                 damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)

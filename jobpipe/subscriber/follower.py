@@ -23,14 +23,17 @@ from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
+    LinkEnded,
     LinkError,
     PeerNotTrusted,
     RemoteProtocolError,
     TopicNotFound,
 )
+from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
 from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
+from jobpipe.net.served import RENEW
 from jobpipe.store import Position
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.messages import Hello, Reply
@@ -79,7 +82,7 @@ class TopicFollower:
         name: str,
         *,
         locator: TopicLocator,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[Endpoint], ssl.SSLContext | None],
         on_news: Callable[[], object] | None = None,
     ) -> None:
         self.topic = topic
@@ -238,6 +241,8 @@ class TopicFollower:
                     garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
                     if garbled >= PROTOCOL_TRIES:
                         raise
+                    if isinstance(error, LinkEnded) and error.fields.get("reason") == RENEW:
+                        delays = backoff(cap=BACKOFF_CAP_SECONDS)  # nothing is wrong
                     self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
                     log.info("topic %s: %s", self.topic, error)
                 if time.monotonic() - began > STEADY_SECONDS:

@@ -46,8 +46,11 @@ BAD: dict[str, object] = {
     "jobpipe.ssl.ca": 1,
     "jobpipe.ssl.cert": 1,
     "jobpipe.ssl.key": 1,
+    "jobpipe.ssl.crl": 1,
+    "jobpipe.ssl.max_connection_age": "0s",
     "security.ssl.enabled": "maybe",
     "security.allow_plaintext": 1,
+    "security.access": 1,
 }
 
 
