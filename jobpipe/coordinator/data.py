@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
+from jobpipe.coordinator.access import demand_role
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, NotAuthorized, RemoteProtocolError, SegmentCorrupt, TopicNotFound
 from jobpipe.net.access import PUBLISH, READ
@@ -86,7 +87,7 @@ class DataService:
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
-        self._trust.demand(link, PUBLISH if hello.role == "publisher" else READ, hello.topic)
+        demand_role(self._trust, link)
         catalog = await self._catalog(hello.topic)
         log_id, epoch = await catalog.run(lambda: (catalog.reader.log_id, catalog.reader.epoch))
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)
