@@ -7,7 +7,7 @@ import ssl
 
 from jobpipe.config import Config
 from jobpipe.net.address import Endpoint, demand_plaintext_allowed
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.tls import Credentials, client_context, latest_context
 
 __all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
 
@@ -45,8 +45,9 @@ def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
     """Return the context to dial ``endpoint`` with, None in plaintext. Ask anew for each link: certificates change.
 
     Raises:
-        ConfigError: a file cannot be used; or encryption is off, and the endpoint is beyond loopback.
+        ConfigError: as :func:`jobpipe.net.tls.latest_context`; encryption is off, and the endpoint is beyond loopback.
     """
     if not config.tls:
         demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
-    return client_tls(config)
+    files = credentials(config)
+    return None if files is None else latest_context(files)

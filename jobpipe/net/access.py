@@ -104,7 +104,7 @@ def read_access(path: Path) -> AccessList:
 
 
 def _entry(path: Path, topic: str, rights: object) -> _Entry:
-    given = _mapping(path, topic, rights)
+    given = _mapping(path, topic, {} if rights is None else rights)
     for name in given:
         if name not in RIGHTS:
             near = difflib.get_close_matches(name, RIGHTS, 1)

@@ -64,6 +64,11 @@ class HandshakeContext:
             self._lingering = self._socket.dup()
             self._lingering.setblocking(False)
 
+    def close(self) -> None:
+        """Let a refused connection go at once."""
+        if self._lingering is not None:
+            self._lingering.close()
+
     async def linger(self) -> None:
         """Keep a refused connection for a moment, until the client hangs up; without a refusal return at once."""
         sock, self._lingering = self._lingering, None

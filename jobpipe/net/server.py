@@ -96,8 +96,7 @@ class Server:
         sock.listen(BACKLOG)
         self._socket = sock
         self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
-        if self._tls is not None or self._max_age is not None:
-            self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
+        self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
 
     async def close(self, grace: float = 5.0) -> None:
         """Stop accepting, say goodbye, cancel the handlers; whatever is left after ``grace`` seconds is cut."""
@@ -229,6 +228,8 @@ class Server:
             log.exception("admitting %s failed", peer)
             link.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
         finally:
+            if context is not None:
+                context.close()
             if link.gone:
                 self._served.discard(link)
 

@@ -22,7 +22,7 @@ _REFUSALS = {
     "CERTIFICATE_EXPIRED": "ours has expired, or its revocation list of our CA; see `jobpipe certs show`, then renew",
     "CERTIFICATE_REVOKED": "ours is revoked; whoever keeps the CA can issue another: `jobpipe certs issue`",
     "UNKNOWN_CA": "it does not trust the CA that issued ours, or has no revocation list of it; compare jobpipe.ssl.ca",
-    "UNSUPPORTED_CERTIFICATE": "ours is not made for clients; see its usages in `jobpipe certs show`",
+    "UNSUPPORTED_CERTIFICATE": "ours is not made for this side of a link; see its usages in `jobpipe certs show`",
     "BAD_CERTIFICATE": "ours is damaged or not accepted; see `jobpipe certs show`, and the server's log",
     "CERTIFICATE_UNKNOWN": "ours is not accepted; see the server's log",
     "ACCESS_DENIED": "see the server's log",

@@ -17,7 +17,7 @@ from pathlib import Path
 from jobpipe.errors import ConfigError
 from jobpipe.net.alerts import AlertingObject
 
-__all__ = ["Credentials", "ServerTls", "client_context", "server_context"]
+__all__ = ["Credentials", "ServerTls", "client_context", "latest_context", "server_context"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _Stamps = tuple[tuple[int, int, int] | None, ...]
 _contexts: dict[tuple[bool, Credentials], tuple[_Stamps, ssl.SSLContext]] = {}
+_troubles: dict[Credentials, str] = {}  # what the log was told of files that do not fit together
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
@@ -63,31 +64,46 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
     return _context(credentials, server=False)
 
 
+def latest_context(credentials: Credentials, *, server: bool = False) -> ssl.SSLContext:
+    """Return the context of the files as they are, or, while they do not fit together, the one before.
+
+    Certificate and key are two files and cannot change at once; the log says what is wrong with them, once.
+
+    Raises:
+        ConfigError: as :func:`client_context`, if this process had no good files before.
+    """
+    try:
+        context = _context(credentials, server=server)
+    except ConfigError as error:
+        known = _contexts.get((server, credentials))
+        if known is None:
+            raise
+        if _troubles.get(credentials) != error.message:
+            log.error("%s; going on with the certificates as they were", error.message)
+        _troubles[credentials] = error.message
+        return known[1]
+    _troubles.pop(credentials, None)
+    return context
+
+
 class ServerTls:
-    """A server's context for a long life: always that of the files as they are, or of the last ones that were good."""
+    """A server's context for a long life: always the latest."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._trust = _trust(_check_files(credentials))
-        self._trouble = ""
         self.context = server_context(credentials)
+        self._trust = self._trusted()
 
     def refresh(self) -> bool:
-        """Look at the files; return True if others are trusted now: CAs or revocation list have changed. Blocking.
+        """Look at the files; return True if others are trusted now: CAs or revocation list have changed. Blocking."""
+        self.context = latest_context(self._credentials, server=True)
+        before, self._trust = self._trust, self._trusted()
+        return before != self._trust
 
-        Files that do not fit together, as in the middle of a change, leave the context as it was; the log says why.
-        """
-        try:
-            self.context = server_context(self._credentials)
-            trust = _trust(_check_files(self._credentials))
-        except ConfigError as error:
-            if error.message != self._trouble:
-                log.error("%s; going on with the certificates as they were", error.message)
-            self._trouble = error.message
-            return False
-        self._trouble = ""
-        changed, self._trust = trust != self._trust, trust
-        return changed
+    def _trusted(self) -> _Stamps:
+        """Return what the context in use was made from, as far as it says whom we trust."""
+        stamps = _contexts[True, self._credentials][0]
+        return (stamps[0], stamps[-1])
 
 
 def _context(credentials: Credentials, *, server: bool) -> ssl.SSLContext:
@@ -160,11 +176,6 @@ def _check_files(credentials: Credentials) -> _Stamps:
             raise _bad(path, f"a private key that only its owner may read (chmod 600), not mode {mode}", None)
         stamps.append((info.st_mtime_ns, info.st_size, info.st_ino))
     return tuple(stamps)
-
-
-def _trust(stamps: _Stamps) -> _Stamps:
-    """Return the part that says whom we trust."""
-    return (stamps[0], stamps[-1])
 
 
 def _bad(path: Path, expected: str, error: Exception | None) -> ConfigError:

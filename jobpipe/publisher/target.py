@@ -17,7 +17,7 @@ import pyarrow as pa
 from jobpipe.net.address import Endpoint, demand_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.tls import Credentials, latest_context
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
 from jobpipe.store.marker import holds_instance
@@ -105,7 +105,7 @@ class WriteTarget:
         if self.tls is None:
             demand_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
             return None
-        return client_context(self.tls)
+        return latest_context(self.tls)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -46,6 +46,7 @@ class Dialler:
         self._moved = asyncio.Event()
         self._attempt: asyncio.Timeout | None = None
         self._link: Link | None = None
+        self._context: ssl.SSLContext | None = None  # of the link
         self._challenge: asyncio.Task[None] | None = None
         self._distrust = Distrust(locator.session_timeout)
         self.location: Location | None = None
@@ -89,8 +90,13 @@ class Dialler:
                 f"{hello.epoch} was here before; end the one that is out of date, and start the newest again",
                 topic=self._topic,
             )
-        self._link = link
+        self._link, self._context = link, tls
         return link
+
+    async def is_outdated(self) -> bool:
+        """Tell whether a link made now would have another context: other CAs, revocation list or certificate."""
+        assert self.location is not None  # noqa: S101 - asked of a link
+        return await asyncio.to_thread(self._tls, self.location.control) is not self._context
 
     def _demand_same_encryption(self, location: Location, *, encrypted: bool) -> None:
         if location.ssl != encrypted:

@@ -143,25 +143,26 @@ def _look_up(config: Config, topic: str, failed: Location | None, deadline: floa
 
 # -- links -------------------------------------------------------------------------------------------------------------
 
-_pool: dict[tuple[int, Endpoint, str], list[BlockingLink]] = {}
+_pool: dict[tuple[int, Endpoint, str], list[tuple[BlockingLink, ssl.SSLContext | None]]] = {}
+"""Idle links, each with the context it was made with: another context means other certificates."""
 
 
 def _take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> BlockingLink:
     idle = _pool.get((os.getpid(), endpoint, topic), [])
     with contextlib.suppress(IndexError):  # none is left, or another thread took the last one
         while True:
-            link = idle.pop()
-            if link.usable():
+            link, context = idle.pop()
+            if context is tls and link.usable():
                 return link
             link.abort()
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
     return BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
 
 
-def _give_back(link: BlockingLink, endpoint: Endpoint, topic: str) -> None:
+def _give_back(link: BlockingLink, endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> None:
     idle = _pool.setdefault((os.getpid(), endpoint, topic), [])
     if len(idle) < POOL_PER_ENDPOINT:
-        idle.append(link)
+        idle.append((link, tls))
     else:
         link.close()
 
@@ -198,7 +199,7 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         whole = True
     finally:
         if whole:
-            _give_back(link, endpoint, wanted.topic)
+            _give_back(link, endpoint, wanted.topic, tls)
         else:
             link.abort()  # half-read, or left by a reader that wants no more
 

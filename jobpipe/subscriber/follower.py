@@ -46,6 +46,7 @@ POLL_SECONDS = 15.0
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0
 ERROR_CHARACTERS = 200  # of the last error in a report
+TRUST_SECONDS = 5.0  # between two looks at whether the link's certificates are still those of the files
 STEADY_SECONDS = 10.0  # a link that lived so long starts the back-off anew
 
 
@@ -278,7 +279,12 @@ class TopicFollower:
                 self._link, self._location, self._grant = link, self._dialler.location, int(reply.result["grant"])
             self._heard(reply.result)
             self._set(FollowerState.CONNECTED)
+            looked = time.monotonic()
             while True:
+                if time.monotonic() - looked > TRUST_SECONDS:
+                    looked = time.monotonic()
+                    if await self._dialler.is_outdated():
+                        raise LinkEnded(f"topic {self.topic!r}: the certificate files have changed", reason=RENEW)
                 known = {key: reply.result[key] for key in ("head", "ended", "waiting")}
                 reply = await link.call("poll", {**known, "wait": POLL_SECONDS}, timeout=POLL_SECONDS + 10.0)
                 self._heard(reply.result)
