@@ -107,6 +107,11 @@ async def _ask(
         tls = await asyncio.to_thread(find_tls, endpoint)
         link = await connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
     except (LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound) as silence:
+        if "right" in silence.fields:  # it has proven the topic
+            raise NotAuthorized(
+                f"{silence.message}; to take the topic over from {owner.name!r} this job must have the right to publish",
+                **silence.fields,
+            ) from silence
         # Not found: it claimed a moment ago, or is ending. Not authorized, or another protocol: a stranger.
         log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
         return

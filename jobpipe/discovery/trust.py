@@ -67,24 +67,27 @@ class Trust:
     def refresh(self) -> bool:
         """Look at all files; return True if other CAs are trusted now, or other certificates revoked. Blocking."""
         changed = self._tls is not None and self._tls.refresh()
-        stamps = self._stamps()
-        if stamps != self._seen:
-            self._seen = stamps
-            self._take_in()
+        self._take_in_changes()
         if self._expiry is not None:
             self._expiry.look()
         return changed
 
-    def _take_in(self) -> None:
+    def _take_in_changes(self) -> bool:
+        """Read list and own names anew if their files have changed; tell whether others count now."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        self._seen = stamps
         try:
             if self._config.access is not None:
                 self._list = read_access(self._config.access)
             self._own = self._own_names()
         except ConfigError as error:
             log.error("%s; the access list stays as it was", error.message)
-            return
+            return False
         self._decided = {}
         log.info("the access list was read anew")
+        return True
 
     def demand(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
         """See that the holder of the link's certificate has a right; as :meth:`allows`.
@@ -94,6 +97,8 @@ class Trust:
         """
         if self.allows(link, right, topic, subscription):
             return
+        if self._take_in_changes() and self.allows(link, right, topic, subscription):
+            return  # given a moment ago; a reader asks two processes, and both must say the same
         instance = link.hello.instance
         audit(link.peer_names, link.peer, right, "refused", topic=topic, subscription=subscription, instance=instance)
         raise self.refusal(link, right, topic, subscription)

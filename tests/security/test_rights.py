@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from jobpipe.admin import Admin
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, SubscriptionNotFound
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
+from jobpipe.publisher.core import Publisher
+from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
 from tests.security.kit import TIMING, TOPIC, settings
@@ -125,3 +129,16 @@ def test_the_command_line_with_a_readers_certificate(served: Served) -> None:
     with Admin(served.config(**settings(served.world.elsewhere))) as admin, pytest.raises(JobpipeError) as caught:
         admin.status(TOPIC)
     assert type(caught.value) is NotAuthorized
+
+
+def test_a_publisher_without_the_right_takes_nothing_over(served: Served) -> None:
+    """A certificate that may serve the topic, of another job: the present publisher's list does not know it."""
+    names = [topic_server_name(TOPIC), "intruder.jobpipe"]
+    files = issue(served.world.folder, "intruder", dns=names, replace=True)
+    began = time.monotonic()
+    with pytest.raises(NotAuthorized, match="take the topic over") as caught:
+        Publisher(TOPIC, config=served.config(**settings(files)))
+    assert caught.value.fields["principal"] == names
+    assert time.monotonic() - began < 30.0
+    rows = NumberedRows(TOPIC)
+    assert served.publisher.seal("q", 2, rows.tables(2), run_id="r1").position.n == 3

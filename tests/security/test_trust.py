@@ -120,3 +120,14 @@ def test_a_flood_of_names_is_forgotten(tmp_path: Path, world: World) -> None:
     for number in range(10_000):
         assert not mine.allows(link("billing.subscription.jobpipe"), READ, "orders", f"n{number}")
     assert len(mine._decided) <= 4096
+
+
+def test_a_right_given_a_moment_ago_counts(tmp_path: Path, world: World) -> None:
+    """A reader asks control and data process, one after the other; they look at the file at different moments."""
+    file = tmp_path / "access.yaml"
+    file.write_text("orders: {}")
+    mine = trust(tmp_path, **settings(world.orders, file), **REMOTE)
+    with pytest.raises(NotAuthorized):
+        mine.demand(link("audit.subscription.jobpipe"), READ, "orders", "audit")
+    file.write_text("orders: {read: [audit.subscription.jobpipe]}")
+    mine.demand(link("audit.subscription.jobpipe"), READ, "orders", "audit")
