@@ -108,7 +108,9 @@ def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) ->
 @_folder
 @pass_settings
 def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...], directory: Path | None) -> None:
-    """Put NAME.crt on the CA's revocation list, ca.crl; without NAME only date that list anew.
+    """Put NAME on the CA's revocation list, ca.crl; without NAME only date that list anew.
+
+    All certificates that were ever issued under NAME are meant: a renewed one has the same key.
 
     Copy ca.crl to where each job has its ssl.ca, under the same name with the ending .crl, or name it by ssl.crl.
     Running jobs take it in within seconds, and end the links of who is on it within half a minute. The list lasts a
@@ -198,5 +200,8 @@ def _validity(start: datetime, end: datetime) -> dict[str, Any]:
 
 
 def _tell_use(files: Any) -> None:
+    from jobpipe.net.certs import describe
+
+    click.echo(f"# known to access lists as {' and '.join(describe(files.cert).names)}")
     click.echo("jobpipe:")
     click.echo(f"  ssl: {{ca: {files.ca}, cert: {files.cert}, key: {files.key}}}")

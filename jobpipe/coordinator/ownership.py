@@ -109,7 +109,7 @@ async def _ask(
     except (LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound) as silence:
         if "right" in silence.fields:  # it has proven the topic
             raise NotAuthorized(
-                f"{silence.message}; to take the topic over from {owner.name!r} this job must have the right to publish",
+                f"{silence.message}; to take the topic over from {owner.name!r} this job needs the right to publish",
                 **silence.fields,
             ) from silence
         # Not found: it claimed a moment ago, or is ending. Not authorized, or another protocol: a stranger.

@@ -86,7 +86,7 @@ class Trust:
             log.error("%s; the access list stays as it was", error.message)
             return False
         self._decided = {}
-        log.info("the access list was read anew")
+        log.info("access list and own certificate were read anew")
         return True
 
     def demand(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
@@ -135,7 +135,8 @@ class Trust:
                 f"are let in: {who(sorted(self._own))}"
             )
         else:
-            remedy = f"add {name} under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
+            line = name if subscription is None else f"{name}: {subscription}"
+            remedy = f"write `{line}` under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
         return NotAuthorized(
             f"topic {topic!r}: the certificate of {who(link.peer_names)} does not allow to {doing} it{under}; {remedy}",
             principal=list(link.peer_names),

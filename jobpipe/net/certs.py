@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
 from jobpipe.net.identity import LABEL, label, topic_server_name
+from jobpipe.net.issued import note_issued
 from jobpipe.net.keyfile import (
     close_folder,
     is_pair,
@@ -286,7 +287,9 @@ def _issue(directory: Path, name: str, dns: Sequence[str], usages: Sequence[str]
     allowed = x509.ExtendedKeyUsage([_USAGES[usage] for usage in usages])
     builder = builder.add_extension(allowed, critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(text) for text in dns]), critical=False)
-    write_certificate(files.cert, builder.sign(ca_key, hashes.SHA256()))
+    certificate = builder.sign(ca_key, hashes.SHA256())
+    note_issued(directory, name, certificate)  # first: what nobody knows of, nobody can revoke
+    write_certificate(files.cert, certificate)
 
 
 def _builder(

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from jobpipe.errors import ConfigError
+from jobpipe.net.issued import serials_of
 from jobpipe.net.keyfile import locked, read_ca, read_certificate, read_certificates, write_crl
 
 __all__ = ["CrlInfo", "check_crls", "describe_crls", "is_revoked", "keep_crl", "revoke"]
@@ -46,7 +47,8 @@ def revoke(
 
     Args:
         directory: where ``ca.crt`` and ``ca.key`` are.
-        names: of certificates in the folder, ``<name>.crt``.
+        names: of certificates that the CA issued; each that was ever issued under a name, since a renewal keeps the
+            key.
         serials: of certificates that are not there any more.
         now: the date of the list.
 
@@ -57,7 +59,11 @@ def revoke(
         ca, _ = read_ca(directory)
         numbers = list(serials)
         for name in names:
+            known = serials_of(directory, name)
+            numbers += known
             path = directory / f"{name}.crt"
+            if known and not path.exists():
+                continue
             certificate = read_certificate(path)
             if name == "ca" or certificate.issuer != ca.subject:
                 raise ConfigError(

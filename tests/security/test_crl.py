@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.certs import NODE_LIFE, ensure_home, init_ca, issue
+from jobpipe.net.certs import NODE_LIFE, describe, ensure_home, init_ca, issue, renew
 from jobpipe.net.expiry import ExpiryWatch, expiries
 from jobpipe.net.revocation import CRL_LIFE, describe_crls, revoke
 from jobpipe.net.tls import Credentials, ServerTls, client_context, latest_context, server_context
@@ -40,6 +40,24 @@ def test_a_list_grows_and_keeps_its_mode(files: Credentials) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     revoke(folder, now=NOW + timedelta(days=2))
     assert len(describe_crls(path)[0].revoked) == 2, "dated anew, and as long as before"
+
+
+def test_all_that_was_issued_under_a_name_goes(files: Credentials, tmp_path: Path) -> None:
+    """A renewal keeps the key, so that whoever has it may show the certificate before."""
+    folder = files.ca.parent
+    before = Credentials(files.ca, tmp_path / "before.crt", files.key)
+    before.cert.write_bytes(files.cert.read_bytes())
+    renew(folder, "job")
+    path = revoke(folder, ["job"])
+    (info,) = describe_crls(path)
+    assert set(info.revoked) == {describe(file).serial for file in (files.cert, before.cert)}
+    other = issue(folder, "other", dns=[NAME])
+    for client in (files, before):
+        with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
+            handshake(server_context(other), client_context(client), NAME)
+    files.cert.unlink()
+    issue(folder, "two").cert.unlink()
+    assert len(describe_crls(revoke(folder, ["job", "two"]))[0].revoked) == 3, "the files need not be there"
 
 
 def test_without_a_list_nothing_is_checked_and_with_one_everything(files: Credentials) -> None:
