@@ -31,6 +31,20 @@ _REFUSALS = {
 """Words in the reason of an SSLError that speak of a certificate, and what they mean where the peer says them to us."""
 
 
+_UNTRUSTED = {  # by OpenSSL's X509_V_ERR_...
+    3: "there is no revocation list of its CA; see jobpipe.ssl.crl",
+    10: "its holder must renew it: `jobpipe certs renew`",
+    12: "our revocation list has ended; `jobpipe certs revoke` dates it anew",
+    18: "its CA is not in our jobpipe.ssl.ca",
+    19: "its CA is not in our jobpipe.ssl.ca",
+    20: "its CA is not in our jobpipe.ssl.ca",
+    21: "its CA is not in our jobpipe.ssl.ca",
+    23: "its holder needs another: `jobpipe certs issue`",
+    26: "it is not made for this side of a link; see its usages in `jobpipe certs show`",
+    62: "it is made for another topic",
+}
+
+
 def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
     """Return our error for a foreign one.
 
@@ -40,7 +54,9 @@ def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
     if isinstance(error, JobpipeError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
+        advice = _UNTRUSTED.get(error.verify_code, "")
         text = f"{doing} {peer}: its certificate is not accepted: {error.verify_message}"
+        text += f" ({advice})" if advice else ""
         return PeerNotTrusted(text, peer=peer, doing=doing, reason=error.verify_message)
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None) or str(error)  # not all of them have it

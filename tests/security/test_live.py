@@ -115,7 +115,7 @@ def swap(path: Path, write: Callable[[Path], object]) -> None:
 def test_links_grow_old(tmp_path: Path) -> None:
     """Case 71: every link is told to end each second; nobody notices."""
     with live(tmp_path, "all", "two", age="1s", **FILES) as now:
-        now.links_renewed("all", 8)
+        now.links_renewed("all", 5)
         now.links_renewed("two", 1)
         assert later_rows(now.rig) < 5.0
         assert now.rig.publisher.starts == now.rig.consumer("all").starts == 1
