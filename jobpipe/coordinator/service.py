@@ -162,7 +162,7 @@ class ControlService:
         return served
 
     def _demand_own_job(self, link: Link, request: Request) -> None:
-        if hmac.compare_digest(str(request.args.get("job", "")).encode(), self._secret):
+        if hmac.compare_digest(str(request.args.get("job", "")).encode(errors="replace"), self._secret):
             return
         audit(
             link.peer_names,

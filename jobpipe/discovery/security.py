@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import ssl
 
 from jobpipe.config import Config
+from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, demand_plaintext_allowed
 from jobpipe.net.tls import Credentials, client_context, latest_context
 
 __all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
+
+log = logging.getLogger(__name__)
+
+_found: dict[Config, Credentials | None] = {}  # by what they were found, last
 
 
 def credentials(config: Config) -> Credentials | None:
@@ -49,5 +55,12 @@ def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
     """
     if not config.tls:
         demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
-    files = credentials(config)
+        return None
+    try:
+        files = _found[config] = credentials(config)
+    except ConfigError as error:  # the home's are looked at each time, and may be out of reach for a moment
+        if config not in _found:
+            raise
+        files = _found[config]
+        log.warning("%s; going on with the certificates as they were", error.message)
     return None if files is None else latest_context(files)

@@ -19,12 +19,13 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.link import Link
+from jobpipe.net.retry import RENEW
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import fault
 from jobpipe.wire.messages import choose_version
 
-__all__ = ["MAX_HELD", "MAX_REQUESTS", "RENEW", "Handler", "ServedLink"]
+__all__ = ["MAX_HELD", "MAX_REQUESTS", "Handler", "ServedLink"]
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,6 @@ MAX_REQUESTS = 64
 
 MAX_HELD = 32 * 1024 * 1024
 """Bytes of blobs in the unanswered requests of one link, above which the link is not read."""
-
-
-RENEW = "renew the link"
-"""Reason of a goodbye to a link that is old: the server lives on, dial it again."""
 
 
 class Handler(Protocol):

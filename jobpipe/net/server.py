@@ -76,13 +76,14 @@ class Server:
         self._timing = timing or Timing()
         self._max_age = max_age
         self._tending: asyncio.Task[None] | None = None
+        self._trust = 0  # so often has it changed
         self._max_connections = max_connections
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         # In order of arrival; the socket, until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], socket.socket | None] = {}
         self._served: set[ServedLink] = set()  # all whose transport is not gone yet
-        self._links: set[Link] = set()
+        self._links: set[ServedLink] = set()
         self._closing = False
 
     @property
@@ -147,14 +148,12 @@ class Server:
                     log.exception("looking at the certificate files failed")
                 else:
                     if trust_changed:
+                        self._trust += 1
                         log.info("CAs or revocation list have changed: renewing %d links", len(self._links))
-                        for link in self._served_links():
+                        for link in self._links:
                             link.expire(random.uniform(0.0, SPREAD_SECONDS))  # noqa: S311
-            for link in self._served_links():
+            for link in list(self._links):
                 link.renew_if_due(BUSY_SECONDS)
-
-    def _served_links(self) -> list[ServedLink]:
-        return [link for link in self._links if isinstance(link, ServedLink)]
 
     def _context(self, sock: socket.socket) -> HandshakeContext | None:
         if self._tls is None:
@@ -199,7 +198,7 @@ class Server:
         link = ServedLink(self._handler, self._timing, self._forget)
         secured = None if self._tls is None else self._timing.handshake
         farewell = None if self._tls is None else self._timing.goodbye
-        context = self._context(sock)
+        context, trust = self._context(sock), self._trust
         task = asyncio.current_task()
         if task in self._greeting:
             self._greeting[task] = None
@@ -214,6 +213,8 @@ class Server:
                     ssl_shutdown_timeout=farewell,
                 )
             await link.admit(self._max_age)
+            if trust != self._trust:  # meanwhile
+                link.expire(0.0)
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO

@@ -25,8 +25,7 @@ from jobpipe.errors import (
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import RETRYABLE
-from jobpipe.net.served import RENEW
+from jobpipe.net.retry import RETRYABLE, is_renewal
 from jobpipe.publisher.attach import Coordinator, attach
 from jobpipe.wire.messages import Hello, Reply
 
@@ -158,7 +157,8 @@ class Channel:
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise
-                    log.warning("topic %s: %s; connecting again", self.topic, error)
+                    level = logging.DEBUG if is_renewal(error) else logging.WARNING
+                    log.log(level, "topic %s: %s; connecting again", self.topic, error)
                     portal.run(link.close(), 5.0)
                     self._link = None
                     self._await_end_of_coordinator(error)
@@ -170,7 +170,7 @@ class Channel:
 
     def _await_end_of_coordinator(self, error: JobpipeError) -> None:
         """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
-        if isinstance(error, LinkEnded) and error.fields.get("reason") != RENEW and self.coordinator is not None:
+        if isinstance(error, LinkEnded) and not is_renewal(error) and self.coordinator is not None:
             deadline = time.monotonic() + CLOSE_SECONDS
             while not self.coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
                 self._demand_active()

@@ -32,8 +32,7 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
-from jobpipe.net.served import RENEW
+from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, backoff, is_renewal
 from jobpipe.store import Position
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.messages import Hello, Reply
@@ -242,7 +241,7 @@ class TopicFollower:
                     garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
                     if garbled >= PROTOCOL_TRIES:
                         raise
-                    if isinstance(error, LinkEnded) and error.fields.get("reason") == RENEW:
+                    if is_renewal(error):
                         delays = backoff(cap=BACKOFF_CAP_SECONDS)  # nothing is wrong
                     self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
                     log.info("topic %s: %s", self.topic, error)

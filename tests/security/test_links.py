@@ -18,11 +18,11 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import NODE_LIFE, issue
 from jobpipe.net.link import connect
-from jobpipe.net.served import RENEW
+from jobpipe.net.retry import RENEW
 from jobpipe.net.server import Server
 from jobpipe.net.tls import Credentials, ServerTls, client_context, server_context
-from jobpipe.wire import Hello
-from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, Remote, bound, linked, run, serving, until
+from jobpipe.wire import Hello, Side
+from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, Remote, bound, frames, linked, run, serving, until
 from tests.security.kit import World
 
 pytestmark = pytest.mark.timeout(60)
@@ -66,7 +66,7 @@ def test_a_link_at_work_may_finish(mode: Mode, what: str) -> None:
     with Remote(mode) as remote:
 
         async def expire() -> None:
-            for served in remote.server._served_links():
+            for served in remote.server._links:
                 served.expire(0.0)
 
         with BlockingLink.connect(
@@ -188,6 +188,36 @@ def test_a_refused_client_that_stays_is_let_go(world: World) -> None:
             began = time.monotonic()
             await until(lambda: not server._greeting and not server._served)
             assert time.monotonic() - began < 3.0
+
+    run(main())
+
+
+def test_who_is_greeted_while_trust_changes_proves_itself_again(world: World) -> None:
+    """Else a revoked client could keep a handshake open until the list is in force, and then have its time."""
+
+    class Changing:
+        context = server_context(world.orders)
+        now = False
+
+        def refresh(self) -> bool:
+            now, self.now = self.now, False
+            return now
+
+    async def main() -> None:
+        changing = Changing()
+        server = Server(Echo(), tls=changing, timing=TIMING)
+        sock = bound()
+        place = sock.getsockname()
+        await server.start(sock)
+        tls = world.client(world.orders)
+        reader, writer = await asyncio.open_connection(*place, ssl=tls, server_hostname=NAME)
+        changing.now = True
+        await until(lambda: not changing.now)
+        writer.write(frames(Side.CLIENT))
+        assert RENEW.encode() in await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        await server.close()
 
     run(main())
 

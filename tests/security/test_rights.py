@@ -99,7 +99,7 @@ def test_handover_is_for_publishers(served: Served) -> None:
 
 
 @pytest.mark.parametrize("op", ["open", "begin", "seal", "close", "declare", "acked", "poll", "nonsense"])
-@pytest.mark.parametrize("job", [None, "", "0" * 64, 7])
+@pytest.mark.parametrize("job", [None, "", "0" * 64, 7, "\ud800"])
 def test_a_coordinator_publishes_for_its_own_job(served: Served, tmp_path: Path, op: str, job: object) -> None:
     """The right to publish a topic is none to use another job's coordinator: it would say where files are written."""
     args: dict[str, Any] = {
