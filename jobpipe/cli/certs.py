@@ -50,7 +50,7 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
 @certs.command("issue")
 @click.argument("name")
 @click.option(
-    "--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; several may be given."
+    "--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; may be repeated."
 )
 @click.option(
     "--subscription",
