@@ -26,7 +26,7 @@ PAGES = ("environment/", "jobs/", "SQL/", "StreamingQuery/", "executors/")
 
 def main() -> None:
     """Run."""
-    faulthandler.dump_traceback_later(220, exit=True)  # a deadline for all of it
+    faulthandler.dump_traceback_later(480, exit=True)  # a deadline for all of it
     folder, settings = Path(sys.argv[1]), json.load(sys.stdin)
     events = folder / "events"
     events.mkdir()

@@ -118,7 +118,8 @@ def test_each_secret_field_holds_a_reference_only(secret: dict[str, str], config
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("secret", ["enc"], indirect=True)
 def test_the_canary_is_nowhere_in_spark(own_bus: Bus, secret: dict[str, str], tmp_path: Path) -> None:
     """Web pages, event log, plans, logs, processes, pickles."""
     changes = short(secret)
@@ -133,7 +134,7 @@ def test_the_canary_is_nowhere_in_spark(own_bus: Bus, secret: dict[str, str], tm
         input=json.dumps({name: value for name, value in settings.items() if value != "null"}).encode(),
         cwd=ROOT,
         capture_output=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert job.returncode == 0, job.stderr.decode()[-3000:]
