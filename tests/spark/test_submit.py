@@ -15,10 +15,11 @@ import pytest
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import JOBS, PATIENCE, ROOT, Job, Place, until, write_files
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SCRIPTS = Path(sys.executable).parent  # where pip put spark-submit and spark-class
 BATCHES = 4
+JOB_SECONDS = 400.0  # of one application: a JVM for the driver and one for the executor, on a machine that is shared
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -107,9 +108,11 @@ def test_publisher_and_subscriber_on_a_standalone_cluster(place: Place, master: 
     try:
         jobs.append(submit(place, master, "subscribe", target, "submitted"))
         published = (place.folder / "files", place.checkpoint("submitted"), "tasks", "target-submitted")
-        jobs.append(submit(place, master, "publish", "submitted", *published))
+        # The coordinator ends when the subscriber has read; a slow machine starts that one slowly.
+        patient = {**place.settings, "jobpipe.coordinator.linger": "200s"}
+        jobs.append(submit(place, master, "publish", "submitted", *published, settings=patient))
         for job in jobs:
-            job.result()
+            job.result(JOB_SECONDS)
     finally:
         for job in jobs:
             job.kill()
@@ -128,7 +131,7 @@ def test_settings_that_come_after_the_jvm_need_a_word(place: Place) -> None:
         early = {key: value for key, value in place.settings.items() if "topic.storage" not in key}
         job = submit(place, "local[1]", "settings", "late", *pairs, settings=early)
         try:
-            result = job.result()
+            result = job.result(JOB_SECONDS)
         finally:
             job.kill()
     assert "TopicNotFound" in result["before"]
