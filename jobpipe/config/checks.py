@@ -79,6 +79,12 @@ def _cap_holds_a_segment(config: Config) -> str | None:
     return None
 
 
+def _shared_folder(config: Config) -> str | None:
+    if config.spool_placement == "shared" and config.spool_dir == config.home / "spool":
+        return "a folder that every host of the driver reaches, since jobpipe.spool.placement is shared"
+    return None
+
+
 def _certificate_file(attribute: str) -> Callable[[Config], str | None]:
     def find(config: Config) -> str | None:
         given = [name for name in _FILES if getattr(config, name) is not None]
@@ -104,6 +110,7 @@ _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _TLS = ("ssl_enabled", "platform_ssl", "registry_connect")
 _CHECKS = (
     _Check("acks", ("on_full",), _acks_and_drop),
+    _Check("spool_dir", ("spool_placement", "home"), _shared_folder),
     _Check("spool_max_bytes", ("segment_max_bytes",), _cap_holds_a_segment),
     *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),

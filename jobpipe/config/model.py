@@ -120,13 +120,15 @@ class Config:
         "Folder of the topics' catalogs and segments, on a local disk. null = spool under home.",
         group="spool",
     )
-    spool_placement: Literal["driver"] = key(
+    spool_placement: Literal["driver", "shared", "host"] = key(
         "jobpipe.spool.placement",
-        choice("driver", later=("shared", "host")),
+        choice("driver", "shared", "host"),
         "driver",
-        "Where segments are kept: driver = on the host of the publisher's driver.",
+        "Where segments are kept: driver = on the host of the publisher's driver; shared = in a spool.dir that every "
+        "host of the driver reaches, so that a driver that moves goes on with the same log; host = on the hosts that "
+        "wrote them, by the host server there.",
         group="spool",
-        recommended=("driver",),
+        recommended=("driver", "shared", "host"),
     )
     fsync: bool = key(
         "jobpipe.spool.fsync",
@@ -152,6 +154,30 @@ class Config:
         "batches go, and subscriptions that needed them fail with data loss.",
         group="spool",
         recommended=("block", "drop_oldest"),
+    )
+
+    hostserver_dir: Path = key(
+        "jobpipe.hostserver.dir",
+        optional(PATH),
+        None,
+        "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host look "
+        "there for it. null = hostserver under home.",
+        group="host server",
+    )
+    hostserver_port: tuple[int, int] = key(
+        "jobpipe.hostserver.port",
+        PORT_RANGE,
+        28443,
+        "Port the host server listens on, or a range to take the first free one from.",
+        group="host server",
+    )
+    hostserver_lost_after: float = key(
+        "jobpipe.hostserver.lost_after",
+        duration(1.0),
+        "10min",
+        "A host server that is absent from the registry for so long counts as lost: subscribers that need its segments "
+        "fail with data loss. Until then they wait for it.",
+        group="host server",
     )
 
     linger: float = key(
@@ -299,6 +325,8 @@ class Config:
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
             object.__setattr__(self, "spool_dir", self.home / "spool")
+        if cast("Path | None", self.hostserver_dir) is None:
+            object.__setattr__(self, "hostserver_dir", self.home / "hostserver")
 
     @property
     def tls(self) -> bool:

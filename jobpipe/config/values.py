@@ -112,14 +112,12 @@ def whole(minimum: int, maximum: int) -> Kind:
     return Kind("number", f"a whole number from {minimum} to {maximum}", parse)
 
 
-def choice(*values: str, later: tuple[str, ...] = ()) -> Kind:
-    """Return the kind of one word out of ``values``; words in ``later`` are refused as not made yet."""
+def choice(*values: str) -> Kind:
+    """Return the kind of one word out of ``values``."""
     listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
     def parse(raw: object, _base: Path) -> str:
         text = plain_text(raw)
-        if text in later:
-            raise BadValueError(f"{listed} ({text} is planned, not made yet)")
         if text not in values:
             raise BadValueError
         return text

@@ -162,7 +162,13 @@ class Host:
         )
         store: TopicLog | None = None
         try:
-            store = await asyncio.to_thread(TopicLog.open, config.spool_dir / topic, topic, fsync=config.fsync)
+            store = await asyncio.to_thread(
+                TopicLog.open,
+                config.spool_dir / topic,
+                topic,
+                fsync=config.fsync,
+                shared=config.spool_placement == "shared",
+            )
             if config.acks == "all" and not settings.serve:
                 await asyncio.to_thread(self._restore, store)
             with map_registry_errors():

@@ -66,15 +66,21 @@ class TopicLog:
 
     @classmethod
     def open(
-        cls, directory: Path, topic: str, *, fsync: bool = True, wall: Callable[[], float] = time.time
+        cls,
+        directory: Path,
+        topic: str,
+        *,
+        fsync: bool = True,
+        shared: bool = False,
+        wall: Callable[[], float] = time.time,
     ) -> TopicLog:
-        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it.
+        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it; ``shared`` with other hosts.
 
         Raises:
             SpoolError: the directory is not usable, or the catalog is damaged, of another format or topic.
         """
         prepare_topic(directory, topic)
-        database = Database.create_or_open(directory / CATALOG, topic, fsync=fsync)
+        database = Database.create_or_open(directory / CATALOG, topic, fsync=fsync, shared=shared)
         try:
             return cls(database, directory, topic, fsync=fsync, wall=wall)
         except BaseException:

@@ -74,11 +74,20 @@ class Database:
         self._connection = connection
         self._broken: str | None = None
         self._fsync = True
+        self._shared = False
         self._file: tuple[int, int] | None = None  # device and inode, of a connection that writes
 
     @classmethod
-    def create_or_open(cls, path: Path, topic: str, *, fsync: bool) -> Database:
+    def create_or_open(cls, path: Path, topic: str, *, fsync: bool, shared: bool = False) -> Database:
         """Open the catalog to write; make it, with a new log id, if there is none.
+
+        Args:
+            path: the file.
+            topic: whose catalog it is.
+            fsync: make each commit durable before it returns.
+            shared: the file lies where other hosts reach it too. A write-ahead log needs memory that only processes
+                of one host share (https://sqlite.org/wal.html), so there it is a rollback journal, which is cut to
+                nothing, not removed, by a commit: with ``synchronous=FULL`` that is synced too.
 
         Raises:
             SpoolError: it is damaged, of an unknown format, or another topic's.
@@ -90,7 +99,7 @@ class Database:
             raise spool_error("cannot open", path, error) from error
         database = cls._connect(path)
         try:
-            database._prepare_to_write(fsync=fsync)
+            database._prepare_to_write(fsync=fsync, shared=shared)
             with database._transaction():
                 database._prepare(topic)
             if fsync:
@@ -128,11 +137,11 @@ class Database:
             raise SpoolError(f"catalog {path}: {error}", file=str(path)) from error
         return cls(path, connection)
 
-    def _prepare_to_write(self, *, fsync: bool) -> None:
-        self._fsync = fsync
+    def _prepare_to_write(self, *, fsync: bool, shared: bool) -> None:
+        self._fsync, self._shared = fsync, shared
         self._file = self._identity()
         with self._mapped():
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if shared else 'WAL'}")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             self._connection.execute("PRAGMA journal_size_limit = 67108864")
             self._connection.execute("PRAGMA wal_autocheckpoint = 500")  # 2 MiB, see files.Reserve
@@ -147,11 +156,11 @@ class Database:
             SpoolError: the disk still fails, or the file is another one. It may be tried again.
         """
         if self._fsync:  # before SQLite reads what may be only in the page cache
-            rewrite_file(self.path.with_name(f"{self.path.name}-wal"))
+            rewrite_file(self.path.with_name(f"{self.path.name}-{'journal' if self._shared else 'wal'}"))
         self.close()
         fresh = self._connect(self.path)
         try:
-            fresh._prepare_to_write(fsync=self._fsync)
+            fresh._prepare_to_write(fsync=self._fsync, shared=self._shared)
             fresh._check_format(topic)
             stored = fresh.value("SELECT log_id FROM meta")
             if stored != log_id:
@@ -168,6 +177,8 @@ class Database:
 
     def make_room(self) -> None:
         """Bring the write-ahead log into the catalog and give its bytes back to the disk, as far as that goes."""
+        if self._shared:
+            return
         with self._mapped():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

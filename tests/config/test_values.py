@@ -112,11 +112,6 @@ def test_refused(kind: Kind, raws: list[object]) -> None:
             kind.parse(raw, BASE)
 
 
-def test_a_planned_choice_says_so() -> None:
-    with pytest.raises(BadValueError, match="not made yet"):
-        choice("driver", later=("shared",)).parse("shared", BASE)
-
-
 @settings(deadline=None)  # the machine may be busy
 @given(st.floats(0, DURATION_MAX))
 def test_every_duration_survives_its_text(seconds: float) -> None:

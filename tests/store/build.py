@@ -27,8 +27,13 @@ FIRST = 1_000_000_000  # number of the first row of batch 0: all rows are equall
 SCHEMA = pa.schema([("partition", pa.int32()), ("row", pa.int64()), ("text", pa.string())])
 
 
+def look_into(home: Path, *, fsync: bool = True, **more: object) -> TopicLog:
+    """Open the log; a home named ``shared`` is one that other hosts reach too."""
+    return TopicLog.open(home / TOPIC, TOPIC, fsync=fsync, shared=home.name == "shared", **more)
+
+
 def open_log(home: Path, *, epoch: int | None = None, fsync: bool = False, **more: object) -> TopicLog:
-    log = TopicLog.open(home / TOPIC, TOPIC, fsync=fsync, **more)
+    log = look_into(home, fsync=fsync, **more)
     log.take_over(log.epoch + 1 if epoch is None else epoch, "publisher")
     return log
 

@@ -18,7 +18,7 @@ from jobpipe.errors import SpoolError, SpoolFull
 from jobpipe.store import CatalogReader, TopicLog
 from jobpipe.store.database import Database
 from tests.store import crash
-from tests.store.build import FIRST, TOPIC, open_log, read, rows, seal, written
+from tests.store.build import FIRST, TOPIC, look_into, open_log, read, rows, seal, written
 
 POINTS = [
     *(("seal", point, 2) for point in ("before-fsync", "short-write", "before-commit", "after-commit")),
@@ -82,7 +82,7 @@ def expected(n: int, partition: int) -> list[tuple[int, int]]:
 
 def consistent(home: Path) -> tuple[int, int, int]:
     """Check that the log says nothing that is not so; return tail, head and acknowledged offset."""
-    log = TopicLog.open(home / TOPIC, TOPIC)
+    log = look_into(home)
     reader = CatalogReader.open(home / TOPIC, TOPIC)
     tail, head = log.tail(), log.head()
     for partition in range(2):
@@ -98,15 +98,21 @@ def consistent(home: Path) -> tuple[int, int, int]:
     return tail.n, head.n, acked.n
 
 
+@pytest.fixture(params=["driver", "shared"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A spool's folder in each placement that has one: write-ahead log, and rollback journal."""
+    return tmp_path / str(request.param)
+
+
 @pytest.mark.parametrize(("where", "failpoint", "earlier"), POINTS)
-def test_a_killed_publisher_leaves_a_true_log(tmp_path: Path, where: str, failpoint: str, earlier: int) -> None:
+def test_a_killed_publisher_leaves_a_true_log(home: Path, where: str, failpoint: str, earlier: int) -> None:
     """What was answered is there; what was not is there as a whole or not at all; the next run goes on."""
     for _ in range(earlier):
-        assert run(tmp_path)[0] == 0
-    before = consistent(tmp_path)
-    code, said = run(tmp_path, where, failpoint)
+        assert run(home)[0] == 0
+    before = consistent(home)
+    code, said = run(home, where, failpoint)
     assert code == -signal.SIGKILL
-    tail, head, acked = consistent(tmp_path)
+    tail, head, acked = consistent(home)
     if where == "seal":
         assert said == {}
         assert head == before[1] + (1 if failpoint == "after-commit" else 0)
@@ -115,32 +121,32 @@ def test_a_killed_publisher_leaves_a_true_log(tmp_path: Path, where: str, failpo
     assert acked >= said.get("acknowledged", before[2])
     if where == "retain":
         assert tail == (before[0] if failpoint == "before-commit" else acked)
-    code, said = run(tmp_path)
+    code, said = run(home)
     assert (code, said["sealed"]) == (0, head)
-    assert consistent(tmp_path) == (head, head + 1, head)
-    log = open_log(tmp_path)
+    assert consistent(home) == (head, head + 1, head)
+    log = open_log(home)
     referred = {row[0] for row in log._db.all("SELECT DISTINCT file FROM segments WHERE file NOT NULL")}
     assert {path.name for path in log.segments.iterdir()} == referred  # the sweep of the last run took the orphans
     log.close()
 
 
-def test_random_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    run(tmp_path)
+def test_random_kills_lose_and_repeat_nothing(home: Path) -> None:
+    run(home)
     for delay in (0.02, 0.05, 0.08, 0.13, 0.21, 0.34):
-        child = Child(crash.publish_for_ever, tmp_path)
+        child = Child(crash.publish_for_ever, home)
         said = [child.receive()]
         killer = threading.Timer(delay, child.process.kill)
         killer.start()
         said += child.finish()
         killer.join()
         assert child.code == -signal.SIGKILL
-        assert consistent(tmp_path)[1] in {said[-1], said[-1] + 1}
+        assert consistent(home)[1] in {said[-1], said[-1] + 1}
         assert said == list(range(said[0], said[0] + len(said)))
 
 
-def test_another_process_sees_a_seal_at_once(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    child = Child(crash.watch, tmp_path)
+def test_another_process_sees_a_seal_at_once(home: Path) -> None:
+    log = open_log(home)
+    child = Child(crash.watch, home)
     lines: list[tuple[int, int]] = []
     for batch_id in range(5):
         seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 0)
@@ -150,6 +156,20 @@ def test_another_process_sees_a_seal_at_once(tmp_path: Path) -> None:
     child.pipe.send(False)
     assert child.finish() == []
     assert child.code == 0
+    log.close()
+
+
+def test_a_shared_catalog_has_no_write_ahead_log(home: Path) -> None:
+    """Its index would be memory that only one host has; a catalog that moves between placements is converted."""
+    log = open_log(home)
+    seal(log, 0)
+    names = {path.name for path in log.directory.iterdir()}
+    log.close()
+    assert ("catalog.db-wal" in names) == (home.name == "driver")
+    moved = home.rename(home.with_name("driver" if home.name == "shared" else "shared"))
+    log = open_log(moved)
+    assert log.head().n == 1
+    assert seal(log, 1).n == 2
     log.close()
 
 
