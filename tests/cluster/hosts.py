@@ -145,8 +145,9 @@ class OnHost:
         until(found, f"{text!r} of {self}, whose output ends so:\n{self.log_end()}", timeout)
 
     def log_end(self, lines: int = 25) -> str:
-        """Return the end of its output."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """Return the end of its output, without the frames of Java's stack traces."""
+        said = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
 
 
 def _is_apart(process: psutil.Process) -> bool:

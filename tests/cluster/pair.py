@@ -1,0 +1,214 @@
+"""A publisher and a subscriber of the flights on the cluster: two Spark applications, each with its own executors."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.cluster.cluster import Cluster, Executor
+from tests.cluster.flights import Feed, arrived_rows, check_arrived
+from tests.cluster.hosts import Host, OnHost, until
+from tests.faults.spark_rig import Events
+
+PATIENCE = 120.0  # seconds; the machine may be very busy, and nothing waits so long when all is well
+WIDTHS = (3, 1, 4, 2)  # tasks that write, batch after batch
+COME_AND_GO = {  # executors, as a job needs them
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "3s",
+    "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    "spark.cores.max": "3",
+}
+
+
+class Side:
+    """One of the two applications, over all its lives.
+
+    Attributes:
+        program: the driver of its life now.
+        events: what it noted, of all lives.
+    """
+
+    def __init__(self, cluster: Cluster, job: str, folder: Path) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._starts = 0
+        self.program: OnHost | None = None
+        self.events = Events(folder / f"events-{job}")
+
+    def start(self, host: Host, order: Mapping[str, Any], conf: Mapping[str, str]) -> OnHost:
+        """Start its driver on a host."""
+        self._starts += 1
+        self.program = self._cluster.submit(host, self._job, order, conf, name=f"{self._job}-{self._starts}")
+        return self.program
+
+    @property
+    def driver(self) -> OnHost:
+        """Its driver now."""
+        assert self.program is not None
+        return self.program
+
+    def count(self, what: str) -> int:
+        """Return how often it noted something."""
+        return len(self.events.read(what))
+
+    def until_noted(self, what: str, count: int = 1, timeout: float = PATIENCE) -> dict[str, Any]:
+        """Wait until it has noted something so many times, over all lives; return the last note."""
+
+        def found() -> bool:
+            driver = self.driver
+            assert driver.alive or driver.code == 0 or self.count(what) >= count, (
+                f"{driver} ended with code {driver.code}:\n{driver.log_end(60)}"
+            )
+            return self.count(what) >= count
+
+        until(found, f"{count} times {what!r} of {self.driver}:\n{self.driver.log_end()}", timeout)
+        return self.events.read(what)[-1]
+
+    def executors(self) -> list[Executor]:
+        """Return the executors of this life."""
+        applications = self.events.read("application")
+        return self._cluster.executors(applications[-1]["id"]) if applications else []
+
+
+class Pair:
+    """One topic with its two applications.
+
+    Args:
+        table: all flights.
+        topic: its name; names the folders too.
+        files: how many files, and so micro-batches, all flights take.
+        options: of the sink, settings included.
+        subscriber_options: of the source.
+        movable: the publisher's checkpoint lies where its driver may move to.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: pa.Table,
+        topic: str,
+        *,
+        files: int = 40,
+        options: Mapping[str, Any] | None = None,
+        subscriber_options: Mapping[str, str] | None = None,
+        movable: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.network = cluster.network
+        self.outside, self.inside = self.network.shared_disk / topic, self.network.shared / topic
+        self.feed = Feed(table, self.outside / "input", files)
+        self.hold, self.finish = self.outside / "hold", self.outside / "finish"
+        self.options = dict(options or {})
+        self.subscriber_options = dict(subscriber_options or {})
+        self._checkpoint = self.inside / "checkpoint" if movable else self.network.disk / f"checkpoint-{topic}"
+        self.publisher = Side(cluster, "publish", self.outside)
+        self.subscriber = Side(cluster, "subscribe", self.outside)
+
+    @property
+    def output(self) -> Path:
+        """Where the subscriber's rows lie."""
+        return self.outside / "output"
+
+    def publish(
+        self, host: Host, *, widths: Sequence[int] = WIDTHS, conf: Mapping[str, str] | None = None, **changes: Any
+    ) -> None:
+        """Start the publisher's driver on a host, and wait until it serves the topic.
+
+        Args:
+            widths: number of tasks that write, batch after batch in turn.
+            conf: of Spark.
+            changes: options of the sink, from now on.
+        """
+        self.options |= changes
+        order = {
+            "topic": self.topic,
+            "input": str(self.inside / "input"),
+            "checkpoint": str(self._checkpoint),
+            "events": str(self.inside / "events-publish"),
+            "hold": str(self.inside / "hold"),
+            "finish": str(self.inside / "finish"),
+            "partitions": list(widths),
+            "options": self.options,
+        }
+        opened = self.publisher.count("open")
+        self.publisher.start(host, order, {**COME_AND_GO, **(conf or {})})
+        self.publisher.until_noted("open", opened + 1)
+
+    def subscribe(self, host: Host, *, conf: Mapping[str, str] | None = None, **changes: str) -> None:
+        """Start the subscriber's driver on a host, and wait until its query runs."""
+        self.subscriber_options |= changes
+        order = {
+            "output": str(self.inside / "output"),
+            "checkpoint": str(self.network.disk / f"checkpoint-{self.topic}-subscriber"),
+            "events": str(self.inside / "events-subscribe"),
+            "options": {
+                "subscribe": self.topic,
+                "name": "keeper",
+                "startingOffsets": "earliest",
+                **self.subscriber_options,
+            },
+        }
+        begun = self.subscriber.count("started")
+        self.subscriber.start(host, order, conf or {})
+        self.subscriber.until_noted("started", begun + 1)
+
+    def give(self, files: int, timeout: float = PATIENCE) -> None:
+        """Give so many more files, and wait until their rows have arrived."""
+        self.feed.give(files)
+        self.until_arrived(timeout)
+
+    def until_arrived(self, timeout: float = PATIENCE) -> None:
+        """Wait until all rows given so far have arrived."""
+
+        def all_there() -> bool:
+            for side in (self.publisher, self.subscriber):
+                driver = side.driver
+                assert driver.alive or driver.code == 0, f"{driver} ended with {driver.code}:\n{driver.log_end(60)}"
+            return arrived_rows(self.output) >= self.feed.rows
+
+        until(all_there, f"all {self.feed.rows} rows given (topic {self.topic})", timeout)
+
+    def check(self) -> dict[str, Any]:
+        """Check all that has arrived against all that was given."""
+        return check_arrived(self.output, self.feed.table)
+
+    def end(self) -> dict[str, Any]:
+        """Give all flights there are left, let both end, and check all."""
+        self.feed.give_rest()
+        self.finish.touch()
+        assert self.publisher.driver.wait(PATIENCE) == 0, self.publisher.driver.log_end(60)
+        assert self.subscriber.driver.wait(PATIENCE) == 0, self.subscriber.driver.log_end(60)
+        return self.check()
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``sink.status()`` said after the last batch."""
+        status: dict[str, Any] = self.publisher.events.read("sealed")[-1]["status"]
+        return status
+
+    def described(self, host: Host) -> dict[str, Any]:
+        """Return what ``jobpipe describe`` says on a host."""
+        found: dict[str, Any] = self.cluster.jobpipe(host, "describe", self.topic)
+        return found
+
+    @contextmanager
+    def holding(self) -> Any:
+        """Let tasks of the publisher stop in the middle of their rows, for the block; gives where they tell so."""
+        self.hold.mkdir()
+        try:
+            yield self.hold
+        finally:
+            shutil.rmtree(self.hold)
+
+    def holders(self) -> list[str]:
+        """Return the hosts on which a task stands in the middle of its rows."""
+        return sorted(file.name for file in self.hold.glob("*"))
