@@ -1,8 +1,8 @@
 """A Spark standalone cluster of several hosts, with a ZooKeeper host, from the installed PySpark.
 
-``zookeeper`` and ``master`` are hosts of their own; executors run on ``worker-1`` to ``worker-3``; drivers on ``edge-1``
-and ``edge-2``, where no executor is. Each host has its own configuration file, certificate of the one CA, spool and
-Spark folders, all on its own disk.
+``zookeeper`` and ``master`` are hosts of their own; executors run on ``worker-1`` to ``worker-3``; drivers on
+``edge-1`` to ``edge-3``, where no executor is. Each host has its own configuration file, certificate of the one CA,
+spool and Spark folders, all on its own disk.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,12 @@ import psutil
 import pyspark
 
 from jobpipe.net import certs
+from jobpipe.net.address import Endpoint
 from tests.cluster.hosts import Host, Network, OnHost, until
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS = ("worker-1", "worker-2", "worker-3")
-EDGES = ("edge-1", "edge-2")
+EDGES = ("edge-1", "edge-2", "edge-3")
 NAMES = ("zookeeper", "master", *WORKERS, *EDGES)
 SESSION = "4s"  # of the registry
 START_SECONDS = 90.0  # of a JVM, on a machine that may be very busy
@@ -164,7 +164,7 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": SMALL_JVM,
-            "spark.cores.max": "2",
+            "spark.cores.max": "1",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
@@ -205,4 +205,9 @@ def _option(arguments: list[str], name: str) -> str:
 
 def host_of(endpoint: str) -> str:
     """Return the host of ``host:port``."""
-    return re.sub(r":\d+$", "", endpoint)
+    return Endpoint.parse(endpoint).host
+
+
+def port_of(endpoint: str) -> int:
+    """Return the port of ``host:port``."""
+    return Endpoint.parse(endpoint).port

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -273,6 +274,15 @@ class Host:
                 if os.readlink(f"/proc/{process.pid}/ns/pid") == inside and process.pid != self.init.pid:
                     found.append(process)
         return found
+
+    def process(self, pid: int) -> psutil.Process:
+        """Return the process that has this id on the host itself."""
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                if re.search(rf"^NSpid:.*\s{pid}$", status, re.MULTILINE):
+                    return process
+        raise AssertionError(f"{self}: there is no process {pid}")
 
     def cut(self) -> None:
         """Pull the cable out: nothing comes and nothing goes, and nobody is told."""

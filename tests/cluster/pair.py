@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from tests.cluster.cluster import Cluster, Executor
 from tests.cluster.flights import Feed, arrived_rows, check_arrived
-from tests.cluster.hosts import Host, OnHost, until
+from tests.cluster.hosts import END_SECONDS, Host, Network, OnHost, until
 from tests.faults.spark_rig import Events
 
 PATIENCE = 120.0  # seconds; the machine may be very busy, and nothing waits so long when all is well
-WIDTHS = (3, 1, 4, 2)  # tasks that write, batch after batch
+WIDTHS = (2, 1, 4, 3)  # tasks that write, batch after batch
+IDLE = "spark.dynamicAllocation.executorIdleTimeout"
 COME_AND_GO = {  # executors, as a job needs them
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "3s",
-    "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     "spark.dynamicAllocation.minExecutors": "1",
-    "spark.dynamicAllocation.maxExecutors": "3",
-    "spark.cores.max": "3",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.cores.max": "2",
+    IDLE: "60s",
 }
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A task that stands in the middle of its rows."""
+
+    host: Host
+    pid: int  # of its Python worker, on its host
+
+    @classmethod
+    def of(cls, network: Network, name: str) -> Holder:
+        """Return what a file's name tells."""
+        host, pid = name.split(":")
+        return cls(network[host], int(pid))
+
+    def executor(self) -> psutil.Process:
+        """Return the JVM of its executor."""
+        return next(process for process in self.host.process(self.pid).parents() if process.name() == "java")
 
 
 class Side:
@@ -97,7 +118,7 @@ class Pair:
         table: pa.Table,
         topic: str,
         *,
-        files: int = 40,
+        files: int = 16,
         options: Mapping[str, Any] | None = None,
         subscriber_options: Mapping[str, str] | None = None,
         movable: bool = False,
@@ -107,7 +128,6 @@ class Pair:
         self.network = cluster.network
         self.outside, self.inside = self.network.shared_disk / topic, self.network.shared / topic
         self.feed = Feed(table, self.outside / "input", files)
-        self.hold, self.finish = self.outside / "hold", self.outside / "finish"
         self.options = dict(options or {})
         self.subscriber_options = dict(subscriber_options or {})
         self._checkpoint = self.inside / "checkpoint" if movable else self.network.disk / f"checkpoint-{topic}"
@@ -135,9 +155,9 @@ class Pair:
             "input": str(self.inside / "input"),
             "checkpoint": str(self._checkpoint),
             "events": str(self.inside / "events-publish"),
-            "hold": str(self.inside / "hold"),
+            "hold": str(self.inside / "hold-writing"),
             "finish": str(self.inside / "finish"),
-            "partitions": list(widths),
+            "widths": list(widths),
             "options": self.options,
         }
         opened = self.publisher.count("open")
@@ -151,6 +171,7 @@ class Pair:
             "output": str(self.inside / "output"),
             "checkpoint": str(self.network.disk / f"checkpoint-{self.topic}-subscriber"),
             "events": str(self.inside / "events-subscribe"),
+            "hold": str(self.inside / "hold-reading"),
             "options": {
                 "subscribe": self.topic,
                 "name": "keeper",
@@ -185,7 +206,7 @@ class Pair:
     def end(self) -> dict[str, Any]:
         """Give all flights there are left, let both end, and check all."""
         self.feed.give_rest()
-        self.finish.touch()
+        (self.outside / "finish").touch()
         assert self.publisher.driver.wait(PATIENCE) == 0, self.publisher.driver.log_end(60)
         assert self.subscriber.driver.wait(PATIENCE) == 0, self.subscriber.driver.log_end(60)
         return self.check()
@@ -201,14 +222,34 @@ class Pair:
         return found
 
     @contextmanager
-    def holding(self) -> Any:
-        """Let tasks of the publisher stop in the middle of their rows, for the block; gives where they tell so."""
-        self.hold.mkdir()
-        try:
-            yield self.hold
-        finally:
-            shutil.rmtree(self.hold)
+    def holding(self, what: str) -> Iterator[Callable[[], list[Holder]]]:
+        """Let tasks stop in the middle of their rows during the block, or until its end.
 
-    def holders(self) -> list[str]:
-        """Return the hosts on which a task stands in the middle of its rows."""
-        return sorted(file.name for file in self.hold.glob("*"))
+        Args:
+            what: ``writing``, of the publisher, or ``reading``, of the subscriber.
+
+        Yields:
+            What tells the tasks that stand still.
+        """
+        folder = self.outside / f"hold-{what}"
+        folder.mkdir()
+        try:
+            yield lambda: [Holder.of(self.network, file.name) for file in sorted(folder.glob("*"))]
+        finally:
+            shutil.rmtree(folder.rename(folder.with_suffix(".over")))  # in one step: tasks still tell of themselves
+
+    def kill(self) -> None:
+        """End both applications, and their coordinator."""
+        for side in (self.publisher, self.subscriber):
+            if side.program is not None and side.program.alive:
+                side.program.kill()
+        for host in self.cluster.edges:
+            kill_coordinators(host)
+
+
+def kill_coordinators(host: Host) -> None:
+    """``kill -9`` of the coordinators and data processes of a host; they are gone on return."""
+    found = [process for process in host.processes() if "jobpipe.coordinator" in " ".join(process.cmdline())]
+    for process in found:
+        process.kill()
+    assert not psutil.wait_procs(found, END_SECONDS)[1]

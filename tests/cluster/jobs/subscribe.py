@@ -1,12 +1,14 @@
 """Keeps what it reads of a topic, a folder of parquet files for each micro-batch, until the topic's end mark.
 
-Its one argument is an order as JSON: ``output``, ``checkpoint``, ``events`` and ``options`` of the source. The folder
-of a micro-batch is written as a whole, by the executors, and anew when Spark repeats it.
+Its one argument is an order as JSON: ``output``, ``checkpoint``, ``events``, ``hold`` and ``options`` of the source.
+The folder of a micro-batch is written as a whole, by the executors, and anew when Spark repeats it. While the folder
+``hold`` exists, tasks that begin stop in the middle of their rows.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -18,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.errors import WaitTimeout
+from tests.cluster.jobs.holding import held
 from tests.faults.spark_rig import Events
 from tests.spark.jobs.session import started
 
@@ -32,6 +35,8 @@ def main() -> None:
     events.note("application", id=spark.sparkContext.applicationId)
 
     def keep(batch: DataFrame, batch_id: int) -> None:
+        if os.path.isdir(order["hold"]):
+            batch = batch.mapInArrow(held(order["hold"]), batch.schema)
         batch.write.mode("overwrite").parquet(f"{order['output']}/{batch_id:06}")
 
     stream = spark.readStream.format("jobpipe").options(includeMetadata="true", **order["options"]).load()
