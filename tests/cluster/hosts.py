@@ -185,6 +185,11 @@ class Host:
         assert self._init is not None, f"{self} is not up"
         return self._init
 
+    @property
+    def up(self) -> bool:
+        """True from :meth:`boot` to :meth:`kill`."""
+        return self._init is not None
+
     def boot(self) -> None:
         """Start the host, again after :meth:`kill`: the same disk, no processes, its cable plugged in."""
         log = self.network.logs / f"host-{self.name}.log"

@@ -244,7 +244,8 @@ class Pair:
             if side.program is not None and side.program.alive:
                 side.program.kill()
         for host in self.cluster.edges:
-            kill_coordinators(host)
+            if host.up:
+                kill_coordinators(host)
 
 
 def kill_coordinators(host: Host) -> None:
