@@ -104,8 +104,7 @@ class Cluster:
         zookeeper.start("zookeeper", java, *options, "-cp", f"{SPARK}/jars/*", server, str(disk / "zoo.cfg"))
         master = self._daemon(self.master, "Master", "--port", "7077", "--webui-port", "8080")
         master.until_said("New state: ALIVE", START_SECONDS)
-        size = ("--cores", str(CORES), "--memory", "4g", "--work-dir", str(disk / "work"))
-        workers = [self._daemon(host, "Worker", *size, self.url) for host in self.workers]
+        workers = [self._start_worker(host) for host in self.workers]
         for worker in workers:
             worker.until_said("Successfully registered with master", START_SECONDS)
         until(self._zookeeper_serves, "an answer of ZooKeeper", START_SECONDS)
@@ -118,6 +117,15 @@ class Cluster:
     def url(self) -> str:
         """The master's."""
         return f"spark://{self.master.address}:7077"
+
+    def _start_worker(self, host: Host) -> OnHost:
+        folder = str(self.network.disk / "work")
+        return self._daemon(host, "Worker", "--cores", str(CORES), "--memory", "4g", "--work-dir", folder, self.url)
+
+    def restart(self, host: Host) -> None:
+        """Start a worker host that was killed; returns when the master has it."""
+        host.boot()
+        self._start_worker(host).until_said("Successfully registered with master", START_SECONDS)
 
     def _zookeeper_serves(self) -> bool:
         ask = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +65,20 @@ class Feed:
     def _start(self, number: int) -> int:
         return number * self._table.num_rows // self._files
 
-    @property
-    def rows(self) -> int:
-        """How many rows were given."""
-        return self._start(self.given)
+    def rows_of(self, number: int) -> int:
+        """Return how many rows a file has."""
+        return self._start(number + 1) - self._start(number)
 
-    @property
-    def table(self) -> pa.Table:
-        """What was given."""
-        return self._table.slice(0, self.rows)
+    def expected(self, lost: Collection[int] = ()) -> pa.Table:
+        """Return what was given, without the files in ``lost``."""
+        kept = [n for n in range(self.given) if n not in lost]
+        return pa.concat_tables([self._table.slice(self._start(n), self.rows_of(n)) for n in kept])
 
     def give(self, files: int) -> None:
         """Let the stream find so many more files."""
         for number in range(self.given, min(self.given + files, self._files)):
-            start, end = self._start(number), self._start(number + 1)
             hidden = self.folder / f".{number:04}"  # a stream overlooks it
-            pq.write_table(self._table.slice(start, end - start), hidden)
+            pq.write_table(self._table.slice(self._start(number), self.rows_of(number)), hidden)
             os.utime(hidden, (FIRST_TIME + number, FIRST_TIME + number))
             hidden.rename(self.folder / f"{number:04}.parquet")
             self.given = number + 1

@@ -66,7 +66,7 @@ class OnHost:
     def __init__(self, host: Host, name: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self.host = host
         self.name = name
-        self.log = host.network.logs / f"{name}@{host.name}.log"
+        self.log = host.network.log(f"{name}@{host.name}")
         with self.log.open("ab") as log:
             self._entered = subprocess.Popen(
                 host.inside(*command, environ=environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -345,6 +345,11 @@ class Network:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def log(self, name: str) -> Path:
+        """Return a new file for the output of a program."""
+        before = len(list(self.logs.glob(f"{name}*.log")))
+        return self.logs / (f"{name}-{before + 1}.log" if before else f"{name}.log")
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]

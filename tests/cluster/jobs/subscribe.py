@@ -66,7 +66,7 @@ def _report(query: StreamingQuery) -> Any:
         return None
     found = progress["sources"][0].get("latestOffset")
     topics = json.loads(found) if isinstance(found, str) else found
-    shown = ("state", "epoch", "n", "reconnects", "losses", "ended", "last_error")
+    shown = ("state", "epoch", "n", "reconnects", "losses", "lost_rows", "ended", "last_error")
     return {topic: {key: line[key] for key in shown if key in line} for topic, line in (topics or {}).items()}
 
 
