@@ -49,6 +49,7 @@ __all__ = [
     "DuplicateCall",
     "Fenced",
     "FrameTooLarge",
+    "HostAway",
     "JobpipeError",
     "LinkBroken",
     "LinkClosed",
@@ -188,6 +189,10 @@ class LinkBroken(LinkError):
 
 class LinkTimeout(LinkError):
     """The peer was silent past the deadline."""
+
+
+class HostAway(LinkError):
+    """The host server that keeps a segment is not registered, or does not answer; it may come back."""
 
 
 class NotAuthorized(JobpipeError):

@@ -4,6 +4,7 @@
     ├── Unavailable    the registry does not answer within the deadline, or refuses us
     ├── TopicOwned     another live session has the topic, or one of its registrations
     ├── BadRecord      a record breaks its rules: a field, its type, its size
+    ├── BadOption      an option of start(), or a file that it names, is wrong
     ├── InvalidName    a topic, a subscription or a namespace has a name that is not allowed
     └── NotStarted     the handler was not started, was shut down, or belongs to another process
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from registry.records import OwnerRecord, RegisterRecord
 
-__all__ = ["BadRecord", "InvalidName", "NotStarted", "RegistryError", "TopicOwned", "Unavailable"]
+__all__ = ["BadOption", "BadRecord", "InvalidName", "NotStarted", "RegistryError", "TopicOwned", "Unavailable"]
 
 
 class RegistryError(Exception):
@@ -69,6 +70,15 @@ class BadRecord(RegistryError):
     def __init__(self, field: str, expected: str) -> None:
         super().__init__(f"record: {field}: expected {expected}" if field else f"record: expected {expected}")
         self.field = field
+        self.expected = expected
+
+
+class BadOption(RegistryError):
+    """An option of ``start()``, or a file that it names, is wrong. ``option`` is its name; no value is repeated."""
+
+    def __init__(self, option: str, expected: str) -> None:
+        super().__init__(f"option {option}: expected {expected}")
+        self.option = option
         self.expected = expected
 
 

@@ -51,12 +51,16 @@ class RegisterServerHandler(ABC):
 
         Args:
             options: ``connect`` (hosts), ``topic.storage`` (namespace), ``session.timeout`` and ``connect.timeout`` in
-                seconds; unknown keys are ignored.
+                seconds; who we are and whom we believe: ``sasl.mechanism``, ``sasl.username``, ``sasl.password``,
+                ``sasl.principal``, ``sasl.service``, ``ssl.enabled``, ``ssl.ca``, ``ssl.cert``, ``ssl.key``; ``acl`` of
+                all nodes made; unknown keys are ignored. See :mod:`registry.identity`.
 
         Raises:
-            Unavailable: no answer within ``connect.timeout``; names the hosts. ``start`` may be called again.
+            Unavailable: no answer within ``connect.timeout``, or we are refused all the time; names the hosts and the
+                reason. ``start`` may be called again.
+            BadOption: an option, or a file that it names, is wrong.
             InvalidName: the namespace is no absolute path.
-            RegistryError: an option is wrong, or the handler was started or shut down before.
+            RegistryError: the handler was started or shut down before.
         """
 
     @abstractmethod

@@ -3,7 +3,8 @@
 What kazoo leaves to its user, and this module does:
 
 * CONNECTED comes before SASL, so the session is *ready* only after an authenticated read.
-* A client whose connection drops during SASL stops for good, as one that fails inside its loop does: it is replaced.
+* A client that fails inside its loop stops for good: it is replaced. So is one whose session the server closes for want
+  of SASL: kazoo would open the next one at once.
 * Listeners run in kazoo's connection thread: ours only sets an event; all work is done by the supervisor's thread.
 * DEBUG logs hold session passwords: nothing below INFO leaves kazoo's loggers.
 """
@@ -18,21 +19,23 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionLoss,
+    InvalidACLError,
     KazooException,
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
-from kazoo.retry import KazooRetry
 
+from registry.client import Client, explain
 from registry.errors import Unavailable
 from registry.nodes import Notify
 from registry.options import Options
@@ -88,7 +91,7 @@ class Session:
         self._thread.start()
         if not self._ready.wait(max(0.0, deadline - time.monotonic())):
             self.close(1.0)
-            raise Unavailable(self._options.connect, f"{self._reason} within {self._options.connect_timeout:g} s")
+            raise Unavailable(self._options.connect, f"{self._reason} (tried for {self._options.connect_timeout:g} s)")
 
     @property
     def ready(self) -> bool:
@@ -129,11 +132,19 @@ class Session:
                 return operation(client, max(0.01, end - time.monotonic()))
             except _PASSING as error:
                 reason = type(error).__name__
-            except NoAuthError as error:
-                raise Unavailable(self._options.connect, "no permission (ACL)") from error
+            except (NoAuthError, InvalidACLError) as error:
+                raise self.refused(error) from error
             except (KazooTimeoutError, KazooException, OSError) as error:
                 raise Unavailable(self._options.connect, f"no answer: {type(error).__name__}") from error
             self._closing.wait(0.02)  # the exception comes before the state changes
+
+    def refused(self, error: Exception) -> Unavailable:
+        """Return what to raise for want of permission, or of the identity that the ACL names."""
+        if isinstance(error, InvalidACLError):
+            reason = f"the ACL is not accepted: it does not know us; we are {self._options.identity}"
+        else:
+            reason = f"no permission (ACL); we are {self._options.identity}"
+        return Unavailable(self._options.connect, reason)
 
     def _wait_ready(self, deadline: float, reason: str) -> Any:
         while True:
@@ -168,27 +179,30 @@ class Session:
             client = self._client
             if client is None or _stopped(client):
                 if client is not None:
-                    self._reason = "the connection was refused during authentication"
                     logger.warning("the ZooKeeper client stopped unasked (%s); making a new one", client.client_state)
                     self._retire(client)
-                    self._closing.wait(_jitter.uniform(delay / 2, delay))
-                    delay = min(delay * 2, 10.0)
+                    delay = self._back_off(delay)
                 self._make_client()
-            elif not self._ready.is_set() and client.connected and self._probe(client):
-                delay = 0.1
+            elif not self._ready.is_set() and client.connected:
+                try:
+                    delay = 0.1 if self._probe(client) else delay
+                except SessionClosedRequireSaslError as error:
+                    self._reason = explain(error, self._options)
+                    logger.warning("registry %s: %s", self._options.connect, self._reason)
+                    with self._lock:
+                        self._client = None
+                    self._retire(client)
+                    delay = self._back_off(delay)
             self._wake.wait(5.0 if self._ready.is_set() else 0.25)
             self._wake.clear()
 
+    def _back_off(self, delay: float) -> float:
+        self._closing.wait(_jitter.uniform(delay / 2, delay))
+        return min(delay * 2, 10.0)
+
     def _make_client(self) -> None:
-        options = self._options
-        retry = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_jitter": 0.4}
         try:
-            client = KazooClient(
-                hosts=options.connect,
-                timeout=options.session_timeout,
-                connection_retry=KazooRetry(max_delay=2.0, **retry),
-                logger=_kazoo_logger,
-            )
+            client = Client(self._options, self._on_attempt, _kazoo_logger)
         except (KazooException, ValueError) as error:
             self._reason = f"{type(error).__name__}: {error}"
             return
@@ -199,6 +213,10 @@ class Session:
             self._client = client
         client.start_async()
 
+    def _on_attempt(self, error: Exception | None) -> None:
+        """Runs in kazoo's thread: no wait."""
+        self._reason = "connected, but a read was not answered" if error is None else explain(error, self._options)
+
     def _on_state(self, state: str) -> None:
         """Runs in kazoo's thread: no work, no wait."""
         if state != KazooState.CONNECTED:
@@ -208,7 +226,7 @@ class Session:
         self._wake.set()
 
     def _probe(self, client: Any) -> bool:
-        """Become ready if an authenticated read passes."""
+        """Become ready if an authenticated read passes. Raises SessionClosedRequireSaslError."""
         losses = self._losses
         timeout = min(self._options.connect_timeout, self._options.session_timeout)
         try:
@@ -216,10 +234,14 @@ class Session:
                 client.get_async(self._probe_path).get(timeout=timeout)
             client_id = client.client_id
         except NoAuthError:
-            self._reason = f"no permission to read {self._probe_path}"
+            self._reason = f"no permission (ACL) to read {self._probe_path}; we are {self._options.identity}"
             return False
+        except SessionClosedRequireSaslError:
+            raise
+        except ConnectionLoss:
+            return False  # the next attempt says why
         except (KazooException, KazooTimeoutError, OSError) as error:
-            self._reason = type(error).__name__
+            self._reason = explain(error, self._options)
             return False
         with self._lock:
             if client_id is None or losses != self._losses or self._closing.is_set():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, ZookeeperError
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNodeError, ZookeeperError
 
-from registry.errors import Unavailable
+from registry.acl import Exposed, exposed, to_kazoo
+from registry.client import check_options
+from registry.errors import RegistryError
 from registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
 from registry.options import Options
 from registry.session import Session
@@ -16,17 +19,14 @@ from registry.tree import TreeHandler
 
 __all__ = ["ZooKeeperRegisterServerHandler"]
 
-
-def node_acl() -> list[Any]:
-    """Return the ACL of every node we make. ZooKeeper inherits none, so each create passes it."""
-    return list(OPEN_ACL_UNSAFE)
+logger = logging.getLogger(__name__)
 
 
 class _ZooKeeperNodes(Nodes):
     def __init__(self, options: Options) -> None:
-        self._hosts = options.connect
         self._session = Session(options)
-        self._acl = node_acl()
+        self._grants = options.acl
+        self._acl = to_kazoo(options.acl)  # of every node we make: ZooKeeper inherits none, so each create passes it
 
     def start(self) -> None:
         self._session.start()
@@ -90,13 +90,10 @@ class _ZooKeeperNodes(Nodes):
         return self._session.call(read)
 
     def ensure(self, path: str) -> None:
-        parts = path.split("/")
-        ancestors = ["/".join(parts[:length]) for length in range(2, len(parts) + 1)]
-
         def make(client: Any, timeout: float) -> None:
             if client.exists_async(path).get(timeout=timeout) is not None:
                 return  # the ancestors may forbid us to create
-            for ancestor in ancestors:
+            for ancestor in _ancestors(path):
                 try:
                     client.create_async(ancestor, b"", acl=self._acl).get(timeout=timeout)
                 except NodeExistsError:
@@ -106,6 +103,37 @@ class _ZooKeeperNodes(Nodes):
                         raise
 
         self._session.call(make)
+
+    def walk(self, path: str) -> Iterator[str]:
+        """Yield the path and those of all nodes below it, as far as we may see them."""
+
+        def read(client: Any, timeout: float) -> list[str]:
+            try:
+                return list(client.get_children_async(path).get(timeout=timeout))
+            except (NoNodeError, NoAuthError):
+                return []
+
+        yield path
+        for name in self._session.call(read):
+            yield from self.walk(f"{path}/{name}")
+
+    def exposed(self, path: str) -> Exposed | None:
+        """Compare a node's ACL with ours; None, too, if it is gone."""
+
+        def read(client: Any, timeout: float) -> list[Any]:
+            try:
+                return list(client.get_acls_async(path).get(timeout=timeout)[0])
+            except (NoNodeError, NoAuthError):  # what we may not even look at, strangers may not either
+                return []
+
+        return exposed(path, self._session.call(read), self._grants)
+
+    def protect(self, path: str) -> None:
+        def change(client: Any, timeout: float) -> None:
+            with contextlib.suppress(NoNodeError):
+                client.set_acls_async(path, self._acl).get(timeout=timeout)
+
+        self._session.call(change)
 
     def commit(self, operations: Sequence[Operation]) -> None:
         def change(client: Any, timeout: float) -> list[Any]:
@@ -120,8 +148,9 @@ class _ZooKeeperNodes(Nodes):
             return list(transaction.commit_async().get(timeout=timeout))
 
         failed = [answer for answer in self._session.call(change) if isinstance(answer, ZookeeperError)]
-        if any(isinstance(answer, NoAuthError) for answer in failed):
-            raise Unavailable(self._hosts, "no permission (ACL)")
+        for answer in failed:
+            if isinstance(answer, NoAuthError | InvalidACLError):
+                raise self._session.refused(answer)
         if failed:
             raise Conflict(", ".join(type(answer).__name__ for answer in failed))
 
@@ -130,9 +159,52 @@ class ZooKeeperRegisterServerHandler(TreeHandler):
     """The registry on the ensemble named by ``connect``: "host:port,host:port", with a chroot if there is one."""
 
     def _open(self, options: Options) -> Nodes:
+        check_options(options)
         nodes = _ZooKeeperNodes(options)
         nodes.start()
         return nodes
+
+    def start(self, options: Mapping[str, str]) -> None:
+        super().start(options)
+        try:
+            for node in self.exposed_nodes(deep=False):
+                if node.writable:
+                    text = "strangers may change %s (permissions %s), for example one made before the ACL was set"
+                    logger.warning(text, node.path, node.permissions)
+        except RegistryError as error:
+            logger.warning("cannot look at the ACLs: %s", error)
+
+    def exposed_nodes(self, *, deep: bool = True) -> list[Exposed]:
+        """Return the nodes with which strangers may do more than the option ``acl`` says.
+
+        Strangers are those who prove nothing: ``world`` and ``ip``. Looked at are the namespace with what belongs to
+        it, all nodes above it but the root, and with ``deep`` all that is below.
+
+        Raises:
+            Unavailable: no answer in time.
+            NotStarted: as all methods.
+        """
+        parts = self._parts()
+        nodes, paths = cast("_ZooKeeperNodes", parts.nodes), parts.paths
+        roots = (paths.namespace, paths.owners, paths.epochs, paths.recoveries)
+        found = [path for root in roots for path in (nodes.walk(root) if deep else [root])]
+        answers = [nodes.exposed(path) for path in (*_ancestors(paths.namespace)[:-1], *found)]
+        return [answer for answer in answers if answer is not None]
+
+    def protect(self, path: str) -> None:
+        """Give a node the ACL of the option ``acl``; nothing happens if it is gone.
+
+        Raises:
+            Unavailable: no answer in time, or its present ACL does not let us.
+            NotStarted: as all methods.
+        """
+        cast("_ZooKeeperNodes", self._parts().nodes).protect(path)
+
+
+def _ancestors(path: str) -> list[str]:
+    """Return the paths of a node's ancestors and of itself, the root left out."""
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(2, len(parts) + 1)]
 
 
 def _node(data: bytes | None, stat: Any) -> Node:

@@ -24,7 +24,8 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     """Show all facts of TOPIC and its subscriptions.
 
     Offsets count batches; positions are epoch/offset. Lag is what a subscription has not acknowledged. A link is
-    connected, reconnecting (it broke a moment ago), or absent. Ends with 1 if nobody serves the topic.
+    connected, reconnecting (it broke a moment ago), or absent. With placement "host" the host servers are listed, with
+    what they keep of the topic: registered, absent, or lost. Ends with 1 if nobody serves the topic.
     """
     from jobpipe.admin import Admin
 
@@ -35,6 +36,16 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
         return
     emit_pairs(_pairs(status))
     click.echo()
+    if status.get("hosts"):
+        emit_table(
+            ("HOST SERVER", "STATE", "SEGMENTS", "BYTES", "ENDPOINT"),
+            (
+                [name, at["state"], count(at["segments"]), size(at["bytes"]), at["endpoint"]]
+                for name, at in status["hosts"].items()
+            ),
+            right=("SEGMENTS", "BYTES"),
+        )
+        click.echo()
     if not status["subscriptions"]:
         click.echo("no subscriptions")
         return

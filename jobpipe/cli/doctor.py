@@ -38,7 +38,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
 
 def _findings(settings: Settings) -> Iterator[Finding]:
-    from jobpipe.cli import doctor_bus, doctor_host
+    from jobpipe.cli import doctor_bus, doctor_host, doctor_registry
 
     yield doctor_host.python()
     yield doctor_host.java()
@@ -53,7 +53,10 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield ok("configuration", str(resolved.file or "no file, defaults"))
     config = resolved.config
     yield from doctor_bus.certificates(config)
-    yield doctor_bus.registry(config)
+    answer = doctor_bus.registry(config)
+    yield answer
+    if answer.status == "ok":
+        yield from doctor_registry.permissions(config)
     yield from doctor_host.network(config)
     yield doctor_host.spool(config)
 

@@ -10,8 +10,8 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
-from jobpipe.cli.output import emit_json, emit_pairs
-from jobpipe.errors import ConfigError
+from jobpipe.cli.output import emit_json, emit_pairs, emit_table
+from jobpipe.errors import ConfigError, RegistryUnavailable
 
 if TYPE_CHECKING:
     from jobpipe.config import Config
@@ -87,6 +87,55 @@ def status(settings: Settings, as_json: bool) -> int:
     else:
         click.echo(f"the embedded ZooKeeper of {config.home} does not run; the first job that needs it starts it")
     return Exit.OK if facts["running"] else Exit.UNHEALTHY
+
+
+@registry.command()
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Give each the ACL of jobpipe.registerserver.acl, in which auth is you: run it as the jobs do.",
+)
+@json_option
+@pass_settings
+def acl(settings: Settings, fix: bool, as_json: bool) -> int:
+    """List the nodes with which strangers may do more than jobpipe.registerserver.acl says.
+
+    Strangers are those who do not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister). Ends
+    with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
+    """
+    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from registry.zookeeper import ZooKeeperRegisterServerHandler
+
+    handler = open_handler(settings.config)
+    try:
+        if not isinstance(handler, ZooKeeperRegisterServerHandler):
+            raise ConfigError("this handler has no ACLs", key="jobpipe.registerserver.handler")
+        with map_registry_errors():
+            found = handler.exposed_nodes()
+        lines = [_closed(handler, node.path, node.permissions, fix) for node in found]
+    finally:
+        handler.shutdown()
+    if as_json:
+        emit_json(lines)
+    elif lines:
+        columns = ("path", "permissions", "fixed", "error")
+        emit_table([name.upper() for name in columns], ([line[name] for name in columns] for line in lines))
+    else:
+        click.echo("none: all nodes are as jobpipe.registerserver.acl says", err=True)
+    return Exit.OK if all(line["fixed"] for line in lines) else Exit.UNHEALTHY
+
+
+def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, Any]:
+    from jobpipe.discovery.handler import map_registry_errors
+
+    error = None
+    if fix:
+        try:
+            with map_registry_errors():
+                handler.protect(path)
+        except RegistryUnavailable as failure:
+            error = failure.message
+    return {"path": path, "permissions": permissions, "fixed": fix and error is None, "error": error}
 
 
 def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from jobpipe.config.definition import Problem, config_error
 from jobpipe.config.model import KEYS, Config
+from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
 __all__ = ["check_acks", "check_together", "plaintext_beyond_loopback"]
 
@@ -114,4 +115,5 @@ _CHECKS = (
     _Check("spool_max_bytes", ("segment_max_bytes",), _cap_holds_a_segment),
     *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),
+    *(_Check(*check) for check in REGISTRY_CHECKS),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from jobpipe.config.definition import Key, key
+from jobpipe.config.identity import ACL, NAME, PASSWORD
 from jobpipe.config.places import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
 from jobpipe.config.values import (
     BOOLEAN,
@@ -80,6 +81,87 @@ class Config:
         "15s",
         "How long to wait for the first connection to the registry.",
         group="registry",
+    )
+
+    registry_sasl_mechanism: Literal["DIGEST-MD5", "GSSAPI"] | None = key(
+        "jobpipe.registerserver.sasl.mechanism",
+        optional(choice("DIGEST-MD5", "GSSAPI")),
+        None,
+        "How this process proves to the registry who it is: DIGEST-MD5 = by sasl.username and sasl.password; GSSAPI = "
+        "by Kerberos, whose ticket cache or client keytab is found as usual (KRB5CCNAME, KRB5_CLIENT_KTNAME) and which "
+        "needs pip install 'jobpipe[kerberos]'. null = not at all.",
+        group="registry",
+        recommended=("DIGEST-MD5", "GSSAPI"),
+    )
+    registry_sasl_username: str | None = key(
+        "jobpipe.registerserver.sasl.username",
+        optional(NAME),
+        None,
+        "Name for DIGEST-MD5.",
+        group="registry",
+    )
+    registry_sasl_password: str | None = key(
+        "jobpipe.registerserver.sasl.password",
+        optional(PASSWORD),
+        None,
+        "Password for DIGEST-MD5. Who listens to the connection can guess it at leisure: use ssl.enabled, too.",
+        group="registry",
+        secret=True,
+    )
+    registry_sasl_principal: str | None = key(
+        "jobpipe.registerserver.sasl.principal",
+        optional(NAME),
+        None,
+        "Own principal for GSSAPI, such as jobpipe@EXAMPLE.ORG. null = the one of the ticket cache or keytab.",
+        group="registry",
+    )
+    registry_sasl_service: str = key(
+        "jobpipe.registerserver.sasl.service",
+        NAME,
+        "zookeeper",
+        "First part of the servers' principals, for GSSAPI: zookeeper/<host>@<realm>.",
+        group="registry",
+        recommended=("zookeeper",),
+    )
+    registry_ssl_enabled: bool = key(
+        "jobpipe.registerserver.ssl.enabled",
+        BOOLEAN,
+        False,
+        "TLS to the registry; its port is then the secureClientPort. The servers must have a certificate of "
+        "registerserver.ssl.ca with the host name by which registerserver.connect names them.",
+        group="registry",
+    )
+    registry_ssl_ca: Path | None = key(
+        "jobpipe.registerserver.ssl.ca",
+        optional(PATH),
+        None,
+        "Certificate of the registry servers' CA (PEM); no other one is believed.",
+        group="registry",
+    )
+    registry_ssl_cert: Path | None = key(
+        "jobpipe.registerserver.ssl.cert",
+        optional(PATH),
+        None,
+        "This process's certificate for the registry (PEM), where the servers demand one, or know us by it.",
+        group="registry",
+    )
+    registry_ssl_key: Path | None = key(
+        "jobpipe.registerserver.ssl.key",
+        optional(PATH),
+        None,
+        "Private key of registerserver.ssl.cert (PEM, not encrypted), which only its owner may read.",
+        group="registry",
+    )
+    registry_acl: str | None = key(
+        "jobpipe.registerserver.acl",
+        optional(ACL),
+        None,
+        "Who may do what with each node that we make in the registry: auth = whoever made it, all; open = everybody, "
+        "all; scheme:id:permissions = that one, these (create, read, write, delete, administer: crwda); several with "
+        "commas. null = auth with sasl.mechanism or registerserver.ssl.cert, else open. Publishers and subscribers "
+        "that authenticate by different names must name each other, as in auth,sasl:reader:r.",
+        group="registry",
+        recommended=("auth", "open", "auth,world:anyone:r"),
     )
 
     port_range: tuple[int, int] = key(

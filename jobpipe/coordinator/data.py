@@ -7,9 +7,10 @@ read-only connections; it decides nothing.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
-import mmap
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,10 +18,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
-from jobpipe.errors import JobpipeError, NotAuthorized, RemoteProtocolError, SegmentCorrupt, TopicNotFound
+from jobpipe.coordinator.receiving import receive_file
+from jobpipe.errors import (
+    DataLoss,
+    HostAway,
+    JobpipeError,
+    NotAuthorized,
+    RemoteProtocolError,
+    SegmentCorrupt,
+    TopicNotFound,
+)
 from jobpipe.net.link import Link
-from jobpipe.store import CatalogReader, Cursor, FileSink, Piece, Position
+from jobpipe.store import CatalogReader, Cursor, Piece, Position
 from jobpipe.store.files import SEGMENTS, write_id_of
+from jobpipe.store.index import PACKED_CHUNK as CHUNK
+from jobpipe.store.mapping import map_range
 from jobpipe.wire.messages import Hello, Request, Welcome
 from registry.names import check_name
 
@@ -53,6 +65,8 @@ class DataService:
         self._open: dict[str, _Open] = {}
         self._opening = asyncio.Lock()
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
+        self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
+        self._served: Counter[str] = Counter()  # bytes by topic
 
     def _directory(self, topic: str) -> Path:
         return self.directories.get(topic, self._config.spool_dir / topic)
@@ -88,10 +102,12 @@ class DataService:
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
-        """Answer ``fetch`` and ``put``."""
+        """Answer ``fetch``, ``put`` and ``served``."""
         try:
             if request.op == "fetch":
                 return await self._fetch(link, request), b""
+            if request.op == "served":
+                return {"bytes": self._served[link.hello.topic]}, b""
             if request.op == "put":
                 if link.hello.role != "publisher":
                     raise NotAuthorized("operation 'put' is for publishers", op="put")
@@ -135,9 +151,11 @@ class DataService:
 
     async def _send(self, link: Link, request_id: int, piece: Piece) -> None:
         length = sum(chunk.length for chunk in piece.chunks)
+        kept = {} if piece.host is None else self._kept(link.hello.topic, piece)
         await link.send_part(
             request_id,
             {
+                **kept,
                 "n": piece.n,
                 "partition": piece.partition,
                 "partitions": piece.partitions,
@@ -151,6 +169,8 @@ class DataService:
                 "length": length,
             },
         )
+        if piece.host is not None:
+            return  # the reader asks there
         if piece.data is not None:
             view, skew = memoryview(piece.data), 0
         else:
@@ -158,43 +178,48 @@ class DataService:
         for chunk in piece.chunks:
             offset = chunk.offset + skew
             await link.send_data(view[offset : offset + chunk.length], chunk.crc)
+            self._served[link.hello.topic] += chunk.length
+
+    def _kept(self, topic: str, piece: Piece) -> dict[str, Any]:
+        """Return where the bytes of a piece lie with a host server, and what they must be.
+
+        Raises:
+            HostAway: the host server is not registered now.
+            DataLoss: it has not been for so long that it counts as lost.
+        """
+        where = f"topic {topic!r}, offset {piece.n}, partition {piece.partition}"
+        facts = {"topic": topic, "offset": piece.n, "partition": piece.partition, "host": piece.host}
+        assert piece.host is not None and piece.path is not None  # noqa: S101, PT018 - the caller looked
+        if piece.host not in self.hosts:
+            raise HostAway(f"{where}: host server {piece.host}, which keeps the segment, is not registered", **facts)
+        endpoint = self.hosts[piece.host]
+        if endpoint is None:
+            raise DataLoss(
+                f"{where}: host server {piece.host}, which keeps the segment, is lost", reason="host lost", **facts
+            )
+        chunks = b"".join(CHUNK.pack(chunk.offset, chunk.length, chunk.crc) for chunk in piece.chunks)
+        return {
+            "host": piece.host,
+            "endpoint": endpoint,
+            "file": piece.path.name,
+            "offset": piece.offset,
+            "chunks": base64.b64encode(chunks).decode("ascii"),
+        }
 
     async def _put(self, link: Link, request: Request) -> dict[str, Any]:
         topic, name, length = link.hello.topic, str(request.args["file"]), int(request.args["length"])
         directory = self._directory(topic)
         if write_id_of(name) is None:
             raise RemoteProtocolError(f"not a segment file's name: {name!r}", file=name)
-        target = await asyncio.to_thread(FileSink, directory / SEGMENTS / name)
-        written = 0
-        try:
-            async for payload in link.receive_stream(request):
-                await asyncio.to_thread(target.write, payload)
-                written += len(payload)
-            if written != length:
-                raise RemoteProtocolError(f"file {name}: {written} of {length} bytes came", file=name)
-            await asyncio.to_thread(target.finish, fsync=self._config.fsync)
-        except BaseException:
-            await asyncio.to_thread(target.abort)
-            raise
-        return {"length": written}
+        await receive_file(link, request, directory / SEGMENTS / name, length, fsync=self._config.fsync)
+        return {"length": length}
 
 
 def _map(piece: Piece, topic: str) -> tuple[memoryview, int]:
-    """Map the piece's part of its file; return a view of it and what to add to a chunk's offset.
-
-    Only this part is mapped, and only while it is sent: mapped pages count as memory of the process. The transport may
-    hold a slice for a while, so the map is not closed but let go: it ends with its last slice.
-    """
+    """Map the piece's part of its file; return a view of it and what to add to a chunk's offset."""
     assert piece.path is not None  # noqa: S101 - a piece has a path or data
-    first = piece.offset - piece.offset % mmap.ALLOCATIONGRANULARITY
-    last = piece.offset + max(chunk.offset + chunk.length for chunk in piece.chunks)
     try:
-        descriptor = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            mapped = mmap.mmap(descriptor, last - first, access=mmap.ACCESS_READ, offset=first)
-            return memoryview(mapped), piece.offset - first
-        finally:
-            os.close(descriptor)
+        return map_range(piece.path, piece.offset, max(chunk.offset + chunk.length for chunk in piece.chunks))
     except (OSError, ValueError) as error:
         raise SegmentCorrupt(
             f"topic {topic!r}, offset {piece.n}, partition {piece.partition}: segment file {piece.path.name} cannot be "

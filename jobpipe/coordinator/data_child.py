@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
@@ -30,6 +32,7 @@ class DataChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint: Endpoint | None = None
         self._directories: dict[str, Path] = {}
+        self._hosts: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
     @property
@@ -60,27 +63,35 @@ class DataChild:
             )
             self._endpoint = Endpoint(self._advertised, ready["port"])
             for topic, directory in self._directories.items():
-                self._write(topic, directory)
+                self._write({"topic": topic, "directory": str(directory)})
+            if self._hosts:
+                self._write({"hosts": self._hosts})
 
     def tell(self, topic: str, directory: Path) -> None:
         """Say where a topic's spool is."""
         with self._lock:
             self._directories[topic] = directory
-            self._write(topic, directory)
+            self._write({"topic": topic, "directory": str(directory)})
+
+    def tell_hosts(self, hosts: dict[str, str | None]) -> None:
+        """Say where host servers are; None for a lost one."""
+        with self._lock:
+            self._hosts = hosts
+            self._write({"hosts": hosts})
 
     def end(self) -> None:
         """Let the process end; kill it after a while."""
         with self._lock:
             self._release()
 
-    def _write(self, topic: str, directory: Path) -> None:
+    def _write(self, told: dict[str, Any]) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:
-            self._process.stdin.write(f"{topic}\t{directory}\n".encode())
+            self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:  # it died; it is told when it is started again
-            log.warning("the data process cannot be told of topic %s: %s", topic, error)
+            log.warning("the data process cannot be told of %s: %s", ", ".join(told), error)
 
     def _release(self) -> None:
         process, self._process = self._process, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ async def run(order: dict[str, Any]) -> None:
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     async def follow_starter() -> None:
-        # Each line says where a topic's spool is; the end of the pipe is the end of the coordinator.
+        # Each line says where a topic's spool is, or where host servers are; its end is the coordinator's.
         while line := await reader.readline():
-            topic, _, directory = line.decode().rstrip("\n").partition("\t")
-            service.directories[topic] = Path(directory)
+            told = json.loads(line)
+            if "hosts" in told:
+                service.hosts = told["hosts"]
+            else:
+                service.directories[told["topic"]] = Path(told["directory"])
         finished.set()
 
     follower = asyncio.create_task(follow_starter())

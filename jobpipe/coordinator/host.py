@@ -18,6 +18,7 @@ from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
+from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.ownership import claim_topic, is_alive, this_process
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
@@ -64,6 +65,7 @@ class Host:
         self.control_endpoint = control
         self.instance = instance
         self._data = data
+        self.hosts = HostServers(config, data, tls)
         self._mending = False
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
@@ -145,13 +147,7 @@ class Host:
         epoch = 0
 
         def make_owner() -> OwnerRecord:
-            return OwnerRecord(
-                endpoint=str(self.control_endpoint),
-                epoch=epoch,
-                instance=self.instance,
-                name=settings.publisher,
-                **self._process,
-            )
+            return self._owner(settings.publisher, epoch)
 
         await claim_topic(
             self._handler,
@@ -182,6 +178,8 @@ class Host:
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
             keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
             served = ServedTopic(topic, store, config, settings, keep)
+            if served.uses_hosts:
+                await self.hosts.look([*self.topics.values(), served])
             await self._register(served)
         except BaseException:
             if store is not None:
@@ -210,11 +208,11 @@ class Host:
 
         Without it an old point would only mislead.
         """
-        topic, epoch = store.topic, store.epoch
+        topic = store.topic
 
         def keep(text: str | None) -> None:
             with map_registry_errors():
-                self._handler.set_recovery_point(topic, epoch, text)
+                self._handler.set_recovery_point(topic, store.epoch, text)
 
         with map_registry_errors():
             known = self._handler.recovery_point(topic)
@@ -224,6 +222,24 @@ class Host:
         if known is not None:
             keep(None)
         return None
+
+    async def renew_epoch(self, topic: ServedTopic) -> None:
+        """Raise the epoch of a topic of ours: what is sealed from now on can be told from what was sealed before."""
+        with map_registry_errors():
+            epoch = await asyncio.to_thread(self._handler.next_epoch, topic.topic, topic.epoch + 1)
+            await topic.run(topic.store.take_over, epoch, topic.settings.publisher)
+            topic.epoch = epoch
+            await asyncio.to_thread(self._handler.claim, topic.topic, self._owner(topic.settings.publisher, epoch))
+        await self._register(topic)
+
+    def _owner(self, publisher: str, epoch: int) -> OwnerRecord:
+        return OwnerRecord(
+            endpoint=str(self.control_endpoint),
+            epoch=epoch,
+            instance=self.instance,
+            name=publisher,
+            **self._process,
+        )
 
     async def _register(self, topic: ServedTopic) -> None:
         for index in range(1, topic.settings.parallelism + 1):
@@ -344,6 +360,8 @@ class Host:
                     if not topic.closed:
                         log.exception("topic %s: tick", topic.topic)
             last = now
+            if self.hosts.is_due(list(self.topics.values())):
+                self._spawn(self.hosts.look(list(self.topics.values())))
             if retain and await self._is_over() and not self._opening.locked():
                 self.finished.set()
 
@@ -370,4 +388,5 @@ class Host:
             await self._drop(topic, unregister=False)
         for task in list(self._tasks):
             task.cancel()
+        await self.hosts.close()
         await asyncio.to_thread(self._handler.shutdown)

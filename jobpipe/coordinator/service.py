@@ -130,8 +130,11 @@ class ControlService:
         if not topic.publishing:
             raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
         found = await topic.run(work)
+        if found is not None and await self._take_back(topic, found[0], args):
+            found = await topic.run(work)
         result: dict[str, Any] = {"last": None, "full": None, "write_id": None}
-        result["data"] = str(self._host.data_endpoint)
+        result["epoch"], result["data"] = topic.epoch, str(self._host.data_endpoint)
+        result["hosts"] = self._host.hosts.registered if topic.config.spool_placement == "host" else []
         last = None
         if found is not None:
             last, position = found
@@ -141,6 +144,17 @@ class ControlService:
             if result["full"] is None:
                 result["write_id"] = topic.begin_write()
         return result, b""
+
+    async def _take_back(self, topic: ServedTopic, last: Last, args: dict[str, Any]) -> bool:
+        """Let a batch that Spark repeats be written anew, if host servers were lost that kept some of it."""
+        query_id, batch_id = str(args["query_id"]), int(args["batch_id"])
+        if last.batch_id != batch_id or last.run_id == args.get("run_id"):
+            return False
+        if not await topic.must_be_sealed_again(query_id, batch_id):
+            return False
+        await self._host.renew_epoch(topic)
+        await topic.take_back(query_id, batch_id)
+        return True
 
     async def _seal(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         schema_id = await topic.run(
@@ -175,7 +189,9 @@ class ControlService:
         if missing and await topic.acked.wait(_wait(args)):
             missing = await topic.missing_acks(int(args["n"]))
         topic.mark_ack_wait(missing)
-        return {"missing": missing}, b""
+        n = int(args["n"])
+        gone = {host for batch in await topic.lost(n - 1, n) for host in batch["hosts"]} if missing else set()
+        return {"missing": missing, "gone": sorted(gone)}, b""
 
     async def _drained(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         lagging = await topic.lagging()
@@ -221,7 +237,13 @@ class ControlService:
             None if args.get("max_rows") is None else int(args["max_rows"]),
             None if args.get("max_bytes") is None else int(args["max_bytes"]),
         )
-        return self._planned(plan), b""
+        return {**self._planned(plan), "lost": await self._lost(topic, [plan])}, b""
+
+    async def _lost(self, topic: ServedTopic, plans: list[Plan]) -> list[dict[str, Any]]:
+        if not plans or plans[0].start.place == plans[-1].end.place:
+            return []
+        end = plans[-1].end
+        return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
 
     async def _ack(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         await topic.subscribers.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
@@ -255,7 +277,9 @@ class ControlService:
             plans = await topic.subscribers.describe(_name(link), int(args["grant"]), start, end)
         else:
             plans = await topic.run(work)
-        return {"plans": [self._planned(plan) for plan in plans], "data": str(self._host.data_endpoint)}, b""
+        lost = await self._lost(topic, plans)
+        data = str(self._host.data_endpoint)
+        return {"plans": [self._planned(plan) for plan in plans], "data": data, "lost": lost}, b""
 
     def _planned(self, plan: Plan) -> dict[str, Any]:
         return {
@@ -295,6 +319,10 @@ class ControlService:
     async def _status(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        if topic.uses_hosts:
+            status["hosts"] = await self._host.hosts.describe(topic)
+        if args.get("served"):
+            status["served"] = await self._host.hosts.served(topic)
         return status, b""
 
     async def _seek(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:

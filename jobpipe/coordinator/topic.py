@@ -76,10 +76,12 @@ class ServedTopic:
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
+        self.kept = set(store.kept_by_hosts())  # ids of host servers that keep segments, those of now and some before
+        self.gone: frozenset[str] = frozenset()  # those of them that are lost
         self._store = store
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
         self._closed = False
-        self._writing = {settings.writing}
+        self.writing = {settings.writing}  # write ids of batches in progress; a sweep under way looks at this very set
         self._swept_at = time.monotonic()
         self._status = store.status()
         self._status_at = time.monotonic()
@@ -127,6 +129,11 @@ class ServedTopic:
         return self._store
 
     @property
+    def uses_hosts(self) -> bool:
+        """True where segments lie, or may be put, with host servers."""
+        return self.config.spool_placement == "host" or bool(self.kept)
+
+    @property
     def retention(self) -> Retention:
         """The rules of retention as configured for this topic."""
         config = self.config
@@ -141,8 +148,8 @@ class ServedTopic:
     def begin_write(self) -> str:
         """Return a new batch's write id; files of all earlier ones that no batch refers to may be swept from now on."""
         write_id = new_write_id()
-        self._writing.add(write_id)  # in place: a sweep under way looks at this very set
-        self._writing.intersection_update({write_id})
+        self.writing.add(write_id)
+        self.writing.intersection_update({write_id})
         return write_id
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -209,6 +216,8 @@ class ServedTopic:
             )
         await self._prepare_recovery(batch, rows=any(segment.rows for segment in segments))
         position = await self.run(self._store.seal, batch, segments)
+        self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
+        self.kept |= {segment.host for segment in segments if segment.host is not None}
         self.head = await self.run(self._store.head)
         self.ended = await self.run(self._store.ended)
         self.news.ring()
@@ -248,6 +257,47 @@ class ServedTopic:
                 f"{self.settings.min_subscribers - done} more of min_subscribers={self.settings.min_subscribers}"
             )
         return missing
+
+    async def lost(self, first: int, end: int) -> list[dict[str, Any]]:
+        """Return the batches from ``first`` to ``end`` (exclusive) of which lost host servers kept a part, as JSON."""
+        if not self.gone:
+            return []
+
+        def work() -> list[dict[str, Any]]:
+            return [
+                {
+                    "start": self._store.at(batch.n).to_json(),
+                    "end": self._store.at(batch.n + 1).to_json(),
+                    "rows": batch.rows,
+                    "hosts": list(batch.hosts),
+                }
+                for batch in self._store.lost(first, end, self.gone)
+            ]
+
+        return await self.run(work)
+
+    async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
+        """Tell whether a batch that Spark repeats is lost in part, and somebody has not read it."""
+        if not self.gone:
+            return False
+
+        def work() -> bool:
+            head = self._store.head().n
+            if not self._store.is_last(query_id, batch_id) or not self._store.lost(head - 1, head, self.gone):
+                return False
+            acked = [known.acked for known in self._store.subscriptions()]
+            return not acked or any(position is None or position.n < head for position in acked)
+
+        return await self.run(work)
+
+    async def take_back(self, query_id: str, batch_id: int) -> None:
+        """Undo the seal of the newest batch; under an epoch above its own."""
+        await self.run(self._store.take_back, query_id, batch_id)
+        self.head = await self.run(self._store.head)
+        log.warning(
+            "topic %s: batch %d of query %s is lost in part with %s; it is written anew",
+            *(self.topic, batch_id, query_id, ", ".join(sorted(self.gone))),
+        )
 
     async def lagging(self) -> dict[str, int]:
         """Return the subscriptions that have not acknowledged all, with their lag in batches."""
@@ -304,7 +354,7 @@ class ServedTopic:
                 self._store.retain(self.retention)
                 if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                     self._swept_at = time.monotonic()
-                    self._store.sweep(self._writing)
+                    self._store.sweep(self.writing)
 
         try:
             await self.run(work)

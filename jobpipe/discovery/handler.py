@@ -29,6 +29,8 @@ def map_registry_errors() -> Iterator[None]:
         raise RegistryUnavailable(str(error)) from error
     except registry_errors.InvalidName as error:
         raise ConfigError(str(error)) from error
+    except registry_errors.BadOption as error:
+        raise ConfigError(f"registry: {error}", key=f"jobpipe.registerserver.{error.option}") from error
     except registry_errors.RegistryError as error:
         raise RegistryUnavailable(f"{type(error).__name__}: {error}") from error
 
@@ -68,17 +70,30 @@ def open_handler(config: Config) -> RegisterServerHandler:
 
     Raises:
         RegistryUnavailable: nothing answered in time.
-        ConfigError: the handler cannot be loaded.
+        ConfigError: the handler cannot be loaded, or a file or package that its settings need is missing.
     """
     handler = handler_class(config.registry_handler)()
     with map_registry_errors():
         connect = EmbeddedZooKeeper(config.home).ensure() if config.embedded else config.registry_connect
-        handler.start(
-            {
-                "connect": connect,
-                "topic.storage": config.namespace,
-                "session.timeout": str(config.registry_session_timeout),
-                "connect.timeout": str(config.registry_connect_timeout),
-            }
-        )
+        handler.start({"connect": connect, **_options(config)})
     return handler
+
+
+def _options(config: Config) -> dict[str, str]:
+    """Return what a handler is told, but for ``connect``; it holds the password, if there is one."""
+    values: dict[str, object] = {
+        "topic.storage": config.namespace,
+        "session.timeout": config.registry_session_timeout,
+        "connect.timeout": config.registry_connect_timeout,
+        "sasl.mechanism": config.registry_sasl_mechanism,
+        "sasl.username": config.registry_sasl_username,
+        "sasl.password": config.registry_sasl_password,
+        "sasl.principal": config.registry_sasl_principal,
+        "sasl.service": config.registry_sasl_service,
+        "ssl.enabled": "true" if config.registry_ssl_enabled else "false",
+        "ssl.ca": config.registry_ssl_ca,
+        "ssl.cert": config.registry_ssl_cert,
+        "ssl.key": config.registry_ssl_key,
+        "acl": config.registry_acl,
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}

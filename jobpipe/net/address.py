@@ -90,7 +90,9 @@ def host_addresses() -> dict[str, list[str]]:
     return found
 
 
-def bind_in_range(host: str, port_range: tuple[int, int]) -> socket.socket:
+def bind_in_range(
+    host: str, port_range: tuple[int, int], *, key: str = "jobpipe.sinkserver.port.range"
+) -> socket.socket:
     """Return a socket that listens on ``host`` at a free port of the range, both ends included.
 
     The ports are tried once each from a random one on, so that jobs that start together seldom meet. A port whose last
@@ -113,8 +115,8 @@ def bind_in_range(host: str, port_range: tuple[int, int]) -> socket.socket:
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise _not_bound(host, port_range, reason) from error
-    raise _not_bound(host, port_range, reason)
+                raise _not_bound(host, port_range, reason, key) from error
+    raise _not_bound(host, port_range, reason, key)
 
 
 def _listen(family: socket.AddressFamily, address: tuple[str | int, ...]) -> socket.socket:
@@ -138,9 +140,9 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
     return family, cast("tuple[str | int, ...]", address)
 
 
-def _not_bound(host: str, port_range: tuple[int, int], reason: str) -> AddressError:
+def _not_bound(host: str, port_range: tuple[int, int], reason: str, key: str) -> AddressError:
     ports = f"{port_range[0]}-{port_range[1]}"
-    text = f"no port of {ports} can be listened on at {host} ({reason}); see jobpipe.sinkserver.port.range"
+    text = f"no port of {ports} can be listened on at {host} ({reason}); see {key}"
     return AddressError(text, host=host, port_range=list(port_range), reason=reason)
 
 

@@ -155,6 +155,13 @@ class BlockingLink(BlockingPump):
         self._finish(event)
         raise AssertionError("a fault raises")
 
+    @property
+    def chunk_crc(self) -> int:
+        """The checksum that came with the chunk announced by :meth:`next_chunk_length`."""
+        if self._chunk is None:
+            raise LocalProtocolError("no chunk was announced")
+        return self._chunk.crc
+
     def read_chunk_into(self, view: memoryview) -> None:
         """Read the payload announced by :meth:`next_chunk_length` straight into ``view`` and check its CRC.
 

@@ -22,6 +22,7 @@ from jobpipe.errors import (
     LinkClosed,
     LinkError,
     LocalProtocolError,
+    SpoolError,
     SpoolFull,
     WaitTimeout,
 )
@@ -93,6 +94,7 @@ class Publisher:
         self._min_subscribers = min_subscribers
         self._application = application
         self._closed = False
+        self._hosts: tuple[str, ...] = ()  # that may keep segments of it
         self._write_id = ""  # of the batch in progress, given by the coordinator
         self._channel = Channel(topic, self.name, config, self._order)
 
@@ -147,14 +149,16 @@ class Publisher:
         deadline, notice = time.monotonic() + self.config.acks_timeout, Notice(self.topic)
         while True:
             result = self._channel.call(
-                "begin", {"query_id": query_id, "batch_id": batch_id, "wait": SLICE_SECONDS}
+                "begin", {"query_id": query_id, "batch_id": batch_id, "run_id": run_id, "wait": SLICE_SECONDS}
             ).result
             self.coordinator.data = Endpoint.parse(result["data"])  # the data process may have been started again
+            self._channel.epoch = int(result["epoch"])  # raised when a batch must be written anew
             last = result["last"]
             if last is not None and batch_id <= last["batch_id"]:
                 return self._replayed(query_id, batch_id, run_id, last)
             if result["full"] is None:
                 self._write_id = str(result["write_id"])
+                self._hosts = tuple(str(host) for host in result["hosts"])
                 return None
             notice.tell(result["full"])
             if not self._channel.active():
@@ -207,6 +211,9 @@ class Publisher:
             compression=self.config.segment_compression,
             fsync=self.config.fsync,
             inline_max=INLINE_MAX,
+            log=self.log_id,
+            hosts=self._hosts,
+            host_folder=str(self.config.hostserver_dir),
         )
 
     def commit(
@@ -267,11 +274,26 @@ class Publisher:
 
         Raises:
             WaitTimeout: ``acks.timeout`` passed, or the query was stopped; names the missing ones.
+            SpoolError: a host server that keeps some of the batch is lost.
         """
         if self.config.acks != "all":
             return
         deadline, notice = time.monotonic() + self.config.acks_timeout, Notice(self.topic)
-        while missing := self._channel.call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result["missing"]:
+        while True:
+            answer = self._channel.call("acked", {"n": position.n, "wait": SLICE_SECONDS}).result
+            missing, gone = answer["missing"], answer["gone"]
+            if not missing:
+                return
+            if gone:
+                raise SpoolError(
+                    f"topic {self.topic!r}, offset {position.n - 1}: host server {', '.join(gone)}, which keeps part "
+                    f"of the batch, is lost, and {', '.join(missing)} did not commit it. Start the query again: Spark "
+                    "repeats the batch, and it is written anew",
+                    topic=self.topic,
+                    offset=position.n - 1,
+                    hosts=gone,
+                    missing=missing,
+                )
             notice.tell(f"acks=all, offset {position.n} is not yet acknowledged by {', '.join(missing)}")
             if not self._channel.active() or time.monotonic() > deadline:
                 why = (
@@ -338,8 +360,8 @@ class Publisher:
                 )
 
     def status(self) -> dict[str, Any]:
-        """Return the coordinator's view of the topic."""
-        return self._channel.call("status").result
+        """Return the coordinator's view of the topic; ``served`` says how many of its bytes each process has served."""
+        return self._channel.call("status", {"served": True}).result
 
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent."""

@@ -1,23 +1,28 @@
-"""Where one batch's segments go: straight into the spool when it is on this host, else to the coordinator.
+"""Where one batch's segments go: to the host server here, straight into a spool that this host reaches, or else to the
+coordinator.
 
 A target travels to Spark tasks; it holds paths and numbers, no secrets.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
+from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
+from jobpipe.publisher.nearby import NearbyHost, find_nearby, upload
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
 from jobpipe.store.marker import holds_instance
@@ -25,8 +30,7 @@ from jobpipe.wire.messages import Hello
 
 __all__ = ["WriteTarget"]
 
-UPLOAD_CHUNK = 256 * 1024
-UPLOAD_SECONDS = 60.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class WriteTarget:
     compression: str
     fsync: bool
     inline_max: int
+    log: str = ""  # the topic's
+    hosts: tuple[str, ...] = ()  # ids of the host servers that may keep segments
+    host_folder: str = ""  # of the host server on a host without a configuration of its own
 
     def write(
         self, schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]], attempt: str
@@ -60,30 +67,65 @@ class WriteTarget:
             LinkError: the coordinator could not be reached.
         """
         name = file_name(self.write_id, attempt)
-        local = holds_instance(Path(self.directory), self.instance)
-        with self._folder(local) as folder:
-            writer = PartitionedWriter(
-                schema,
-                SegmentFile.create(folder, name, inline_max=self.inline_max),
-                partitions=self.partitions,
-                segment_max_bytes=self.segment_max_bytes,
-                compression=self.compression,
-            )
+        nearby = self._nearby()
+        try:
+            local = nearby is None and holds_instance(Path(self.directory), self.instance)
+            place = Path(self.directory) / SEGMENTS if local else None if nearby is None else nearby.place
+            with _Folder(place) as folder:
+                infos = self._write_to(folder, name, schema, batches, fsync=self.fsync and place is not None)
+                if local or not any(info.file for info in infos):
+                    return infos
+                return self._hand_over(nearby, folder / name, infos)
+        finally:
+            if nearby is not None:
+                nearby.close()
+
+    def _nearby(self) -> NearbyHost | None:
+        if not self.hosts:
+            return None
+        return find_nearby(self.topic, self.log, self.hosts, self.host_folder, self._context())
+
+    def _write_to(
+        self,
+        folder: Path,
+        name: str,
+        schema: pa.Schema,
+        batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
+        *,
+        fsync: bool,
+    ) -> list[SegmentInfo]:
+        writer = PartitionedWriter(
+            schema,
+            SegmentFile.create(folder, name, inline_max=self.inline_max),
+            partitions=self.partitions,
+            segment_max_bytes=self.segment_max_bytes,
+            compression=self.compression,
+        )
+        try:
+            for batch, partition in batches:
+                writer.write(batch, partition)
+            return writer.finish(fsync=fsync)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _hand_over(self, nearby: NearbyHost | None, path: Path, infos: list[SegmentInfo]) -> list[SegmentInfo]:
+        """Let the host server have the file, or else the coordinator; it is durable there on return."""
+        if nearby is not None:
             try:
-                for batch, partition in batches:
-                    writer.write(batch, partition)
-                infos = writer.finish(fsync=self.fsync and local)
-                if not local and any(info.file for info in infos):
-                    self._upload(folder / name, name)
-            except BaseException:
-                writer.abort()
-                raise
-            return infos
+                nearby.take(path, path.name)
+            except (LinkError, SpoolError) as error:
+                log.warning(
+                    "topic %s: host server %s failed (%s), the coordinator gets it", self.topic, nearby.id, error
+                )
+            else:
+                return [replace(info, host=nearby.id) if info.file else info for info in infos]
+        self._upload(path)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return infos
 
-    def _folder(self, local: bool) -> _Folder:
-        return _Folder(Path(self.directory) / SEGMENTS if local else None)
-
-    def _upload(self, path: Path, name: str) -> None:
+    def _upload(self, path: Path) -> None:
         hello = Hello(topic=self.topic, role="publisher", instance=f"task-{os.getpid()}")
         link = BlockingLink.connect(
             Endpoint.parse(self.data),
@@ -92,22 +134,12 @@ class WriteTarget:
             server_hostname=topic_server_name(self.topic) if self.tls else None,
         )
         try:
-            length = path.stat().st_size
-            link.start_upload("put", {"file": name, "length": length}, length=length, timeout=UPLOAD_SECONDS)
-            for chunk in _chunks(path):
-                link.send_data(chunk)
-            link.end_upload(timeout=UPLOAD_SECONDS)
+            upload(link, path, {"file": path.name, "length": path.stat().st_size})
         finally:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
         return None if self.tls is None else client_context(Credentials(*(Path(name) for name in self.tls)))
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(UPLOAD_CHUNK):
-            yield chunk
 
 
 class _Folder:

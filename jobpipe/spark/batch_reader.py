@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.topics import demand_schema, published_schema
 from jobpipe.store import Position
@@ -35,6 +36,7 @@ class JobPipeBatchReader(DataSourceReader):
         Raises:
             ConfigError: ``assign`` names a partition that there is not, or too many topics match the pattern.
             SchemaMismatch: a topic of the pattern that came since ``load()`` has another schema.
+            DataLoss: a host server is lost that kept some of it, and ``failOnDataLoss`` is on.
         """
         config = self._options.config
         deadline = time.monotonic() + config.discovery_timeout
@@ -58,22 +60,21 @@ class JobPipeBatchReader(DataSourceReader):
                 demand_schema(topic, published, self._schema, "Read it by a load() of its own")
             bounds = link.call("bounds", {"name": self._options.name or ""}, timeout=10.0).result
             chosen = {"earliest": bounds["tail"], "latest": bounds["head"], "committed": bounds["committed"]}
-            start = chosen[self._options.starting or "earliest"] or bounds["tail"]
-            begin, end = Position.from_json(start), Position.from_json(bounds["head"])
-            link.call(
-                "lease",
-                {"id": uuid.uuid4().hex, "first": begin.n, "last": end.n, "seconds": config.read_timeout},
-                timeout=10.0,
-            )
-            answer = link.call("range", {"start": start, "end": bounds["head"]}, timeout=30.0).result
-        return [
-            RangePartition(
-                FetchRange(topic, Position.from_json(plan["start"]), Position.from_json(plan["end"]), k, answer["data"])
-            )
-            for plan in answer["plans"]
-            if plan["rows"]
-            for k in self._options.partitions(topic, int(plan["partitions"]))
-        ]
+            begin = chosen[self._options.starting or "earliest"] or bounds["tail"]
+            span = {"first": Position.from_json(begin).n, "last": Position.from_json(bounds["head"]).n}
+            link.call("lease", {"id": uuid.uuid4().hex, "seconds": config.read_timeout, **span}, timeout=10.0)
+            answer = link.call("range", {"start": begin, "end": bounds["head"]}, timeout=30.0).result
+        pass_over(topic, answer["lost"], fail=self._options.fail_on_data_loss)
+        found: list[RangePartition] = []
+        for plan in answer["plans"]:
+            start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+            holes = [hole for hole in answer["lost"] if start.n <= hole["start"]["n"] < end.n]
+            ranges = ReadRange(start, end, int(plan["partitions"]), False, tuple(holes)).readable()
+            wanted = self._options.partitions(topic, int(plan["partitions"])) if plan["rows"] else []
+            found += [
+                RangePartition(FetchRange(topic, low, high, k, answer["data"])) for low, high in ranges for k in wanted
+            ]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition; none for the empty one that Spark makes up."""

@@ -13,7 +13,6 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from jobpipe.errors import DataLoss, JobpipeError
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
+from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.store import Position
@@ -41,22 +41,6 @@ MAX_BYTES = 4 * 1024**3  # of one micro-batch where no limit is given
 Offset = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Range:
-    """What one micro-batch reads of a topic.
-
-    Attributes:
-        start, end: The range as the log counts it; ``start`` lies behind what is lost.
-        partitions: The publisher's.
-        lost: Some of the range in Spark's log is lost.
-    """
-
-    start: Position
-    end: Position
-    partitions: int
-    lost: bool
-
-
 class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream under one subscription name."""
 
@@ -71,8 +55,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading: set[str] = set()  # topics of the newest end offset
         self._target: dict[str, Position] | None = None  # availableNow: read up to here
         self._idle = IDLE_MIN_SECONDS
-        self._planned: dict[str, _Range] = {}  # by start and end in Spark's log
+        self._planned: dict[str, ReadRange] = {}  # by start and end in Spark's log
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
+        self._lost_rows: dict[str, int] = {}  # by topic: rows of batches that lost host servers kept
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "schema": self._schema}
@@ -132,6 +117,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, count in self._skipped.items():
             if report is not None and topic in report:
                 report[topic]["losses"] = count
+                report[topic]["lost_rows"] = self._lost_rows.get(topic, 0)
         return report
 
     @plainly
@@ -190,7 +176,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = Position.from_json(plan["start"])  # the same place as `begin`, as the log counts it now
         if plan["partitions"]:
             self._options.partitions(topic, int(plan["partitions"]))  # tells of a wrong `assign` before Spark logs it
-        self._planned[_range_key(topic, start, end)] = _Range(first, end, int(plan["partitions"]), begin != start)
+        holes = tuple(plan["lost"])
+        self._planned[_range_key(topic, start, end)] = ReadRange(
+            first, end, int(plan["partitions"]), begin != start, holes
+        )
         return end, int(plan["rows"])
 
     def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
@@ -221,14 +210,18 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
             plan = known or self._describe(session, topic, begin, stop)
-            if plan.lost:
-                self._skipped[topic] = self._skipped.get(topic, 0) + 1
+            rows = pass_over(topic, plan.holes, fail=self._options.fail_on_data_loss)
+            self._lost_rows[topic] = self._lost_rows.get(topic, 0) + rows
+            if plan.lost or plan.holes:
+                self._skipped[topic] = self._skipped.get(topic, 0) + plan.lost + len(plan.holes)
             data = session.data_endpoint(topic)
             wanted = self._options.partitions(topic, plan.partitions) if plan.partitions else []
-            found.extend(RangePartition(FetchRange(topic, plan.start, plan.end, k, data)) for k in wanted)
+            found.extend(
+                RangePartition(FetchRange(topic, low, high, k, data)) for low, high in plan.readable() for k in wanted
+            )
         return found
 
-    def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> _Range:
+    def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
         """Look a range from Spark's log up again, after a restart."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
@@ -240,12 +233,12 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         lost = False
         try:
-            plans = session.describe(topic, begin, stop)
+            plans, holes = session.describe(topic, begin, stop)
         except DataLoss as loss:
             begin, lost = self._behind(session, topic, loss), True
             if begin.log != stop.log or begin.place >= stop.place:
-                return _Range(stop, stop, 0, lost)  # all of it is lost
-            plans = session.describe(topic, begin, stop)
+                return ReadRange(stop, stop, 0, lost)  # all of it is lost
+            plans, holes = session.describe(topic, begin, stop)
         if len(plans) > 1:
             raise DataLoss(
                 f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
@@ -253,9 +246,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 topic=topic,
             )
         if not plans:
-            return _Range(stop, stop, 0, lost)
+            return ReadRange(stop, stop, 0, lost)
         start, end = Position.from_json(plans[0]["start"]), Position.from_json(plans[0]["end"])
-        return _Range(start, end, int(plans[0]["partitions"]), lost)
+        return ReadRange(start, end, int(plans[0]["partitions"]), lost, tuple(holes))
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jobpipe.store import plan as planning
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, prepare_topic
+from jobpipe.store.hosts import Hosts, LostBatch
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
@@ -52,8 +53,9 @@ class TopicLog:
         self._batches = Batches(database, topic)
         self._subscriptions = Subscriptions(database, self._batches)
         self._recovery = Recovery(database, self._batches)
-        self._sealer = Sealer(database, self._batches, self._recovery, self.segments, fsync=fsync)
-        self._retirer = Retirer(database, self._batches, self._subscriptions, self.segments)
+        self._hosts = Hosts(database, self._batches)
+        self._sealer = Sealer(database, self._batches, self._recovery, self._hosts, self.segments, fsync=fsync)
+        self._retirer = Retirer(database, self._batches, self._subscriptions, self._hosts, self.segments)
         self._reserve = Reserve(directory)
         if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
             self.make_room(reserve=True)
@@ -179,6 +181,42 @@ class TopicLog:
     def resolve(self, position: Position) -> Position | None:
         """Return a subscriber's position as this log counts it; None if it must wait, see :class:`Recovery`."""
         return self._recovery.resolve(position)
+
+    # -- host servers, see hosts.py ------------------------------------------------------------------------------------
+
+    def kept_by_hosts(self) -> dict[str, dict[str, int]]:
+        """Return segments and bytes that lie with host servers, by host id."""
+        return self._hosts.kept()
+
+    def lost(self, first: int, end: int, gone: Collection[str]) -> list[LostBatch]:
+        """Return the batches from ``first`` to ``end`` (exclusive) that have segments on hosts in ``gone``."""
+        return self._hosts.lost(first, end, gone)
+
+    def is_last(self, query_id: str, batch_id: int) -> bool:
+        """Tell whether that batch is the newest of the log."""
+        newest = self._batches.row(self._batches.next_n() - 1)
+        return newest is not None and (newest["query_id"], newest["batch_id"]) == (query_id, batch_id)
+
+    def take_back(self, query_id: str, batch_id: int) -> None:
+        """Undo the seal of the newest batch, whose segments are lost, so that its publisher may seal it again.
+
+        Raises:
+            Fenced: our epoch is not above the one that sealed it: subscribers could not tell the two apart.
+        """
+        if self._batches.epoch_before(self._batches.next_n()) >= self.epoch:
+            raise Fenced(f"topic {self.topic!r}: epoch {self.epoch} sealed this batch itself", topic=self.topic)
+        with self._changing():
+            self._hosts.take_back(query_id, batch_id)
+        self._subscriptions.reload()
+
+    def orphans(self, names: list[str], keep: Container[str]) -> list[str]:
+        """Return those of a host server's files that no batch refers to; ``keep`` as for :meth:`sweep`."""
+        return self._retirer.orphans(names, keep, epoch=self.epoch)
+
+    def hosts_to_sweep(self) -> set[str]:
+        """Return, once, the hosts whose files batches removed since the last call had."""
+        found, self._retirer.left_on = self._retirer.left_on, set()
+        return found
 
     # -- sealing -------------------------------------------------------------------------------------------------------
 

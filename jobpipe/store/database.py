@@ -20,7 +20,7 @@ __all__ = ["Database"]
 log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4A504950  # "JPIP"
-_FORMAT = 2
+_FORMAT = 3
 _BUSY_SECONDS = 10.0
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 _TABLES = """
@@ -46,7 +46,10 @@ CREATE UNIQUE INDEX batches_by_write ON batches(write_id);
 CREATE TABLE segments(
     n INTEGER NOT NULL, partition INTEGER NOT NULL, ordinal INTEGER NOT NULL, file TEXT, offset INTEGER NOT NULL,
     length INTEGER NOT NULL, rows INTEGER NOT NULL, record_batches INTEGER NOT NULL, idx BLOB NOT NULL, data BLOB,
-    PRIMARY KEY (n, partition, ordinal));
+    host TEXT, PRIMARY KEY (n, partition, ordinal));
+CREATE INDEX segments_by_host ON segments(host, n) WHERE host IS NOT NULL;
+-- What host servers keep, with placement "host".
+CREATE TABLE kept(host TEXT PRIMARY KEY, segments INTEGER NOT NULL, bytes INTEGER NOT NULL);
 CREATE TABLE queries(
     query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT);
 CREATE TABLE subscriptions(

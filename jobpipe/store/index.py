@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import struct
 from array import array
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, SegmentCorrupt
 
-__all__ = ["CHUNK", "INLINE_MAX", "Chunk", "SegmentIndex", "SegmentInfo"]
+__all__ = ["CHUNK", "INLINE_MAX", "PACKED_CHUNK", "Chunk", "SegmentIndex", "SegmentInfo", "is_host_id"]
 
 CHUNK = 256 * 1024  # one DATA frame; larger ones hold up the loop of a data process
 INLINE_MAX = 64 * 1024  # a batch up to this size lives in the catalog: one fsync instead of three
@@ -26,6 +27,14 @@ MAX_INDEX = 16 * 1024 * 1024  # bytes of a packed index: enough for a segment of
 _HEADER = struct.Struct("!BQII")  # format, schema bytes, record batches, chunks
 _BATCH = struct.Struct("!IQ")  # rows, bytes
 _FORMAT = 1
+PACKED_CHUNK = struct.Struct("!QII")
+"""A chunk on the way to a host server: offset in the segment, length, CRC-32."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def is_host_id(text: str) -> bool:
+    """Tell whether ``text`` may name a host server."""
+    return _HOST.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,7 @@ class SegmentInfo:
         file: Name inside ``segments/``, or None when the bytes are in ``data``.
         offset: Where it starts in the file; 0 without a file.
         index: The packed :class:`SegmentIndex`.
+        host: Id of the host server that keeps the file; None where it is in the spool.
         data: The bytes of a segment that has no file. They travel apart from the JSON.
     """
 
@@ -140,6 +150,7 @@ class SegmentInfo:
     offset: int
     index: bytes
     data: bytes | None = None
+    host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of all fields but ``data``."""
@@ -150,6 +161,7 @@ class SegmentInfo:
             "file": self.file,
             "offset": self.offset,
             "index": base64.b64encode(self.index).decode("ascii"),
+            **({} if self.host is None else {"host": self.host}),
         }
 
     @classmethod
@@ -162,12 +174,13 @@ class SegmentInfo:
         if not isinstance(value, Mapping):
             raise RemoteProtocolError("a segment is a JSON object", value=repr(value)[:200])
         numbers = [value.get(key) for key in ("partition", "rows", "length", "offset")]
-        file, index = value.get("file"), value.get("index")
+        file, index, host = value.get("file"), value.get("index"), value.get("host")
         if (
             any(type(number) is not int or not 0 <= number < 2**63 for number in numbers)
             or not (file is None or isinstance(file, str))
             or not isinstance(index, str)
             or (file is None) != (data is not None)
+            or not (host is None or (file is not None and isinstance(host, str) and is_host_id(host)))
         ):
             raise RemoteProtocolError("a segment's fields are wrong", value=repr(value)[:200])
         try:
@@ -175,4 +188,4 @@ class SegmentInfo:
         except (binascii.Error, ValueError) as error:
             raise RemoteProtocolError("a segment's index is not base64", value=index[:200]) from error
         partition, rows, length, offset = (int(number) for number in numbers if number is not None)
-        return cls(partition, rows, length, file, offset, packed, data)
+        return cls(partition, rows, length, file, offset, packed, data, host)

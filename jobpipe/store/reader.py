@@ -18,11 +18,12 @@ __all__ = ["CatalogReader", "Cursor", "Piece"]
 
 # Batches drive the join, so that a page costs the same for any number of partitions.
 _PAGE = """
-SELECT b.n, b.epoch, b.sealed_ms, s.ordinal, s.rows, s.record_batches, s.file, s.offset, s.length{more}
+SELECT b.n, b.epoch, b.sealed_ms, s.ordinal, s.rows, s.record_batches, s.file, s.offset, s.length, s.host{more}
 FROM batches b CROSS JOIN segments s ON s.n = b.n AND s.partition = ?
 WHERE b.n >= ? AND b.n < ? AND NOT (b.n = ? AND s.ordinal < ?) ORDER BY b.n, s.ordinal LIMIT ?
 """
 _SKIP_PAGE = 1000
+_MOST_RECORD_BATCHES = 4096  # a piece; its chunks stand in one message where a host server has its bytes
 
 
 class Cursor(NamedTuple):
@@ -49,7 +50,9 @@ class Piece:
         epoch, publisher: Who sealed the batch.
         row0: Number of the first row within its partition of that batch.
         rows, record_batches: In this piece.
-        path, offset: The file and where the *segment* starts in it; None and 0 when the bytes are in ``data``.
+        path, offset: The file and where the *segment* starts in it; None and 0 when the bytes are in ``data``. A host
+            server's file has only its name here.
+        host: Id of the host server that keeps the file, None for the spool.
         data: The whole segment, if it has no file.
         chunks: The schema's and those of the record batches; their offsets count from the segment's start.
     """
@@ -68,6 +71,7 @@ class Piece:
     offset: int
     data: bytes | None
     chunks: list[Chunk]
+    host: str | None = None
 
 
 class CatalogReader:
@@ -153,13 +157,18 @@ class CatalogReader:
                 count = row["record_batches"] - cursor.first
                 if row["n"] == end.n:
                     count = min(count, last - cursor.before)
-                if count > 0:
-                    if shape is None or (shape.next_n is not None and shape.next_n <= row["n"]):
-                        shape = self._batches.shape(row["n"])
+                if count > 0 and (shape is None or (shape.next_n is not None and shape.next_n <= row["n"])):
+                    shape = self._batches.shape(row["n"])
+                while count > 0:
                     piece = self._piece(row, shape, partition, cursor, count)
                     pieces.append(piece)
-                    cursor = cursor._replace(row=cursor.row + piece.rows)
-                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before + max(count, 0), cursor.row)
+                    count -= piece.record_batches
+                    cursor = cursor._replace(
+                        first=cursor.first + piece.record_batches,
+                        before=cursor.before + piece.record_batches,
+                        row=cursor.row + piece.rows,
+                    )
+                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before, cursor.row)
             return pieces, (cursor if len(rows) > limit else None)
 
     def close(self) -> None:
@@ -206,8 +215,11 @@ class CatalogReader:
 
     def _piece(self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: Cursor, count: int) -> Piece:
         index = SegmentIndex.unpack(row["idx"])
+        count = min(count, _MOST_RECORD_BATCHES)
         path = None if row["file"] is None else self.directory / SEGMENTS / row["file"]
-        if path is not None:
+        if row["host"] is not None:
+            path = Path(row["file"])
+        elif path is not None:
             self._check_file(path, row, partition)
         elif len(row["data"]) != row["length"]:
             raise self._corrupt(row["n"], partition, None, f"the catalog has {len(row['data'])} bytes of it")
@@ -226,6 +238,7 @@ class CatalogReader:
             offset=row["offset"],
             data=row["data"],
             chunks=index.chunks(cursor.first, cursor.first + count),
+            host=row["host"],
         )
 
     def _check_file(self, path: Path, row: sqlite3.Row, partition: int) -> None:

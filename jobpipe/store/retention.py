@@ -11,6 +11,7 @@ from pathlib import Path
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.files import remove_files, spool_error, write_id_of
+from jobpipe.store.hosts import Hosts
 from jobpipe.store.subscriptions import Subscriptions
 
 __all__ = ["Frontier", "Removed", "Retention", "Retirer"]
@@ -93,7 +94,11 @@ class Frontier:
 class Retirer:
     """Removes batches from the front of one log, and the files that nothing refers to."""
 
-    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, segments: Path) -> None:
+    def __init__(
+        self, database: Database, batches: Batches, subscriptions: Subscriptions, hosts: Hosts, segments: Path
+    ) -> None:
+        self.left_on: set[str] = set()  # host servers that keep files nobody needs any more
+        self._hosts = hosts
         self._db = database
         self._batches = batches
         self._subscriptions = subscriptions
@@ -172,6 +177,15 @@ class Retirer:
                 removed += remove_files(self._segments, orphans)
         return removed
 
+    def orphans(self, names: list[str], keep: Container[str], *, epoch: int) -> list[str]:
+        """Return those of the files, listed before this call, that no batch refers to.
+
+        Args:
+            keep: As for :meth:`sweep`.
+        """
+        with self._db.write(epoch):  # a later epoch may know of files that we do not
+            return [name for name in names if self._orphan(name, keep)]
+
     def _orphan(self, name: str, keep: Container[str]) -> bool:
         write_id = write_id_of(name)
         if write_id is None or write_id in keep:
@@ -200,7 +214,10 @@ class Retirer:
         )
         if row is None or row[0] == 0:
             return Removed(), []
-        files = self._db.all("SELECT DISTINCT file FROM segments WHERE n < ? AND file IS NOT NULL", end)
+        files = self._db.all(
+            "SELECT DISTINCT file FROM segments WHERE n < ? AND file IS NOT NULL AND host IS NULL", end
+        )
+        self.left_on |= self._hosts.forget(0, end)
         self._db.execute("DELETE FROM segments WHERE n < ?", end)
         self._db.execute("DELETE FROM batches WHERE n < ?", end)
         self._db.execute("DELETE FROM shapes WHERE first_n < (SELECT max(first_n) FROM shapes WHERE first_n <= ?)", end)

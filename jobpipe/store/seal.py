@@ -11,6 +11,7 @@ from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError,
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.files import FileSink, check_length, file_name, new_write_id, sync_directory, write_id_of
+from jobpipe.store.hosts import Hosts
 from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery
@@ -61,8 +62,9 @@ class Sealer:
     """Checks what tasks wrote and enters it into the catalog."""
 
     def __init__(
-        self, database: Database, batches: Batches, recovery: Recovery, segments: Path, *, fsync: bool
+        self, database: Database, batches: Batches, recovery: Recovery, hosts: Hosts, segments: Path, *, fsync: bool
     ) -> None:
+        self._hosts = hosts
         self._db = database
         self._batches = batches
         self._segments = segments
@@ -130,13 +132,13 @@ class Sealer:
             self._check_one(batch, segment)
             if segment.file is None:
                 inline += segment.length
-            else:
+            elif segment.host is None:  # else its host server has checked it, and made it durable
                 lengths[segment.file] = max(lengths.get(segment.file, 0), segment.offset + segment.length)
         for name, needed in lengths.items():
             check_length(self._segments / name, needed)
         if inline > INLINE_MAX:
             segments = self._spill(batch, segments)
-        if self._fsync and any(segment.file is not None for segment in segments):
+        if self._fsync and any(segment.file is not None and segment.host is None for segment in segments):
             sync_directory(self._segments)
         return segments
 
@@ -242,5 +244,6 @@ class Sealer:
             ordinals[segment.partition] = ordinal + 1
             count = len(SegmentIndex.unpack(segment.index).batches)
             place = (n, segment.partition, ordinal, segment.file, segment.offset)
-            rows.append((*place, segment.length, segment.rows, count, segment.index, segment.data))
-        self._db.execute_many("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            rows.append((*place, segment.length, segment.rows, count, segment.index, segment.data, segment.host))
+        self._db.execute_many("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._hosts.note(n)

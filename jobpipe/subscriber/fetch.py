@@ -10,7 +10,6 @@ import contextlib
 import heapq
 import itertools
 import logging
-import os
 import ssl
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from jobpipe.discovery.locate import Location, locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import (
     ChecksumMismatch,
+    HostAway,
     JobpipeError,
     PeerNotTrusted,
     RegistryUnavailable,
@@ -33,17 +33,17 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
 from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, Distrust, backoff
 from jobpipe.store import Position
-from jobpipe.wire.messages import Hello
+from jobpipe.subscriber.kept import kept_part
+from jobpipe.subscriber.part import PartSource
+from jobpipe.subscriber.pool import give_back, take
 
 __all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan"]
 
 log = logging.getLogger(__name__)
 
 STREAM_SECONDS = 30.0  # until the first part of an answer
-POOL_PER_ENDPOINT = 4
 BACKOFF_CAP_SECONDS = 2.0
 DAMAGED_TRIES = 3  # so often in a row at one place, it is not the way here that damages the bytes
 
@@ -74,7 +74,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
     Raises:
         DataLoss: the range does not fit the log any more.
         SegmentCorrupt: committed bytes are damaged or missing.
-        LinkError, TopicNotFound: nobody served it within ``read.timeout``.
+        LinkError, TopicNotFound: nobody served it within ``read.timeout``; HostAway names the host server.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
     tls = client_tls(config)
@@ -103,6 +103,8 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
                 raise
             log.log(level, "topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
             time.sleep(next(delays))
+            if isinstance(error, HostAway):
+                continue  # the data process says where that is, when it is back
             location = _look_up(config, wanted.topic, location, deadline)
             endpoint = endpoint if location is None else location.data
 
@@ -142,36 +144,11 @@ def _look_up(config: Config, topic: str, failed: Location | None, deadline: floa
         return None
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
-
-_pool: dict[tuple[int, Endpoint, str], list[BlockingLink]] = {}
-
-
-def _take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> BlockingLink:
-    idle = _pool.get((os.getpid(), endpoint, topic), [])
-    with contextlib.suppress(IndexError):  # none is left, or another thread took the last one
-        while True:
-            link = idle.pop()
-            if link.usable():
-                return link
-            link.abort()
-    hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
-    return BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
-
-
-def _give_back(link: BlockingLink, endpoint: Endpoint, topic: str) -> None:
-    idle = _pool.setdefault((os.getpid(), endpoint, topic), [])
-    if len(idle) < POOL_PER_ENDPOINT:
-        idle.append(link)
-    else:
-        link.close()
-
-
 # -- one stream --------------------------------------------------------------------------------------------------------
 
 
 def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int) -> Iterator[Fetched]:
-    link = _take(endpoint, wanted.topic, tls)
+    link = take(endpoint, wanted.topic, tls)
     whole = False
     try:
         link.start_stream(
@@ -186,9 +163,10 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         )
         count = 0
         while (part := link.next_part()) is not None:
-            for fetched in _decode(link, part.header, wanted.topic):
-                yield fetched
-                count += 1
+            with _source(link, part.header, wanted, tls) as source:
+                for fetched in _decode(source, part.header, wanted.topic):
+                    yield fetched
+                    count += 1
         promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
         if promised != count:
             raise RemoteProtocolError(
@@ -199,13 +177,22 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         whole = True
     finally:
         if whole:
-            _give_back(link, endpoint, wanted.topic)
+            give_back(link, endpoint, wanted.topic)
         else:
             link.abort()  # half-read, or left by a reader that wants no more
 
 
-def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
-    source = _PartSource(link, int(header["length"]), {"offset": header["n"], "partition": header["partition"]})
+def _source(
+    link: BlockingLink, header: dict[str, Any], wanted: FetchRange, tls: ssl.SSLContext | None
+) -> contextlib.AbstractContextManager[PartSource]:
+    """Return where the bytes of a part come from: this link, or the host server that keeps them."""
+    if "host" in header:
+        return kept_part(header, wanted.topic, wanted.start.log, tls)
+    where = {"offset": header["n"], "partition": header["partition"]}
+    return contextlib.nullcontext(PartSource(link, int(header["length"]), where))
+
+
+def _decode(source: PartSource, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
     row, expected = int(header["row0"]), int(header["record_batches"])
     try:
         file: Any = source  # it has what pyarrow calls, and no more
@@ -232,68 +219,3 @@ def _decode(link: BlockingLink, header: dict[str, Any], topic: str) -> Iterator[
         if source.failure is not None:
             raise source.failure from None
         raise
-
-
-class _PartSource:
-    """A part's bytes as a file for pyarrow; each chunk's checksum is verified before pyarrow sees a byte of it."""
-
-    def __init__(self, link: BlockingLink, length: int, where: dict[str, Any]) -> None:
-        self._link = link
-        self._where = where
-        self._unannounced = length  # bytes of the part in chunks not yet begun
-        self._carry = memoryview(b"")  # verified, not yet asked for
-        self.failure: JobpipeError | None = None
-        self.closed = False
-
-    def read_buffer(self, size: int) -> pa.Buffer:
-        """Return ``size`` bytes, fewer only at the end of the part."""
-        try:
-            return self._read(size)
-        except JobpipeError as error:
-            self.failure = error
-            if isinstance(error, ChecksumMismatch):
-                error.fields.update(self._where)
-            raise
-
-    def _read(self, size: int) -> pa.Buffer:
-        size = min(size, len(self._carry) + self._unannounced)
-        buffer = pa.allocate_buffer(size)
-        view, filled = memoryview(buffer).cast("B"), 0
-        while filled < size:
-            if len(self._carry):
-                taken = min(len(self._carry), size - filled)
-                view[filled : filled + taken] = self._carry[:taken]
-                self._carry = self._carry[taken:]
-                filled += taken
-                continue
-            length = self._link.next_chunk_length()
-            if length > self._unannounced:
-                raise RemoteProtocolError("more data came than the part announced")
-            self._unannounced -= length
-            if length <= size - filled:
-                self._link.read_chunk_into(view[filled : filled + length])
-                filled += length
-            else:
-                carry = memoryview(bytearray(length))
-                self._link.read_chunk_into(carry)
-                self._carry = carry
-        return buffer
-
-    def read(self, size: int = -1) -> bytes:
-        """Return bytes; pyarrow asks so for small pieces."""
-        if size < 0:
-            size = len(self._carry) + self._unannounced
-        return self.read_buffer(size).to_pybytes()
-
-    def finish(self) -> None:
-        """Take what pyarrow left unread; nothing may be left in a sound part."""
-        if len(self._carry) or self._unannounced:
-            raise RemoteProtocolError("a part holds more bytes than its record batches")
-
-    def close(self) -> None:
-        """Nothing to close: the link is pooled."""
-        self.closed = True
-
-    def readable(self) -> bool:
-        """Always."""
-        return True

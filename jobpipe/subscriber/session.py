@@ -139,16 +139,17 @@ class SubscriberSession:
         }
         return self._followers[topic].call("plan", args, timeout=PLAN_SECONDS, wait=False).result
 
-    def describe(self, topic: str, start: Position, end: Position) -> list[dict[str, Any]]:
-        """Return the plans of a range that was planned before, waiting for the publisher up to ``read.timeout``.
+    def describe(self, topic: str, start: Position, end: Position) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the plans of a range that was planned before, and the batches in it that lost host servers kept.
+
+        Waits for the publisher up to ``read.timeout``.
 
         Raises:
             DataLoss: the range does not fit any more.
         """
         args = {"start": start.to_json(), "end": end.to_json()}
         reply = self._followers[topic].call("range", args, timeout=self.config.read_timeout)
-        plans: list[dict[str, Any]] = reply.result["plans"]
-        return plans
+        return reply.result["plans"], reply.result["lost"]
 
     def acknowledge(self, topic: str, position: Position) -> None:
         """Acknowledge without waiting for a link.

@@ -34,6 +34,12 @@ def test_the_cap_holds_a_segment() -> None:
     assert blamed(segment_max_bytes="9GiB") == [("default", "jobpipe.spool.max_bytes")]
 
 
+def test_a_shared_spool_has_a_folder_of_its_own() -> None:
+    """The default one lies under home, which each host has for itself."""
+    assert blamed(spool_placement="shared") == [("default", "jobpipe.spool.dir")]
+    assert blamed(spool_placement="shared", spool_dir="/shared/spool") == blamed(spool_placement="host") == []
+
+
 @pytest.mark.parametrize(
     "present", [[], ["ssl_ca"], ["ssl_cert"], ["ssl_key"], ["ssl_ca", "ssl_cert"], ["ssl_cert", "ssl_key"]]
 )
@@ -78,3 +84,41 @@ def test_acks_all_needs_somebody(tmp_path: Path) -> None:
         assert [problem["key"] for problem in caught.value.fields["problems"]] == ["jobpipe.acks"]
     check_acks(all_, ["billing"], None)
     check_acks(all_, None, 1)
+
+
+DIGEST = {"registry_sasl_mechanism": "DIGEST-MD5", "registry_sasl_username": "a", "registry_sasl_password": "b"}
+TLS = {"registry_ssl_enabled": "true", "registry_ssl_ca": "zk.crt"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (DIGEST, []),
+        ({"registry_sasl_mechanism": "GSSAPI"}, []),
+        ({**TLS, **DIGEST}, []),
+        ({**TLS, "registry_ssl_cert": "c.crt", "registry_ssl_key": "c.key", "registry_acl": "auth"}, []),
+        ({"registry_sasl_mechanism": "DIGEST-MD5"}, ["sasl.username", "sasl.password"]),
+        ({"registry_sasl_username": "a"}, ["sasl.mechanism"]),
+        ({"registry_sasl_password": "b"}, ["sasl.mechanism"]),
+        ({"registry_ssl_enabled": "true"}, ["ssl.ca"]),
+        ({**TLS, "registry_ssl_cert": "c.crt"}, ["ssl.key"]),
+        ({**TLS, "registry_ssl_key": "c.key"}, ["ssl.cert"]),
+        ({"registry_acl": "auth"}, ["acl"]),
+        ({**TLS, "registry_acl": "world:anyone:r, auth"}, ["acl"]),
+        ({"registry_acl": "open"}, []),
+    ],
+)
+def test_what_the_registry_needs_to_know_us(given: dict[str, str], wrong: list[str]) -> None:
+    expected = [f"jobpipe.registerserver.{name}" for name in wrong]
+    assert [key for _, key in blamed(**REAL, **FILES, **given)] == expected
+
+
+def test_the_embedded_registry_knows_no_users() -> None:
+    assert [key for _, key in blamed(**DIGEST)] == ["jobpipe.registerserver.sasl.mechanism"]
+    assert [key for _, key in blamed(**TLS)] == ["jobpipe.registerserver.ssl.enabled"]
+
+
+def test_no_error_shows_the_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={**REAL, **FILES, "registry_sasl_password": "canary-1", "registry_acl": "x"}, environ={})
+    assert "canary-1" not in f"{caught.value}{caught.value.fields}"

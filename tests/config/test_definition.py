@@ -21,6 +21,16 @@ BAD: dict[str, object] = {
     "jobpipe.registerserver.topic.storage": "topics",
     "jobpipe.registerserver.session.timeout": "999ms",
     "jobpipe.registerserver.connect.timeout": "0s",
+    "jobpipe.registerserver.sasl.mechanism": "PLAIN",
+    "jobpipe.registerserver.sasl.username": 5,
+    "jobpipe.registerserver.sasl.password": 5,
+    "jobpipe.registerserver.sasl.principal": 5,
+    "jobpipe.registerserver.sasl.service": "",
+    "jobpipe.registerserver.ssl.enabled": "yes",
+    "jobpipe.registerserver.ssl.ca": 1,
+    "jobpipe.registerserver.ssl.cert": 1,
+    "jobpipe.registerserver.ssl.key": 1,
+    "jobpipe.registerserver.acl": "sasl:bob:x",
     "jobpipe.sinkserver.port.range": "2-1",
     "jobpipe.sinkserver.subnet": "10.0.0.0/99",
     "jobpipe.sinkserver.advertise": "host:1",
@@ -68,14 +78,15 @@ def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
         load(overrides={about.name: BAD[about.name]}, environ={})
     (problem,) = caught.value.fields["problems"]
     assert (problem["source"], problem["key"]) == ("option", about.name)
-    bad = BAD[about.name]
+    bad = "***" if about.secret else BAD[about.name]
     assert problem["value"] == (str(bad).lower() if bad is True else str(bad) if bad != "" else "''")
     assert problem["expected"]
     assert about.name in caught.value.message
 
 
-# any text at all is a path, but for the empty one of a path that must be there
-TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.kind.name != "path"]
+# any text at all is a path, a name or a password, but for the empty one where there must be one
+ANY_TEXT = ("path", "name", "password")
+TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.kind.name not in ANY_TEXT]
 
 
 @pytest.mark.parametrize("about", TEXTS, ids=by_name)

@@ -12,6 +12,7 @@ import pytest
 from jobpipe.errors import JobpipeError, LinkBroken, SegmentCorrupt
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.subscriber.fetch import _decode
+from jobpipe.subscriber.part import PartSource
 
 SEED = random.randrange(2**32)
 HEADER = {"n": 7, "partition": 3, "row0": 0, "record_batches": 2}
@@ -45,7 +46,8 @@ def stream(codec: str | None) -> bytes:
 def decoded(data: bytes, announced: int | None = None) -> list[pa.RecordBatch]:
     link = cast(BlockingLink, Chunks(data))
     header: dict[str, Any] = {**HEADER, "length": len(data) if announced is None else announced}
-    return [fetched.batch for fetched in _decode(link, header, "orders")]
+    source = PartSource(link, header["length"], {"offset": header["n"], "partition": header["partition"]})
+    return [fetched.batch for fetched in _decode(source, header, "orders")]
 
 
 def damaged(data: bytes) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import socket
@@ -69,17 +70,27 @@ def test_start_join_and_stop(home: Path) -> None:
     assert server.stop() is False
 
 
+def other_addresses() -> list[str]:
+    """Return this host's IPv4 addresses beyond loopback."""
+    addresses = [address for interface in psutil.net_if_addrs().values() for address in interface]
+    found = [address.address for address in addresses if address.family == socket.AF_INET]
+    return [address for address in found if not ipaddress.ip_address(address).is_loopback]
+
+
 def test_it_is_private(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.ensure()
     status = running(server)
-    listening = [
-        connection.laddr.ip
-        for connection in psutil.Process(status.java_pid).net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
-    assert len(listening) == 1
+    client = client_of(status.endpoint)  # so that there is a connection, too
+    sockets = [each for pid in (status.pid, status.java_pid) for each in psutil.Process(pid).net_connections("inet")]
+    end(client)
+    assert {ipaddress.ip_address(each.laddr.ip.removeprefix("::ffff:")).is_loopback for each in sockets} == {True}
+    assert [each.laddr.port for each in sockets if each.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)] == [
+        status.port
+    ], "one server socket and no datagrams: no admin server, no JMX, no election"
+    for address in other_addresses():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, status.port), 2.0)
     assert stat.S_IMODE((home / "zookeeper").stat().st_mode) == 0o700
     assert psutil.Process(status.java_pid).cwd() == str(home / "zookeeper")
 

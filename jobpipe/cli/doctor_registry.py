@@ -1,0 +1,60 @@
+"""Doctor's check of what strangers may do in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jobpipe.cli.findings import Finding, fail, ok, warn
+from jobpipe.errors import JobpipeError
+
+if TYPE_CHECKING:
+    from jobpipe.config import Config
+
+__all__ = ["permissions"]
+
+CHECK = "registry ACL"
+HOW = "see docs/registry-security.md"
+_NAMED = 5  # nodes that a finding names
+
+
+def permissions(config: Config) -> Iterator[Finding]:
+    """The registry knows who we are, and its nodes are closed to strangers. For a registry that answers."""
+    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from registry.zookeeper import ZooKeeperRegisterServerHandler
+
+    if config.embedded:
+        return  # on loopback, for this user's own jobs
+    if config.registry_sasl_mechanism == "DIGEST-MD5" and not config.registry_ssl_enabled:
+        detail = "who listens to the connection to the registry can guess the password of DIGEST-MD5 at leisure"
+        yield warn(CHECK, detail, f"set jobpipe.registerserver.ssl.enabled to true; {HOW}")
+    if config.registry_sasl_mechanism is None and config.registry_ssl_cert is None and config.registry_acl is None:
+        detail = "everybody who reaches the registry may change what is registered"
+        yield warn(CHECK, detail, f"set jobpipe.registerserver.sasl.mechanism, or registerserver.ssl.cert; {HOW}")
+        return
+    try:
+        handler = open_handler(config)
+        try:
+            if not isinstance(handler, ZooKeeperRegisterServerHandler):
+                return
+            with map_registry_errors():
+                found = handler.exposed_nodes()
+        finally:
+            handler.shutdown()
+    except JobpipeError as error:
+        yield fail(CHECK, error.message, "run the doctor again")
+        return
+    writable = [node.path for node in found if node.writable]
+    readable = [node.path for node in found if not node.writable]
+    remedy = "jobpipe registry acl lists them, jobpipe registry acl --fix closes them"
+    if writable:
+        yield fail(CHECK, f"strangers may change {_some(writable)}", remedy)
+    if readable:
+        yield warn(CHECK, f"strangers may read {_some(readable)}", remedy)
+    if not found:
+        yield ok(CHECK, f"all nodes of {config.namespace} are as jobpipe.registerserver.acl says")
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(paths[:_NAMED]) + more

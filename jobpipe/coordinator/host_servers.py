@@ -1,0 +1,187 @@
+"""The host servers, as a coordinator sees them: where they are, which count as lost, and the tidying of what they keep.
+
+Only a coordinator whose publishers use placement ``host``, or whose logs have segments with host servers, looks for
+them: one more registry session, and one request for each of them every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.coordinator.data_child import DataChild
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.discovery.hosts import HostDirectory
+from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.net.address import Endpoint
+from jobpipe.net.identity import topic_server_name
+from jobpipe.net.link import Link, connect
+from jobpipe.wire.messages import Hello
+
+__all__ = ["HostServers"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0  # between two looks at the registry, less where lost_after is short
+SWEEP_SECONDS = 600.0  # between two looks for files that lost attempts left on a host
+CALL_SECONDS = 20.0
+SERVED_SECONDS = 1.0  # for a figure in a listing
+
+
+class HostServers:
+    """Belongs to the coordinator's event loop."""
+
+    def __init__(self, config: Config, data: DataChild, tls: ssl.SSLContext | None) -> None:
+        self._config = config
+        self._data = data
+        self._tls = tls
+        self._directory: HostDirectory | None = None
+        self._endpoints: dict[str, str] = {}  # of those registered now
+        self._absent: dict[str, float] = {}  # seconds for which others, that keep segments, were seen to be absent
+        self._looked_at: float | None = None  # with an answer
+        self._told: dict[str, str | None] = {}
+        self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
+        self._looking = asyncio.Lock()
+
+    @property
+    def registered(self) -> list[str]:
+        """Ids of the host servers that are there, as far as known."""
+        return sorted(self._endpoints)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Ids of those that were absent for ``hostserver.lost_after``."""
+        return frozenset(h for h, seconds in self._absent.items() if seconds >= self._config.hostserver_lost_after)
+
+    def is_due(self, topics: list[ServedTopic]) -> bool:
+        """Tell whether it is time for :meth:`look`."""
+        if self._looking.locked() or not any(topic.uses_hosts for topic in topics):
+            return False
+        every = min(LOOK_SECONDS, self._config.hostserver_lost_after / 4)
+        return self._looked_at is None or time.monotonic() - self._looked_at >= every
+
+    async def look(self, topics: list[ServedTopic]) -> None:
+        """Ask the registry which host servers there are, tell the data process and the topics, and tidy up.
+
+        While the registry is away nobody gets lost: then nobody can know.
+        """
+        async with self._looking:
+            try:
+                found = await asyncio.to_thread(self._ask)
+            except RegistryUnavailable as error:
+                log.warning("the host servers cannot be looked up: %s", error)
+                self._looked_at = time.monotonic()
+                return
+            now = time.monotonic()
+            passed = 0.0 if self._looked_at is None else now - self._looked_at
+            self._looked_at, self._endpoints = now, found
+            needed = set().union(*(topic.kept for topic in topics if topic.uses_hosts))
+            self._absent = {h: self._absent.get(h, 0.0) + passed for h in needed - found.keys()}
+            lost = self.lost
+            for host in lost - {h for h, endpoint in self._told.items() if endpoint is None}:
+                log.error("host server %s counts as lost: absent for %.0f s", host, self._absent[host])
+            told: dict[str, str | None] = {**found, **dict.fromkeys(lost)}
+            if told != self._told:
+                await asyncio.to_thread(self._data.tell_hosts, told)
+                self._told = told
+            for topic in topics:
+                topic.gone = lost & topic.kept
+            for topic in topics:
+                await self._tidy(topic)
+
+    def _ask(self) -> dict[str, str]:
+        if self._directory is None:
+            self._directory = HostDirectory(self._config)
+        return self._directory.hosts()
+
+    # -- tidying -------------------------------------------------------------------------------------------------------
+
+    async def _tidy(self, topic: ServedTopic) -> None:
+        """Let host servers remove the topic's files that no batch refers to."""
+        if not topic.publishing or not topic.uses_hosts:
+            return
+        try:
+            urgent = await topic.run(topic.store.hosts_to_sweep)
+            now = time.monotonic()
+            for host, endpoint in self._endpoints.items():
+                key = (topic.topic, host)
+                if host in urgent or now - self._swept_at.get(key, -SWEEP_SECONDS) >= SWEEP_SECONDS:
+                    self._swept_at[key] = now
+                    await self._sweep(topic, host, endpoint)
+            topic.kept = set(await topic.run(topic.store.kept_by_hosts))
+        except JobpipeError as error:
+            log.info("topic %s: tidying of host servers waits: %s", topic.topic, error)
+
+    async def _sweep(self, topic: ServedTopic, host: str, endpoint: str) -> None:
+        try:
+            link = await self._connect(topic.topic, endpoint, "publisher")
+        except JobpipeError as error:
+            log.info("topic %s: host server %s cannot be tidied now: %s", topic.topic, host, error)
+            return
+        try:
+            after, removed, where = "", 0, {"log": topic.log_id}
+            while True:
+                files = (await link.call("files", {**where, "after": after}, timeout=CALL_SECONDS)).result["files"]
+                if not files:
+                    break
+                after = files[-1]
+                orphans = await topic.run(topic.store.orphans, files, topic.writing)
+                if orphans:
+                    answer = await link.call("remove", {**where, "files": orphans}, timeout=CALL_SECONDS)
+                    removed += int(answer.result["removed"])
+            idle = topic.config.subscription_expiry
+            forgotten = await link.call("forget_logs", {**where, "idle": idle}, timeout=CALL_SECONDS)
+            if removed or forgotten.result["forgotten"]:
+                log.info("topic %s: host server %s removed %d files", topic.topic, host, removed)
+        finally:
+            await link.close()
+
+    async def _connect(self, topic: str, endpoint: str, role: str) -> Link:
+        hello = Hello(topic=topic, role=role, name="coordinator", instance=f"coordinator-{os.getpid()}")
+        name = topic_server_name(topic) if self._tls else None
+        return await connect(Endpoint.parse(endpoint), hello, tls=self._tls, server_hostname=name)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    async def served(self, topic: ServedTopic) -> dict[str, Any]:
+        """Return how many bytes of the topic each process has served since its start; None for one that is silent."""
+        asked = {"data process": str(self._data.endpoint)}
+        if topic.uses_hosts:
+            asked |= self._endpoints
+
+        async def ask(endpoint: str) -> int | None:
+            try:
+                async with asyncio.timeout(SERVED_SECONDS):
+                    link = await self._connect(topic.topic, endpoint, "admin")
+                    try:
+                        return int((await link.call("served", timeout=SERVED_SECONDS)).result["bytes"])
+                    finally:
+                        await link.close()
+            except (JobpipeError, TimeoutError):
+                return None
+
+        answers = await asyncio.gather(*(ask(endpoint) for endpoint in asked.values()))
+        return dict(zip(asked, answers, strict=True))
+
+    async def describe(self, topic: ServedTopic) -> dict[str, Any]:
+        """Return what each host server keeps of the topic, and whether it is there: registered, absent or lost."""
+        kept = await topic.run(topic.store.kept_by_hosts)
+        lost = self.lost
+        return {
+            host: {
+                **kept.get(host, {"segments": 0, "bytes": 0}),
+                "endpoint": self._endpoints.get(host),
+                "state": "registered" if host in self._endpoints else "lost" if host in lost else "absent",
+            }
+            for host in sorted({*kept, *self._endpoints})
+        }
+
+    async def close(self) -> None:
+        """End the registry session."""
+        if self._directory is not None:
+            await asyncio.to_thread(self._directory.close)

@@ -1,0 +1,132 @@
+"""The host server on this task's host, with placement ``host``: found by local configuration, asked before it is used.
+
+For Spark tasks and the driver; blocking.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import ssl
+from collections.abc import Collection
+from pathlib import Path
+
+from jobpipe.config import Config, load
+from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocolError, SpoolError
+from jobpipe.net.address import Endpoint
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.identity import topic_server_name
+from jobpipe.store.files import SEGMENTS
+from jobpipe.store.hostfolder import Announced, announced, log_directory
+from jobpipe.wire.messages import Hello
+
+__all__ = ["UPLOAD_SECONDS", "NearbyHost", "find_nearby", "upload"]
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 30.0
+UPLOAD_SECONDS = 60.0
+UPLOAD_CHUNK = 256 * 1024
+
+
+@functools.cache
+def _folder(fallback: str) -> Path:
+    """Return where this host's server keeps its segments: by the host's own configuration, as far as that says so."""
+    try:
+        own = load().hostserver_dir
+    except ConfigError as error:
+        log.warning("this host's configuration is not usable (%s); looking for a host server in %s", error, fallback)
+        return Path(fallback)
+    return Path(fallback) if own == Config().hostserver_dir else own
+
+
+def find_nearby(
+    topic: str, log_id: str, known: Collection[str], fallback: str, tls: ssl.SSLContext | None
+) -> NearbyHost | None:
+    """Return this host's server, ready to take files of a log; None where there is none that works.
+
+    Args:
+        topic, log_id: whose segments will be written.
+        known: ids of the host servers that are registered; one of another namespace is none of ours.
+        fallback: its folder where this host has no configuration of its own.
+        tls: of clients.
+    """
+    folder = _folder(fallback)
+    found = announced(folder)
+    if found is None or found.id not in known:
+        return None
+    try:
+        return NearbyHost(found, folder, topic, log_id, tls)
+    except (LinkError, NotAuthorized, RemoteProtocolError, SpoolError) as error:
+        log.warning("topic %s: host server %s does not work: %s", topic, found.id, error)
+        return None
+
+
+class NearbyHost:
+    """A link to the server, and the directory that files may be written to.
+
+    Attributes:
+        id: the server's.
+        place: the log's folder there, where this process may write into it; else None, and files are uploaded.
+    """
+
+    def __init__(self, found: Announced, folder: Path, topic: str, log_id: str, tls: ssl.SSLContext | None) -> None:
+        self.id = found.id
+        self._log = log_id
+        hello = Hello(topic=topic, role="publisher", instance=f"task-{os.getpid()}")
+        self._link = BlockingLink.connect(
+            Endpoint.parse(found.endpoint),
+            hello,
+            tls=tls,
+            server_hostname=topic_server_name(topic) if tls else None,
+        )
+        try:
+            if self._link.welcome.instance != self.id:
+                raise RemoteProtocolError(
+                    f"{found.endpoint} is host server {self._link.welcome.instance}, not {self.id}"
+                )
+            self._link.call("prepare", {"log": log_id}, timeout=CALL_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+        place = log_directory(folder, topic, log_id) / SEGMENTS
+        self.place = place if _is_ours(place) else None
+
+    def take(self, path: Path, name: str) -> None:
+        """Let the server take the file: by its name where it lies in its folder already, else byte by byte.
+
+        Raises:
+            LinkError, SpoolError: it did not.
+        """
+        length = path.stat().st_size
+        if self.place is not None:
+            self._link.call("adopt", {"log": self._log, "file": name, "length": length}, timeout=CALL_SECONDS)
+        else:
+            upload(self._link, path, {"log": self._log, "file": name, "length": length})
+
+    def close(self) -> None:
+        """End the link."""
+        self._link.close()
+
+
+def upload(link: BlockingLink, path: Path, args: dict[str, str | int]) -> None:
+    """Send a file by operation ``put``; returns when it is durable there.
+
+    Raises:
+        LinkError, SpoolError: it is not.
+    """
+    length = path.stat().st_size
+    link.start_upload("put", args, length=length, timeout=UPLOAD_SECONDS)
+    with path.open("rb") as file:
+        while chunk := file.read(UPLOAD_CHUNK):
+            link.send_data(chunk)
+    link.end_upload(timeout=UPLOAD_SECONDS)
+
+
+def _is_ours(place: Path) -> bool:
+    """Tell whether this process may write there, and the server may read what it writes: both are of one user."""
+    try:
+        return place.stat().st_uid == os.geteuid() and os.access(place, os.W_OK | os.X_OK)
+    except OSError:
+        return False

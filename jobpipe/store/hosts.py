@@ -1,0 +1,113 @@
+"""What lies with host servers, by the catalog: how much, which of it is out of reach, and a last batch taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jobpipe.store.batches import Batches
+from jobpipe.store.database import Database
+from jobpipe.store.recovery import RecoveryPoint
+
+__all__ = ["Hosts", "LostBatch"]
+
+MOST_LOST = 10_000  # batches that one answer lists
+
+
+@dataclass(frozen=True)
+class LostBatch:
+    """A batch that cannot be read as a whole; ``rows`` are all of its rows, ``hosts`` those that kept some of it."""
+
+    n: int
+    rows: int
+    hosts: tuple[str, ...]
+
+
+class Hosts:
+    """The host servers of one log. Changes run inside the caller's transaction."""
+
+    def __init__(self, database: Database, batches: Batches) -> None:
+        self._db = database
+        self._batches = batches
+
+    def kept(self) -> dict[str, dict[str, int]]:
+        """Return segments and bytes by host id; costs the same for any number of batches."""
+        rows = self._db.all("SELECT host, segments, bytes FROM kept ORDER BY host")
+        return {row["host"]: {"segments": row["segments"], "bytes": row["bytes"]} for row in rows}
+
+    def note(self, n: int) -> None:
+        """Count a batch that was just entered."""
+        for host, count, size in self._of(n, n + 1):
+            self._db.execute(
+                "INSERT INTO kept VALUES (?, ?, ?) ON CONFLICT(host) DO UPDATE SET "
+                "segments = segments + excluded.segments, bytes = bytes + excluded.bytes",
+                *(host, count, size),
+            )
+
+    def forget(self, first: int, end: int) -> set[str]:
+        """Count batches out that are about to be deleted; return whose files are not needed any more."""
+        found = self._of(first, end)
+        for host, count, size in found:
+            self._db.execute(
+                "UPDATE kept SET segments = segments - ?, bytes = bytes - ? WHERE host = ?", count, size, host
+            )
+        self._db.execute("DELETE FROM kept WHERE segments <= 0")
+        return {host for host, _, _ in found}
+
+    def _of(self, first: int, end: int) -> list[tuple[str, int, int]]:
+        rows = self._db.all(
+            "SELECT host, count(*), sum(length) FROM segments WHERE host IS NOT NULL AND n >= ? AND n < ? "
+            "GROUP BY host",
+            *(first, end),
+        )
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def lost(self, first: int, end: int, gone: Collection[str]) -> list[LostBatch]:
+        """Return the batches from ``first`` to ``end`` (exclusive) that have segments on hosts in ``gone``."""
+        if not gone:
+            return []
+        marks = ", ".join("?" * len(gone))
+        rows = self._db.all(
+            "SELECT DISTINCT s.n, b.rows, s.host FROM segments s JOIN batches b ON b.n = s.n "  # noqa: S608 - marks
+            f"WHERE s.host IN ({marks}) AND s.n >= ? AND s.n < ? ORDER BY s.n, s.host LIMIT ?",
+            *(*gone, first, end, MOST_LOST),
+        )
+        found: dict[int, LostBatch] = {}
+        for row in rows:
+            known = found.get(row["n"])
+            hosts = (*(known.hosts if known else ()), row["host"])
+            found[row["n"]] = LostBatch(row["n"], row["rows"], hosts)
+        return list(found.values())
+
+    def take_back(self, query_id: str, batch_id: int) -> RecoveryPoint:
+        """Undo the seal of the newest batch, so that its publisher may seal it again, under a higher epoch.
+
+        Afterwards the log stands as one that was lost while this batch was sealed, see :mod:`jobpipe.store.recovery`:
+        subscriptions that have the batch stay behind it.
+
+        Returns:
+            Where the log stands.
+        """
+        db, n = self._db, self._batches.next_n() - 1
+        batch = self._batches.row(n)
+        if batch is None or (batch["query_id"], batch["batch_id"]) != (query_id, batch_id):
+            raise ValueError(f"batch {batch_id} of query {query_id} is not the newest one")
+        start, epoch = self._batches.at(n), int(batch["epoch"])
+        point = RecoveryPoint(start.log, start.epoch, n, epoch, n + 1, query_id, batch_id)
+        self.forget(n, n + 1)
+        db.execute("DELETE FROM segments WHERE n = ?", n)
+        db.execute("DELETE FROM batches WHERE n = ?", n)
+        db.execute("DELETE FROM shapes WHERE first_n >= ?", n)
+        db.execute(
+            "UPDATE meta SET next_n = ?, total_rows = total_rows - ?, total_bytes = total_bytes - ?",
+            *(n, batch["rows"], batch["bytes"]),
+        )
+        db.execute("UPDATE epochs SET first_n = ? WHERE first_n > ?", n, n)
+        if batch_id > 0:
+            db.execute("UPDATE queries SET batch_id = ?, n = ?, run_id = '', write_id = NULL WHERE query_id = ?", *(
+                batch_id - 1, n, query_id
+            ))  # fmt: skip
+        else:
+            db.execute("DELETE FROM queries WHERE query_id = ?", query_id)
+        db.execute("INSERT OR REPLACE INTO restored VALUES (1, ?, ?, ?, ?, NULL)", n, epoch, n + 1, point.to_text())
+        return point
