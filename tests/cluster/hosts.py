@@ -32,7 +32,7 @@ UNSHARE = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-ch
 BOOT_SECONDS = 20.0
 END_SECONDS = 20.0
 SHORT_SECONDS = 60.0  # of a program that is waited for
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.2  # the machine has better things to do
 
 
 def why_impossible() -> str:
@@ -47,8 +47,8 @@ def why_impossible() -> str:
     return "" if tried.returncode == 0 else f"namespaces with a bridge are not allowed here: {tried.stderr.strip()}"
 
 
-def until(condition: Callable[[], Any], what: str, timeout: float) -> Any:
-    """Wait until the condition holds; return its value.
+def until(condition: Callable[[], Any], what: str, timeout: float, *, every: float = POLL_SECONDS) -> Any:
+    """Wait until the condition holds, looking each ``every`` seconds; return its value.
 
     Raises:
         AssertionError: it does not within ``timeout`` seconds.
@@ -56,7 +56,7 @@ def until(condition: Callable[[], Any], what: str, timeout: float) -> Any:
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(every)
     return value
 
 
@@ -218,7 +218,10 @@ class Host:
             network.plug(self)
 
     def kill(self) -> None:
-        """End the host with all that runs on it, as a power failure does; all is gone on return. Idempotent."""
+        """End the host with all that runs on it, which is gone on return. Idempotent.
+
+        The kernel ends its connections with a word to their other ends, unless the host was cut off before.
+        """
         if self._unshared is None or self._init is None:
             return
         processes = [self._init, *self._init.children(recursive=True)] if self._init.is_running() else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.cluster.flights import Feed, arrived_rows, check_arrived
 from tests.cluster.hosts import END_SECONDS, Host, Network, OnHost, until
 from tests.faults.spark_rig import Events
 
-PATIENCE = 120.0  # seconds; the machine may be very busy, and nothing waits so long when all is well
-WIDTHS = (2, 1, 4, 3)  # tasks that write, batch after batch
+PATIENCE = 180.0  # seconds; the machine may be very busy, and nothing waits so long when all is well
+WIDTHS = (2, 4, 1, 3)  # tasks that write, batch after batch
 IDLE = "spark.dynamicAllocation.executorIdleTimeout"
 COME_AND_GO = {  # executors, as a job needs them
     "spark.dynamicAllocation.enabled": "true",
@@ -156,17 +156,36 @@ class Pair:
         report: dict[str, Any] = (reports[-1] if reports else None) or {}
         return dict(report.get(self.topic, {}))
 
-    def publish(
-        self, host: Host, *, widths: Sequence[int] = WIDTHS, conf: Mapping[str, str] | None = None, **changes: Any
-    ) -> None:
+    def start(self, publisher_host: Host, subscriber_host: Host) -> None:
+        """Start both drivers, with a first file to publish, and wait until its rows have arrived."""
+        self.feed.give(1)
+        self._submit_publisher(publisher_host, {})
+        self._submit_subscriber(subscriber_host)
+        self.publisher.until_noted("open")
+        self.subscriber.until_noted("started")
+        self.until_arrived()
+
+    def publish(self, host: Host, *, conf: Mapping[str, str] | None = None, **changes: Any) -> None:
         """Start the publisher's driver on a host, and wait until it serves the topic.
 
         Args:
-            widths: number of tasks that write, batch after batch in turn.
+            host: where.
             conf: of Spark.
             changes: options of the sink, from now on.
         """
         self.options |= changes
+        opened = self.publisher.count("open")
+        self._submit_publisher(host, conf or {})
+        self.publisher.until_noted("open", opened + 1)
+
+    def subscribe(self, host: Host, **changes: str) -> None:
+        """Start the subscriber's driver on a host, and wait until its query runs; ``changes`` are of its options."""
+        self.subscriber_options |= changes
+        begun = self.subscriber.count("started")
+        self._submit_subscriber(host)
+        self.subscriber.until_noted("started", begun + 1)
+
+    def _submit_publisher(self, host: Host, conf: Mapping[str, str]) -> None:
         order = {
             "topic": self.topic,
             "input": str(self.inside / "input"),
@@ -174,16 +193,12 @@ class Pair:
             "events": str(self.inside / "events-publish"),
             "hold": str(self.inside / "hold-writing"),
             "finish": str(self.inside / "finish"),
-            "widths": list(widths),
+            "widths": list(WIDTHS),
             "options": self.options,
         }
-        opened = self.publisher.count("open")
-        self.publisher.start(host, order, {**COME_AND_GO, **(conf or {})})
-        self.publisher.until_noted("open", opened + 1)
+        self.publisher.start(host, order, {**COME_AND_GO, **conf})
 
-    def subscribe(self, host: Host, *, conf: Mapping[str, str] | None = None, **changes: str) -> None:
-        """Start the subscriber's driver on a host, and wait until its query runs."""
-        self.subscriber_options |= changes
+    def _submit_subscriber(self, host: Host) -> None:
         order = {
             "output": str(self.inside / "output"),
             "checkpoint": str(self.network.disk / f"checkpoint-{self.topic}-subscriber"),
@@ -193,12 +208,11 @@ class Pair:
                 "subscribe": self.topic,
                 "name": "keeper",
                 "startingOffsets": "earliest",
+                "discoveryTimeout": f"{PATIENCE:g}s",
                 **self.subscriber_options,
             },
         }
-        begun = self.subscriber.count("started")
-        self.subscriber.start(host, order, conf or {})
-        self.subscriber.until_noted("started", begun + 1)
+        self.subscriber.start(host, order, {})
 
     def give(self, files: int, timeout: float = PATIENCE) -> None:
         """Give so many more files, and wait until their rows have arrived."""

@@ -20,7 +20,7 @@ from tests.cluster.flights import ROWS
 from tests.cluster.hosts import Host, until
 from tests.cluster.pair import PATIENCE, Pair
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 CUT_SECONDS = 15.0
 LOST_SECONDS = 30  # longer than a cut
 
@@ -77,9 +77,7 @@ def place(cluster: Cluster, table: pa.Table) -> Iterator[Place]:
     pair = Pair(cluster, table, "host", options=options)
     place = Place(pair, {host.name: start_server(cluster, host) for host in cluster.workers})
     try:
-        pair.publish(cluster.edges[0])
-        pair.subscribe(cluster.edges[2])
-        pair.give(2)
+        pair.start(cluster.edges[0], cluster.edges[2])
         yield place
     finally:
         pair.kill()
@@ -136,7 +134,7 @@ def test_host_gone_for_good(place: Place) -> None:
     more = place.give_unread(2)
     gone = pair.network[max(more, key=lambda name: more[name])]
     gone.kill()
-    until(lambda: place.kept()[gone.name]["state"] == "lost", f"{gone} counts as lost", PATIENCE)
+    until(lambda: place.kept()[gone.name]["state"] == "lost", f"{gone} counts as lost", PATIENCE, every=2.0)
     pair.subscribe(pair.cluster.edges[2])
     driver = pair.subscriber.driver
     assert driver.wait(PATIENCE) != 0
@@ -180,6 +178,7 @@ def test_host_gone_for_good_with_acks_all(place: Place) -> None:
         lambda: sum(place.kept()[name]["segments"] - after[name]["segments"] for name in others) > 0,
         "the batch, written anew",
         PATIENCE,
+        every=2.0,
     )
     pair.subscribe(pair.cluster.edges[2], failOnDataLoss="true")
     pair.feed.give(1)

@@ -15,7 +15,7 @@ from tests.cluster.flights import ROWS
 from tests.cluster.hosts import Host, until
 from tests.cluster.pair import PATIENCE, Pair
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,7 @@ def pair(cluster: Cluster, table: pa.Table) -> Iterator[Pair]:
     options = {"parallelism": 3, "spool_placement": "shared", "spool_dir": str(cluster.network.shared / "spool")}
     pair = Pair(cluster, table, "shared", options=options, movable=True)
     try:
-        pair.publish(cluster.edges[0])
-        pair.subscribe(cluster.edges[2])
-        pair.give(3)
+        pair.start(cluster.edges[0], cluster.edges[2])
         yield pair
     finally:
         pair.kill()
@@ -61,6 +59,7 @@ def test_tasks_write_into_the_shared_folder(pair: Pair) -> None:
     assert list((pair.network.shared_disk / "spool" / pair.topic / "segments").iterdir())
     assert not (place(pair).disk / "spool").exists()
     assert host_of(pair.described(pair.cluster.master)["data"]) == place(pair).address
+    assert pair.status()["served"]["data process"] > 0
     assert pair.check()["offsets"] == pair.feed.given
 
 
@@ -81,6 +80,7 @@ def test_host_of_the_driver_is_lost(pair: Pair) -> None:
     with pair.holding("writing") as holders:
         pair.feed.give(1)
         until(holders, "a task that is writing", PATIENCE)
+        lost.cut()  # as without power, it says nothing to anybody
         lost.kill()
     pair.publish(other_place(pair))
     lost.boot()

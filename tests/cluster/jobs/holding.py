@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-HOLD_SECONDS = 120.0
+HOLD_SECONDS = 300.0
 
 
 def held(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
