@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobpipe.spark.await_end import await_end
+    from jobpipe.spark.register import register
     from jobpipe.spark.sink import JobPipeSink
     from jobpipe.spark.stopping import stoppable
     from jobpipe.subscriber.client import Subscription, subscribe
 
-__all__ = ["JobPipeSink", "Subscription", "await_end", "stoppable", "subscribe"]
+__all__ = ["JobPipeSink", "Subscription", "await_end", "register", "stoppable", "subscribe"]
 __version__ = "0.1.0"
 
 _HOME = {
     "JobPipeSink": "jobpipe.spark.sink",
     "Subscription": "jobpipe.subscriber.client",
     "await_end": "jobpipe.spark.await_end",
+    "register": "jobpipe.spark.register",
     "stoppable": "jobpipe.spark.stopping",
     "subscribe": "jobpipe.subscriber.client",
 }

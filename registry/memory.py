@@ -5,6 +5,7 @@ Handlers that share one :class:`MemoryTree` see each other; each is one session.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Sequence
@@ -40,11 +41,19 @@ class MemoryTree:
         handler.memory_nodes().expire()
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a persistent node as a foreign program would, whatever its content."""
+        """Write a persistent node as a foreign program would, whatever its content, and its parents where missing."""
         with self._lock:
+            self.ensure(path.rpartition("/")[0])
             before = self._nodes.get(path)
             operation = Create(path, data, ephemeral=False) if before is None else SetData(path, data, before.version)
             self.commit([operation], 0)
+
+    def ensure(self, path: str) -> None:
+        """Make a persistent node and its parents where missing."""
+        parts = path.split("/")
+        for length in range(2, len(parts) + 1):
+            with contextlib.suppress(Conflict):
+                self.commit([Create("/".join(parts[:length]), b"", ephemeral=False)], 0)
 
     def delete(self, path: str) -> None:
         """Remove a node and all below it, as an operator would."""
@@ -162,13 +171,7 @@ class _MemoryNodes(Nodes):
         return self._tree.children(path, notify)
 
     def ensure(self, path: str) -> None:
-        parts = path.split("/")
-        for length in range(2, len(parts) + 1):
-            ancestor = "/".join(parts[:length])
-            try:
-                self._tree.commit([Create(ancestor, b"", ephemeral=False)], 0)
-            except Conflict:
-                continue
+        self._tree.ensure(path)
 
     def commit(self, operations: Sequence[Operation]) -> None:
         if self._closed:

@@ -7,8 +7,10 @@ the size before anything is parsed. A record that exists obeys the rules: they h
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -20,6 +22,7 @@ __all__ = ["MAX_RECORD_BYTES", "RECORD_VERSION", "OwnerRecord", "RegisterRecord"
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
 RECORD_VERSION = 1
 _MAX_INTEGER = 2**63 - 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
 
 def _integer(record: object, field: str, low: int, high: int) -> None:
@@ -37,8 +40,27 @@ def _text(record: object, field: str, longest: int = 255) -> None:
 def _endpoint(record: object, field: str) -> None:
     _text(record, field, 261)
     host, _, port = getattr(record, field).rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise BadRecord(field, "host:port")
+    right_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+    if not right_port or not (_is_name(host) or (host[:1] == "[" and host[-1:] == "]" and _is_ipv6(host[1:-1]))):
+        raise BadRecord(field, "host:port, or [IPv6 address]:port")
+
+
+def _host(record: object, field: str) -> None:
+    _text(record, field)
+    if not _is_name(getattr(record, field)) and not _is_ipv6(getattr(record, field)):
+        raise BadRecord(field, "a host name or an IP address")
+
+
+def _is_name(host: str) -> bool:
+    """Whether it may be a host name or an IPv4 address: whoever dials it must not stumble over its form."""
+    return _NAME.fullmatch(host) is not None
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -108,7 +130,7 @@ class RegisterRecord(_Record):
     ssl: bool
 
     def __post_init__(self) -> None:
-        _text(self, "host")
+        _host(self, "host")
         _integer(self, "port", 1, 65535)
         _integer(self, "parallelism", 1, MAX_PARALLELISM)
         _integer(self, "index", 1, self.parallelism)

@@ -57,15 +57,10 @@ class TreeHandler(RegisterServerHandler):
         with self._life:
             if self._ended.is_set() or self._started is not None:
                 raise RegistryError("the handler was started or shut down before")
-            nodes = self._open(parsed)
-            try:
-                for root in (paths.namespace, paths.owners, paths.epochs, paths.recoveries):
-                    nodes.ensure(root)
-                if self._ended.is_set():
-                    raise NotStarted("the handler was shut down while it started")
-            except RegistryError:
+            nodes = self._open(parsed)  # makes no node: the first to write owns the namespace, and that is no reader
+            if self._ended.is_set():
                 nodes.close(1.0)
-                raise
+                raise NotStarted("the handler was shut down while it started")
             reader = Reader(nodes, paths)
             keeper = Keeper(nodes, paths, Changes(nodes, paths, reader, parsed), parsed, self._tell_lost)
             self._pid = os.getpid()

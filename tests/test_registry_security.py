@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_the_commands_work(folder: Path) -> None:
     script = folder / "commands.sh"
     script.write_text("set -eu\n" + moved("\n".join(blocks())))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JOBPIPE_")}
-    environ |= {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ |= {"HOME": str(folder), "PYTHONPATH": str(ROOT), "PATH": path}
     begun = time.monotonic()
     with (folder / "output").open("wb") as output:  # the servers keep it open: no pipe to wait for
         code = subprocess.run(

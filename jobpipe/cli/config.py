@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import click
@@ -61,6 +62,28 @@ def show(settings: Settings, sources: bool, as_json: bool) -> None:
         emit_table(("KEY", "VALUE", "SOURCE"), ((row.key, row.value, row.source) for row in rows))
     else:
         emit_table(("KEY", "VALUE"), ((row.key, row.value) for row in rows))
+
+
+@config.command()
+@click.option("--new-key", is_flag=True, help="Make the key first; its file must not exist yet.")
+def encrypt(new_key: bool) -> None:
+    """Encrypt a secret for the configuration; it is asked for, or read from standard input.
+
+    The key is where JOBPIPE_SECRET_KEY says (file:PATH or env:NAME), else in ~/.config/jobpipe/secret.key. Prints one
+    line, enc:..., which is the value of the key; whoever uses it needs the same key.
+    """
+    from jobpipe.config import secrets
+
+    reference = secrets.key_reference()
+    if new_key:
+        click.echo(f"the key is in {secrets.make_key(reference)}; who has it can read what it encrypts", err=True)
+    if sys.stdin.isatty():
+        text: str = click.prompt("Secret", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        text = sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise ConfigError("no secret came on standard input")
+    click.echo(secrets.encrypt(text))
 
 
 @config.command()

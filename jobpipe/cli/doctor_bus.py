@@ -32,7 +32,7 @@ def certificates(config: Config) -> Iterator[Finding]:
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
     if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        files = Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key)
+        files = Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
     else:
         home = config.home / "certs"
         files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key")
@@ -82,7 +82,10 @@ def registry(config: Config) -> Finding:
         finally:
             handler.shutdown()
     except JobpipeError as error:
-        remedy = f"see that ZooKeeper runs at {config.registry_connect} and can be reached from here"
+        where = config.registry_connect
+        remedy = (
+            f"see that ZooKeeper runs at {where}, can be reached from here, and knows us (docs/registry-security.md)"
+        )
         return fail("registry", error.message, remedy)
     spent = f"{time.monotonic() - began:.2f} s"
     return ok("registry", f"{config.registry_connect} answers in {spent}, {count} topics in {config.namespace}")

@@ -8,7 +8,7 @@ from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.model import Config
 from jobpipe.config.names import suggest
 from jobpipe.config.show import Row, explain, find_key, keys, render
-from jobpipe.config.sources import Resolved, load, resolve
+from jobpipe.config.sources import Resolved, load, node_settings, resolve
 
 __all__ = [
     "Config",
@@ -22,6 +22,7 @@ __all__ = [
     "find_key",
     "keys",
     "load",
+    "node_settings",
     "render",
     "resolve",
     "shown",

@@ -1,4 +1,4 @@
-"""Kinds of values that say who somebody is, and what he may do: names, passwords, ACLs."""
+"""Kinds of values that say who somebody is, and what he may do: names, ACLs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobpipe.config.values import BadValueError, Kind, plain_text
 
-__all__ = ["ACL", "NAME", "PASSWORD"]
+__all__ = ["ACL", "NAME"]
 
 # As registry.identity.parse_acl, which may not be imported here and checks it again.
 _GRANT = r"\s*(?:auth|open|[a-z0-9]+:.+?:[crwda]+)\s*"
@@ -21,12 +21,6 @@ def _parse_name(raw: object, _base: Path) -> str:
     return text
 
 
-def _parse_password(raw: object, _base: Path) -> str:
-    if not isinstance(raw, str) or not raw:
-        raise BadValueError
-    return raw
-
-
 def _parse_acl(raw: object, _base: Path) -> str:
     text = plain_text(raw)
     if _ACL.fullmatch(text) is None:
@@ -35,7 +29,6 @@ def _parse_acl(raw: object, _base: Path) -> str:
 
 
 NAME = Kind("name", "a text on one line", _parse_name)
-PASSWORD = Kind("password", "a text (in YAML: in quotes)", _parse_password)
 ACL = Kind(
     "ACL", "auth, open, or scheme:id:permissions (of c r w d a), or several of these with commas between", _parse_acl
 )

@@ -8,16 +8,18 @@ Parsing, validation, ``config show`` and the check of ``conf/jobpipe.yaml`` all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, cast
 
 from jobpipe.config.definition import Key, key
-from jobpipe.config.identity import ACL, NAME, PASSWORD
+from jobpipe.config.identity import ACL, NAME
 from jobpipe.config.places import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
+from jobpipe.config.secrets import Secret
 from jobpipe.config.values import (
     BOOLEAN,
     PATH,
+    SECRET,
     choice,
     duration,
     optional,
@@ -100,9 +102,9 @@ class Config:
         "Name for DIGEST-MD5.",
         group="registry",
     )
-    registry_sasl_password: str | None = key(
+    registry_sasl_password: Secret | None = key(
         "jobpipe.registerserver.sasl.password",
-        optional(PASSWORD),
+        optional(SECRET),
         None,
         "Password for DIGEST-MD5. Who listens to the connection can guess it at leisure: use ssl.enabled, too.",
         group="registry",
@@ -185,6 +187,36 @@ class Config:
         None,
         "Host name or address that subscribers are told to connect to, where it is not the one listened on (NAT, "
         "containers). null = the address listened on.",
+        group="network",
+    )
+    max_connections: int = key(
+        "jobpipe.sinkserver.max_connections",
+        whole(8, 100_000),
+        1024,
+        "Connections each process of a coordinator holds at once. At this cap those that have not proven who they are "
+        "make room first.",
+        group="network",
+    )
+    max_connections_per_address: int = key(
+        "jobpipe.sinkserver.max_connections_per_address",
+        whole(1, 100_000),
+        512,
+        "How many of them may come from one address (IPv6: from one network of 64 bits).",
+        group="network",
+    )
+    max_connections_per_identity: int = key(
+        "jobpipe.sinkserver.max_connections_per_identity",
+        whole(1, 100_000),
+        512,
+        "How many of them may show the same names in their certificates.",
+        group="network",
+    )
+    connection_rate: int = key(
+        "jobpipe.sinkserver.connection_rate",
+        whole(1, 100_000),
+        200,
+        "Connections a second from one address, after twice as many at once; those above are dropped before the TLS "
+        "handshake. One that fails before it is welcomed counts for eleven.",
         group="network",
     )
     discovery_timeout: float = key(
@@ -386,8 +418,17 @@ class Config:
         "jobpipe.ssl.key",
         optional(PATH),
         None,
-        "Private key of ssl.cert (PEM, not encrypted), which only its owner may read. null as with ssl.ca.",
+        "Private key of ssl.cert (PEM), which only its owner may read. null as with ssl.ca.",
         group="security",
+    )
+    ssl_key_password: Secret | None = key(
+        "jobpipe.ssl.key.password",
+        optional(SECRET),
+        None,
+        "Where the password of ssl.key is, if it has one: file:PATH, env:NAME, or enc:... as made by: jobpipe config "
+        "encrypt.",
+        group="security",
+        secret=True,
     )
     platform_ssl: bool = key(
         "security.ssl.enabled",
@@ -403,6 +444,9 @@ class Config:
         "Allow links without encryption and without identities beyond loopback.",
         group="security",
     )
+
+    pinned: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Attributes that options or ``spark.jobpipe.*`` set: they hold for the application, on every node."""
 
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
@@ -421,7 +465,7 @@ class Config:
         return self.registry_connect == "embedded"
 
     def to_dict(self) -> dict[str, str]:
-        """Return every key with its value as text, for another process; it holds secrets, if there are any."""
+        """Return every key with its value as text, for another process; of secrets where they are."""
         return {about.name: about.format(getattr(self, about.attribute)) for about in KEYS}
 
     @classmethod
@@ -436,5 +480,7 @@ class Config:
         return from_mapping(mapping)
 
 
-KEYS: tuple[Key, ...] = tuple(Key(attribute=field.name, **field.metadata["key"]) for field in fields(Config))
+KEYS: tuple[Key, ...] = tuple(
+    Key(attribute=each.name, **each.metadata["key"]) for each in fields(Config) if "key" in each.metadata
+)
 """Every key, in the order of conf/jobpipe.yaml."""

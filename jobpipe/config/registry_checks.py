@@ -31,7 +31,7 @@ def _username(config: Config) -> str | None:
 
 def _password(config: Config) -> str | None:
     if config.registry_sasl_mechanism == "DIGEST-MD5" and config.registry_sasl_password is None:
-        return "a password, since registerserver.sasl.mechanism is DIGEST-MD5"
+        return "a reference to the password, since registerserver.sasl.mechanism is DIGEST-MD5"
     return None
 
 

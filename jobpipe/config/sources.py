@@ -20,7 +20,7 @@ from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
 from jobpipe.config.values import BadValueError
 
-__all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "resolve"]
+__all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "node_settings", "resolve"]
 
 ENVIRONMENT_FILE = "JOBPIPE_CONFIG"
 ENVIRONMENT_PREFIX = "JOBPIPE__"
@@ -78,13 +78,24 @@ def resolve(
     merge.add_loose(_from_options(overrides or {}))
     merge.add_loose(_from_spark(spark or {}))
     merge.add_loose(_from_environment(environ))
-    file, named_by = find_file(path, environ)
-    if file is not None:
-        entries, problems = read_document(file, named_by)
-        merge.problems += problems
-        merge.add_exact(entries)
-    config = merge.finish()
+    file = merge.add_file(path, environ)
+    config = merge.finish(pin_file=path is not None)
     return Resolved(config, merge.sources, file)
+
+
+def node_settings(attributes: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return those of ``attributes`` that this process's own environment and file set, and nothing else.
+
+    For a process that was given the configuration of another host's. Values are checked one by one, not together.
+
+    Raises:
+        ConfigError: as :func:`load`.
+    """
+    environ = os.environ if environ is None else environ
+    merge = _Merge()
+    merge.add_loose(_from_environment(environ))
+    merge.add_file(None, environ)
+    return merge.values(attributes)
 
 
 def from_mapping(mapping: Mapping[str, str]) -> Config:
@@ -171,6 +182,15 @@ class _Merge:
         """Add a source that gives full names."""
         self._add(entries, loose=False)
 
+    def add_file(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+        """Add the configuration file, see :func:`find_file`; return it."""
+        file, named_by = find_file(path, environ)
+        if file is not None:
+            entries, problems = read_document(file, named_by)
+            self.problems += problems
+            self.add_exact(entries)
+        return file
+
     def _add(self, entries: Iterable[Entry], *, loose: bool) -> None:
         given: set[str] = set()
         for entry in entries:
@@ -201,13 +221,31 @@ class _Merge:
     def _problem(self, entry: Entry, name: str, value: str | None, expected: str) -> None:
         self.problems.append(Problem(entry.source, name, value, expected))
 
-    def finish(self) -> Config:
+    def values(self, attributes: Iterable[str]) -> dict[str, Any]:
+        """Return what is set of ``attributes``.
+
+        Raises:
+            ConfigError: there are problems, with whatever value.
+        """
+        if self.problems:
+            raise config_error(self.problems)
+        return {name: self._values[name] for name in attributes if name in self._values}
+
+    def finish(self, *, pin_file: bool = False) -> Config:
         """Return the checked configuration.
+
+        Args:
+            pin_file: an option named the file: what it sets holds for the application, as options do.
 
         Raises:
             ConfigError: there are problems.
         """
-        config = Config(**self._values)
+        pinned = frozenset(
+            about.attribute
+            for about in KEYS
+            if (source := self.sources[about.name]) in ("option", "spark") or (pin_file and ":" in source)
+        )
+        config = Config(**self._values, pinned=pinned)
         self.problems += check_together(config, self.sources, ignore=self._bad)
         if self.problems:
             raise config_error(self.problems)

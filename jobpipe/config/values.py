@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobpipe.config.secrets import EXPECTED, Secret, parse_secret
+
 __all__ = [
     "BOOLEAN",
     "PATH",
+    "SECRET",
     "BadValueError",
     "Kind",
     "choice",
@@ -158,8 +161,19 @@ def _parse_path(raw: object, base: Path) -> Path:
     return Path(os.path.abspath(base / path))
 
 
+def _parse_secret(raw: object, base: Path) -> Secret:
+    if isinstance(raw, Secret):
+        return raw
+    found = parse_secret(raw, base) if isinstance(raw, str) else None
+    if found is None:
+        raise BadValueError
+    return found
+
+
 BOOLEAN = Kind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
 PATH = Kind("path", "a path; ~ is the home folder", _parse_path)
+SECRET = Kind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
+"""Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
 
 
 def plain_text(raw: object) -> str:

@@ -10,6 +10,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.host import Host, Parent
 from jobpipe.coordinator.process import (
+    allow_files,
     answer_fault,
     answer_ready,
     handle_signals,
@@ -20,6 +21,7 @@ from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
 from jobpipe.discovery.security import client_tls, server_tls
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface
+from jobpipe.net.admission import Limits
 from jobpipe.net.server import Server
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ async def run(order: dict[str, Any]) -> None:
             parent=parent,
             instance=order["instance"],
         )
-        server = Server(ControlService(host), tls=tls)
+        server = Server(ControlService(host), tls=tls, limits=Limits.of(config))
         await server.start(sock)
         handle_signals(host.finished)
         answer_ready(endpoint=str(host.control_endpoint), data=str(host.data_endpoint))
@@ -68,6 +70,7 @@ def main() -> None:
     """Run the program."""
     order = read_order()
     set_up_logging(order["log_file"])
+    allow_files()
     try:
         asyncio.run(run(order))
     except Exception as error:  # noqa: BLE001 - told to the starter, or logged when it no longer listens

@@ -10,9 +10,17 @@ from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.coordinator.data import DataService
-from jobpipe.coordinator.process import answer_fault, answer_ready, handle_signals, read_order, set_up_logging
+from jobpipe.coordinator.process import (
+    allow_files,
+    answer_fault,
+    answer_ready,
+    handle_signals,
+    read_order,
+    set_up_logging,
+)
 from jobpipe.discovery.security import server_tls
 from jobpipe.net.address import bind_in_range
+from jobpipe.net.admission import Limits
 from jobpipe.net.server import Server
 
 
@@ -20,7 +28,7 @@ async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = Config.from_dict(order["config"])
     service = DataService(config, order["instance"])
-    server = Server(service, tls=server_tls(config))
+    server = Server(service, tls=server_tls(config), limits=Limits.of(config))
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
     await server.start(sock)
@@ -53,6 +61,7 @@ def main() -> None:
     """Run the program."""
     order = read_order()
     set_up_logging(order["log_file"])
+    allow_files()
     try:
         asyncio.run(run(order))
     except Exception as error:  # noqa: BLE001 - told to the starter

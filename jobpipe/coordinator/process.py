@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +22,15 @@ from typing import IO, Any, NoReturn
 from jobpipe.coordinator.logs import BoundedHandler, bound
 from jobpipe.errors import JobpipeError, WaitTimeout, from_fault, to_fault
 
-__all__ = ["answer_fault", "answer_ready", "handle_signals", "read_order", "set_up_logging", "start_program"]
+__all__ = [
+    "allow_files",
+    "answer_fault",
+    "answer_ready",
+    "handle_signals",
+    "read_order",
+    "set_up_logging",
+    "start_program",
+]
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +171,14 @@ def set_up_logging(log_file: str | None = None) -> None:
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def allow_files() -> None:
+    """Raise this process's limit of open files to what it may have: connections and segments beyond 1024 need it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS names no limit it can give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def handle_signals(finished: asyncio.Event) -> None:

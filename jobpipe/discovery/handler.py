@@ -87,7 +87,7 @@ def _options(config: Config) -> dict[str, str]:
         "connect.timeout": config.registry_connect_timeout,
         "sasl.mechanism": config.registry_sasl_mechanism,
         "sasl.username": config.registry_sasl_username,
-        "sasl.password": config.registry_sasl_password,
+        "sasl.password": None if config.registry_sasl_password is None else config.registry_sasl_password.reveal(),
         "sasl.principal": config.registry_sasl_principal,
         "sasl.service": config.registry_sasl_service,
         "ssl.enabled": "true" if config.registry_ssl_enabled else "false",

@@ -18,7 +18,7 @@ def credentials(config: Config) -> Credentials | None:
         ConfigError: they cannot be made.
     """
     if config.tls and config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key)
+        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
     from jobpipe.net import certs  # loads `cryptography`, which a Spark worker has no use for
 
     return certs.credentials(config)

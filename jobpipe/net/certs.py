@@ -71,7 +71,7 @@ def credentials(config: Config) -> Credentials | None:
     if not config.tls:
         return None
     if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key)
+        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
     return ensure_home(config.home)
 
 

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import resource
 import socket
 import ssl
+import struct
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
+    LinkError,
     NotAuthorized,
+    ProtocolError,
 )
+from jobpipe.net.admission import Admission, Limits, Refusal, source_of
+from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.link import Link
+from jobpipe.net.quiet import Quiet
 from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
@@ -28,8 +39,14 @@ __all__ = ["Handler", "Server"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 256
+BACKLOG = 4096  # what a flood leaves here when others are served; more than the kernel's somaxconn is not taken
 ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
+ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before those that are served have their turn
+MAX_GREETING = 256  # connections that were not welcomed yet: in TLS each costs 300 KiB
+HANDSHAKES = 16  # of one address at once: 1.3 ms of the loop each, in which nobody else has his turn
+RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
 
 
 class Server:
@@ -39,7 +56,8 @@ class Server:
         handler: What to do with the links.
         tls: The server's context, or None for plaintext.
         timing: Deadlines.
-        max_connections: With so many, the oldest that was not welcomed yet makes room, or else the new one is cut.
+        limits: How many connections, and how fast. At a cap one that was not welcomed yet makes room, the oldest of the
+            address that has most of them; if all are welcomed, the new one is cut.
     """
 
     def __init__(
@@ -48,17 +66,21 @@ class Server:
         *,
         tls: ssl.SSLContext | None,
         timing: Timing | None = None,
-        max_connections: int = 1024,
+        limits: Limits | None = None,
     ) -> None:
         self._handler = handler
         self._tls = tls
         self._timing = timing or Timing()
-        self._max_connections = max_connections
+        self._limits = limits or Limits()
+        self.admission = Admission(self._limits)
+        self._quiet = Quiet(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        # In order of arrival; the socket, until asyncio owns it.
-        self._greeting: dict[asyncio.Task[None], socket.socket | None] = {}
-        self._served: set[ServedLink] = set()  # all whose transport is not gone yet
+        # In order of arrival: where it comes from, and the socket until asyncio owns it.
+        self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
+        self._served: dict[ServedLink, str] = {}  # all whose transport is not gone yet, and where they come from
+        self._identified: set[ServedLink] = set()
+        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody uses it
         self._links: set[Link] = set()
         self._closing = False
 
@@ -72,6 +94,10 @@ class Server:
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._socket = sock
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:  # beyond it accept() itself fails, for everybody
+            room = max(1, files - RESERVED_FILES)
+            self.admission.limits = replace(self._limits, connections=min(self._limits.connections, room))
         self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
 
     async def close(self, grace: float = 5.0) -> None:
@@ -103,7 +129,7 @@ class Server:
                 while self._greeting or self._served:
                     for link in list(self._served):
                         await link.wait_gone()
-                        self._served.discard(link)
+                        self._release(link)
                     if self._greeting:
                         await asyncio.wait(list(self._greeting))
                 return True
@@ -113,70 +139,156 @@ class Server:
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        taken = 0
         while True:
+            taken += 1
+            if taken % ACCEPT_TURN == 0:
+                await asyncio.sleep(0)  # sock_accept does not yield while connections wait, as in a flood they do
             try:
                 sock, address = await loop.sock_accept(listener)
-            except OSError as error:  # no descriptor left, or the peer is gone already
-                log.warning("accept failed: %s", error)
-                await asyncio.sleep(ACCEPT_PAUSE)
+            except OSError as error:
+                self._quiet.log(logging.WARNING, "accept failed: %s", error)
+                if error.errno in NO_ROOM:
+                    self._make_room(None)
+                    await asyncio.sleep(ACCEPT_PAUSE)
                 continue
-            if len(self._served) >= self._max_connections and not self._make_room():
-                log.warning("%s refused: %d connections are open", peer_of(address), self._max_connections)
-                sock.close()
+            source = source_of(address)
+            refusal = self.admission.arrive(source, loop.time()) or self._fit(source)
+            if refusal is not None:
+                self._quiet.log(logging.WARNING, "%s is dropped: %s", peer_of(address), refusal.value)
+                _drop(sock)
                 continue
-            task = asyncio.create_task(self._greet(sock, peer_of(address)), name=f"jobpipe-greet-{peer_of(address)}")
-            self._greeting[task] = sock
+            task = asyncio.create_task(
+                self._greet(sock, peer_of(address), source), name=f"jobpipe-greet-{peer_of(address)}"
+            )
+            self._greeting[task] = source, sock
             task.add_done_callback(self._greeted)
 
+    def _fit(self, source: str) -> Refusal | None:
+        """Make room for a connection that has arrived, or say why it must go again."""
+        over = self.admission.over(source)
+        if over is None and len(self._greeting) < MAX_GREETING:
+            return None
+        if self._make_room(source if over is Refusal.ADDRESS else None):
+            return None
+        over = over or Refusal.TOTAL
+        self.admission.refused[over] += 1
+        self.admission.leave(source)
+        return over
+
     def _greeted(self, task: asyncio.Task[None]) -> None:
-        sock = self._greeting.pop(task, None)
+        source, sock = self._greeting.pop(task)
         if sock is not None:  # cancelled before its first step
             sock.close()
+            self._failed(source)
+            self.admission.leave(source)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("greeting a client failed", exc_info=error)
+            self._quiet.log(logging.ERROR, "greeting a client failed", error=error)
 
-    def _make_room(self) -> bool:
-        for task in self._greeting:
-            if not task.cancelling():
+    def _failed(self, source: str) -> None:
+        if not self._closing:
+            self.admission.failed(source, asyncio.get_running_loop().time())
+
+    def _make_room(self, source: str | None) -> bool:
+        """Cut the oldest connection that was not welcomed, of ``source`` or of the address that has most of them."""
+        waiting = [(task, found) for task, (found, _) in self._greeting.items() if not task.cancelling()]
+        if source is None and waiting:
+            ((source, _),) = Counter(found for _, found in waiting).most_common(1)
+        for task, found in waiting:
+            if found == source:
                 task.cancel()
                 return True
         return False
 
-    async def _greet(self, sock: socket.socket, peer: str) -> None:
+    async def _greet(self, sock: socket.socket, peer: str, source: str) -> None:
         loop = asyncio.get_running_loop()
         link = ServedLink(self._handler, self._timing, self._forget)
-        secured = None if self._tls is None else self._timing.handshake
-        farewell = None if self._tls is None else self._timing.goodbye
         task = asyncio.current_task()
         if task in self._greeting:
-            self._greeting[task] = None
-        self._served.add(link)
+            self._greeting[task] = source, None
+        self._served[link] = source
         try:
             with mapped(peer, "handshake with"):
-                await loop.connect_accepted_socket(
-                    lambda: link,
-                    sock,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=secured,
-                    ssl_shutdown_timeout=farewell,
-                )
+                if self._tls is None:
+                    await loop.connect_accepted_socket(lambda: link, sock)
+                else:
+                    await self._handshake(link, sock, peer, source, self._tls)
+            self._identify(link)
             await link.admit()
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
-            log.log(level, "no link with %s: %s", peer, error)
+            self._quiet.log(level, "no link with %s: %s", peer, error)
             link.refuse(error)
+            if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from who is one of us
+                self._failed(source)
         except asyncio.CancelledError:
             link.refuse(LinkClosed("the server closes or is full", peer=peer))
+            self._failed(source)
             raise
-        except Exception as error:
-            log.exception("admitting %s failed", peer)
+        except Exception as error:  # noqa: BLE001 - logged, and told to the client
+            self._quiet.log(logging.ERROR, "admitting %s failed", peer, error=error)
             link.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
         finally:
             if link.gone:
-                self._served.discard(link)
+                self._release(link)
+
+    async def _handshake(
+        self, link: ServedLink, sock: socket.socket, peer: str, source: str, tls: ssl.SSLContext
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        slots = self._handshakes.get(source)
+        if slots is None:
+            slots = self._handshakes[source] = asyncio.Semaphore(HANDSHAKES)
+        handed_over = False
+        try:
+            async with asyncio.timeout(self._timing.handshake):
+                await wait_for_client_hello(sock, peer)
+                await slots.acquire()
+            try:
+                handed_over = True
+                await loop.connect_accepted_socket(
+                    lambda: link,
+                    sock,
+                    ssl=tls,
+                    ssl_handshake_timeout=self._timing.handshake,
+                    ssl_shutdown_timeout=self._timing.goodbye,
+                )
+            finally:
+                slots.release()
+        finally:
+            if not handed_over:
+                _drop(sock)
+
+    def _identify(self, link: ServedLink) -> None:
+        if not link.peer_names:
+            return  # plaintext: nobody knows who it is
+        if not self.admission.identify(link.peer_names):
+            limit = self.admission.limits.per_identity
+            raise LinkError(
+                f"the certificate of {', '.join(link.peer_names)} has {limit} connections here already "
+                "(jobpipe.sinkserver.max_connections_per_identity)",
+                peer=link.peer,
+                limit=limit,
+            )
+        self._identified.add(link)
+
+    def _release(self, link: ServedLink) -> None:
+        source = self._served.pop(link, None)
+        if source is not None:
+            self.admission.leave(source)
+        if link in self._identified:
+            self._identified.remove(link)
+            self.admission.forget(link.peer_names)
 
     def _forget(self, link: ServedLink) -> None:
         self._links.discard(link)
         if not self._closing:
-            self._served.discard(link)
+            self._release(link)
+
+
+def _drop(sock: socket.socket) -> None:
+    """Close a socket with a reset."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    sock.close()

@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
 
 __all__ = ["Credentials", "client_context", "server_context"]
@@ -19,11 +20,15 @@ __all__ = ["Credentials", "client_context", "server_context"]
 
 @dataclass(frozen=True)
 class Credentials:
-    """The files a process proves its identity with: trusted CA, own certificate, own private key (all PEM)."""
+    """The files a process proves its identity with: trusted CA, own certificate, own private key (all PEM).
+
+    ``password`` opens an encrypted key; it is read when a context is made.
+    """
 
     ca: Path
     cert: Path
     key: Path
+    password: Secret | None = None
 
 
 _Stamps = tuple[tuple[int, int, int], ...]
@@ -71,12 +76,16 @@ def _make(credentials: Credentials, *, server: bool) -> ssl.SSLContext:
         context.load_verify_locations(cafile=credentials.ca)
     except (OSError, ssl.SSLError) as error:
         raise _bad(credentials.ca, "one or more CA certificates in PEM", error) from error
+    password = None if credentials.password is None else credentials.password.reveal()
     try:
-        context.load_cert_chain(credentials.cert, credentials.key, password=_no_password)
+        context.load_cert_chain(credentials.cert, credentials.key, password=password or _no_password)
     except _EncryptedKeyError as error:
-        raise _bad(credentials.key, "a private key in PEM without a password", error) from error
+        expected = "a private key in PEM without a password, or its password in jobpipe.ssl.key.password"
+        raise _bad(credentials.key, expected, error) from error
     except (OSError, ssl.SSLError) as error:
         expected = f"a certificate in PEM with the private key {credentials.key}"
+        if password is not None:
+            expected += f", which the password at {credentials.password} opens"
         raise _bad(credentials.cert, expected, error) from error
     return context
 

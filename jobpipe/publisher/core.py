@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
@@ -198,13 +198,12 @@ class Publisher:
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return where the batch that :meth:`begin` admitted goes."""
-        files = credentials(self.config)
         return WriteTarget(
             topic=self.topic,
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=None if files is None else (str(files.ca), str(files.cert), str(files.key)),
+            tls=TravellingCredentials.of(self.config),
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,
@@ -213,7 +212,8 @@ class Publisher:
             inline_max=INLINE_MAX,
             log=self.log_id,
             hosts=self._hosts,
-            host_folder=str(self.config.hostserver_dir),
+            host_folder=self.config.hostserver_dir,
+            host_folder_pinned="hostserver_dir" in self.config.pinned,
         )
 
     def commit(

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Collection
 from pathlib import Path
 
-from jobpipe.config import Config, load
+from jobpipe.config import node_settings
 from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocolError, SpoolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
@@ -31,28 +31,29 @@ UPLOAD_CHUNK = 256 * 1024
 
 
 @functools.cache
-def _folder(fallback: str) -> Path:
-    """Return where this host's server keeps its segments: by the host's own configuration, as far as that says so."""
+def _own_folder() -> Path | None:
+    """Return where this host's server keeps its segments, if the host's own configuration says so."""
     try:
-        own = load().hostserver_dir
+        found: Path | None = node_settings(("hostserver_dir",)).get("hostserver_dir")
     except ConfigError as error:
-        log.warning("this host's configuration is not usable (%s); looking for a host server in %s", error, fallback)
-        return Path(fallback)
-    return Path(fallback) if own == Config().hostserver_dir else own
+        log.warning("this host's configuration is not usable, and no host server is looked for: %s", error)
+        return None
+    return found
 
 
 def find_nearby(
-    topic: str, log_id: str, known: Collection[str], fallback: str, tls: ssl.SSLContext | None
+    topic: str, log_id: str, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
 ) -> NearbyHost | None:
     """Return this host's server, ready to take files of a log; None where there is none that works.
 
     Args:
         topic, log_id: whose segments will be written.
         known: ids of the host servers that are registered; one of another namespace is none of ours.
-        fallback: its folder where this host has no configuration of its own.
+        folder: the server's by the driver's configuration.
+        pinned: the application set it for all hosts; else this host's own configuration may name another one.
         tls: of clients.
     """
-    folder = _folder(fallback)
+    folder = folder if pinned else _own_folder() or folder
     found = announced(folder)
     if found is None or found.id not in known:
         return None

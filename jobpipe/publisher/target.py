@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context
 from jobpipe.publisher.nearby import NearbyHost, find_nearby, upload
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
@@ -41,7 +41,7 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: tuple[str, str, str] | None  # ca, cert, key files
+    tls: TravellingCredentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
@@ -50,7 +50,8 @@ class WriteTarget:
     inline_max: int
     log: str = ""  # the topic's
     hosts: tuple[str, ...] = ()  # ids of the host servers that may keep segments
-    host_folder: str = ""  # of the host server on a host without a configuration of its own
+    host_folder: Path = Path()  # of the host server on a host without a configuration of its own
+    host_folder_pinned: bool = False  # and on any other: the application's word
 
     def write(
         self, schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]], attempt: str
@@ -83,7 +84,9 @@ class WriteTarget:
     def _nearby(self) -> NearbyHost | None:
         if not self.hosts:
             return None
-        return find_nearby(self.topic, self.log, self.hosts, self.host_folder, self._context())
+        return find_nearby(
+            self.topic, self.log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=self._context()
+        )
 
     def _write_to(
         self,
@@ -130,7 +133,7 @@ class WriteTarget:
         link = BlockingLink.connect(
             Endpoint.parse(self.data),
             hello,
-            tls=self._context(),
+            tls=self.tls.context() if self.tls else None,
             server_hostname=topic_server_name(self.topic) if self.tls else None,
         )
         try:
@@ -139,7 +142,7 @@ class WriteTarget:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else client_context(Credentials(*(Path(name) for name in self.tls)))
+        return None if self.tls is None else self.tls.context()
 
 
 class _Folder:

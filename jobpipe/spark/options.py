@@ -62,10 +62,14 @@ class SourceOptions:
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by topic, from 1; a topic not here: all
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+    def parse(cls, given: Mapping[str, str], spark: Mapping[str, str] | None = None) -> SourceOptions:
         """Parse the options of ``load()``; names are case-insensitive, as Spark has them.
 
         Keys that begin with ``jobpipe.`` or ``security.`` are settings of the configuration.
+
+        Args:
+            given: the options.
+            spark: Spark's properties; only ``spark.jobpipe.*`` are looked at.
 
         Raises:
             ConfigError: lists everything that is wrong, each with option, value, and what was expected.
@@ -95,7 +99,7 @@ class SourceOptions:
             overrides["jobpipe.discovery.timeout"] = values["discoveryTimeout"]
         config: Config | None = None
         try:
-            config = with_credentials(load(values.get("config"), overrides=overrides))
+            config = with_credentials(load(values.get("config"), overrides=overrides, spark=spark))
         except ConfigError as error:
             if not problems and "problems" not in error.fields:  # no wrong value, but what right ones lead to
                 raise

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Config
 from jobpipe.spark.metadata import METADATA, metadata_column
 from jobpipe.spark.schema import arrow_schema, cast_batch
+from jobpipe.store.segment import empty_batch
 from jobpipe.subscriber.fetch import FetchRange, fetch
 
 __all__ = ["RangePartition", "read_range"]
@@ -34,7 +35,11 @@ def read_range(wanted: FetchRange, schema: StructType, config: Config) -> Iterat
     target = arrow_schema(schema)
     at = target.get_field_index(METADATA)
     rows = target if at < 0 else target.remove(at)
-    for fetched in fetch(wanted, config):
+
+    def accept(schema: pa.Schema) -> None:
+        cast_batch(empty_batch(schema), rows, f"topic {wanted.topic!r}, partition {wanted.partition}")
+
+    for fetched in fetch(wanted, config, accept):
         where = f"topic {wanted.topic!r}, offset {fetched.header['n']}, partition {wanted.partition}"
         batch = cast_batch(fetched.batch, rows, where)
         if at >= 0:

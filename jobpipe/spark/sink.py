@@ -11,12 +11,13 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from jobpipe.config import load
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.spark.classic import demand_classic, session_settings, this_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QUERY_ID, activity, stop_is_no_failure
@@ -74,12 +75,12 @@ class JobPipeSink:
         config: str | Path | None = None,
         **overrides: Any,
     ) -> None:
-        spark = _session()
+        spark = this_session("JobPipeSink")
         given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
         self._config = load(
             config,
             overrides={key: value for key, value in given.items() if value is not None},
-            spark=_spark_conf(spark),
+            spark=session_settings(spark) if spark else {},
             caller=JobPipeSink,
         )
         self.topic = topic
@@ -117,9 +118,8 @@ class JobPipeSink:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigError(
-            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on the "
-            "server and is "
-            "not supported; use a classic session",
+            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on its server "
+            "and is not supported; publish from a classic session",
             topic=self.topic,
         )
 
@@ -134,6 +134,7 @@ class JobPipeSink:
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
             QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
         """
+        demand_classic(df.sparkSession, "JobPipeSink")
         context = df.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID)
         run_id = context.getLocalProperty(RUN_ID) or self._own_query
@@ -232,15 +233,3 @@ def _parse(schema: StructType | str) -> StructType:
     if not isinstance(parsed, StructType):
         raise ConfigError(f"schema={schema!r}: expected columns, as in 'id bigint, name string'", key="schema")
     return parsed
-
-
-def _session() -> SparkSession | None:
-    """Return the active session, or the one there is: a thread that Spark did not start has none active."""
-    return SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
-
-
-def _spark_conf(spark: SparkSession | None) -> dict[str, str]:
-    """Return the session's ``spark.jobpipe.*`` settings, those given to a running session too."""
-    if spark is None:
-        return {}
-    return {key: value for key, value in spark.conf.getAll.items() if key.startswith("spark.jobpipe.")}

@@ -12,8 +12,10 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import ConfigError, JobpipeError, SchemaMismatch
+from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, SchemaMismatch, TopicNotFound
 from jobpipe.spark.batch_reader import JobPipeBatchReader
+from jobpipe.spark.installed import demand_installed
+from jobpipe.spark.launched import launch
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
@@ -29,6 +31,8 @@ __all__ = ["JobPipeDataSource"]
 class JobPipeDataSource(DataSource):
     """Reads topics as typed rows; the schema is the publisher's."""
 
+    settings: Mapping[str, str] | None = None  # the session's, in the class that jobpipe.register makes
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
         self._parsed: SourceOptions | None = None
@@ -43,7 +47,9 @@ class JobPipeDataSource(DataSource):
     def _settings(self) -> SourceOptions:
         """The options; not looked at before a reader wants them, since a writer's go by other names."""
         if self._parsed is None:
-            self._parsed = SourceOptions.parse(self.options)
+            demand_installed()
+            settings = launch().settings if self.settings is None else self.settings
+            self._parsed = SourceOptions.parse(self.options, settings)
         return self._parsed
 
     @plainly
@@ -104,10 +110,15 @@ class JobPipeDataSource(DataSource):
 
     def _published(self) -> dict[str, StructType]:
         settings = self._settings
-        if settings.pattern is not None:
-            found = matching_schemas(settings.config, settings.pattern)
-        else:
-            found = published_schemas(settings.config, settings.topics)
+        try:
+            if settings.pattern is not None:
+                found = matching_schemas(settings.config, settings.pattern)
+            else:
+                found = published_schemas(settings.config, settings.topics)
+        except (TopicNotFound, RegistryUnavailable) as error:
+            if self.settings is None and launch().submitted:
+                raise type(error)(f"{error}. {_SET_IN_PROGRAM}", **error.fields) from error
+            raise
         return {name: published_schema(arrow, spark) for name, (arrow, spark) in found.items()}
 
     def _compare(self, schema: StructType) -> None:
@@ -123,6 +134,10 @@ class JobPipeDataSource(DataSource):
         self._checked = schema.json()
 
 
+_SET_IN_PROGRAM = (
+    "Was the registry, or the namespace, set by builder.config or spark.conf.set in this program? Under spark-submit "
+    "the source sees such settings only after jobpipe.register(spark)"
+)
 _WRITE_WITH_SINK = (
     "format('jobpipe') reads. To publish use df.writeStream.foreachBatch(jobpipe.JobPipeSink('topic')): Spark makes a "
     "format's writer anew for each batch, and a publisher must outlive its batches"

@@ -18,31 +18,57 @@ from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, UnsupportedT
 from jobpipe.store.files import Bytes, FileSink, Sink
 from jobpipe.store.index import CHUNK, SegmentIndex, SegmentInfo
 
-__all__ = ["COMPRESSIONS", "SegmentFile", "SegmentWriter", "check_schema"]
+__all__ = [
+    "BOMB_FLOOR",
+    "BOMB_RATIO",
+    "COMPRESSIONS",
+    "DECODED_MAX",
+    "SegmentFile",
+    "SegmentWriter",
+    "check_schema",
+    "empty_batch",
+]
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 
+# What a reader takes of one record batch, decompressed. Writers keep to half of it: they count a little otherwise.
+DECODED_MAX = 2 * 1024**3
+BOMB_FLOOR = 64 * 1024**2  # bytes up to which any ratio is taken: a column of one value is small
+BOMB_RATIO = 1000  # zstd makes 400 MB of 12 KB, 1 : 31,887; real columns beyond the floor come to some hundreds
+
+MAX_DEPTH = 64  # of nested types; Spark's own parser ends at about as many
+MAX_FIELDS = 100_000
+
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse a schema whose record batches are not readable one by one.
+    """Refuse a schema whose record batches are not readable one by one, or not without code of its owner's.
 
     Raises:
-        UnsupportedType: a column, or a part of it, is dictionary-encoded: its dictionary is a message of its own.
+        UnsupportedType: a column, or a part of it, is dictionary-encoded (its dictionary is a message of its own), has
+            an extension type, or is nested too deeply.
     """
+    fields = 0
     for field in schema:
-        if _has_dictionary(field.type):
-            raise UnsupportedType(
-                f"column {field.name!r} is dictionary-encoded ({field.type})", column=field.name, type=str(field.type)
-            )
+        parts = [(field, 1)]
+        while parts:
+            part, depth = parts.pop()
+            kind, fields = part.type, fields + 1
+            if pa.types.is_dictionary(kind):
+                raise _unsupported(field, "is dictionary-encoded")
+            if isinstance(kind, pa.BaseExtensionType) or b"ARROW:extension:name" in (part.metadata or {}):
+                raise _unsupported(field, "has an extension type; publish its storage")
+            if depth > MAX_DEPTH or fields > MAX_FIELDS:
+                raise _unsupported(field, f"is nested deeper than {MAX_DEPTH}, or one of more than {MAX_FIELDS} fields")
+            parts += [(kind.field(number), depth + 1) for number in range(kind.num_fields)]
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+def _unsupported(field: Any, what: str) -> UnsupportedType:
+    kind = f"{field.type!s:.200}"
+    return UnsupportedType(f"column {field.name!r} {what} ({kind})", column=field.name, type=kind)
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a record batch without rows."""
     return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
@@ -89,7 +115,7 @@ class SegmentWriter:
             codec: Any = compression
             file: Any = self._pieces
             self._stream = pa.ipc.new_stream(file, schema, options=pa.ipc.IpcWriteOptions(compression=codec))
-            self._stream.write_batch(_empty(schema))
+            self._stream.write_batch(empty_batch(schema))
             self._pieces.take()  # the schema message, which the stream writes with its first batch
         message = memoryview(schema.serialize())
         self._schema_bytes = self.length = len(message)
@@ -112,11 +138,20 @@ class SegmentWriter:
             raise SchemaMismatch(
                 "a record batch has another schema than its segment", expected=str(self._schema), got=str(batch.schema)
             )
-        if self._stream is None:
-            message = memoryview(batch.serialize())
-        else:
+        size = batch.nbytes
+        if size > DECODED_MAX // 2 and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self.write(batch.slice(0, half))
+            self.write(batch.slice(half))
+            return
+        message: memoryview | None = None
+        if self._stream is not None:
             self._stream.write_batch(batch)
             message = memoryview(self._pieces.take())
+            if size > BOMB_FLOOR // 2 and size > len(message) * BOMB_RATIO // 2:
+                message = None  # readers would take it for a bomb
+        if message is None:
+            message = memoryview(batch.serialize())
         self._emit(message)
         self._batches.append((batch.num_rows, len(message)))
         self.length += len(message)

@@ -12,15 +12,15 @@ import itertools
 import logging
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.node import on_this_node
 from jobpipe.errors import (
     ChecksumMismatch,
     HostAway,
@@ -35,6 +35,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, Distrust, backoff
 from jobpipe.store import Position
+from jobpipe.subscriber.checked import CheckedReader, check_part
 from jobpipe.subscriber.kept import kept_part
 from jobpipe.subscriber.part import PartSource
 from jobpipe.subscriber.pool import give_back, take
@@ -43,6 +44,7 @@ __all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan"]
 
 log = logging.getLogger(__name__)
 
+Accept: TypeAlias = Callable[[pa.Schema], object] | None
 STREAM_SECONDS = 30.0  # until the first part of an answer
 BACKOFF_CAP_SECONDS = 2.0
 DAMAGED_TRIES = 3  # so often in a row at one place, it is not the way here that damages the bytes
@@ -68,8 +70,11 @@ class Fetched:
     row: int  # number of its first row within its partition of its batch
 
 
-def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
+def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator[Fetched]:
     """Yield the range's record batches in order, each exactly once, over as many links as it takes.
+
+    Args:
+        accept: called with the schema of what comes before any of it is decoded; raises when it is not the agreed one.
 
     Raises:
         DataLoss: the range does not fit the log any more.
@@ -77,7 +82,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
         LinkError, TopicNotFound: nobody served it within ``read.timeout``; HostAway names the host server.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = client_tls(config)
+    tls = on_this_node(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
@@ -85,7 +90,7 @@ def fetch(wanted: FetchRange, config: Config) -> Iterator[Fetched]:
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
-            for fetched in _stream(wanted, endpoint, tls, done):
+            for fetched in _stream(wanted, endpoint, tls, done, accept):
                 yield fetched
                 done += 1
                 damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
@@ -147,7 +152,9 @@ def _look_up(config: Config, topic: str, failed: Location | None, deadline: floa
 # -- one stream --------------------------------------------------------------------------------------------------------
 
 
-def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int) -> Iterator[Fetched]:
+def _stream(
+    wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int, accept: Accept
+) -> Iterator[Fetched]:
     link = take(endpoint, wanted.topic, tls)
     whole = False
     try:
@@ -163,8 +170,9 @@ def _stream(wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, 
         )
         count = 0
         while (part := link.next_part()) is not None:
+            check_part(part.header)
             with _source(link, part.header, wanted, tls) as source:
-                for fetched in _decode(source, part.header, wanted.topic):
+                for fetched in _decode(source, part.header, wanted.topic, accept):
                     yield fetched
                     count += 1
         promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
@@ -192,11 +200,11 @@ def _source(
     return contextlib.nullcontext(PartSource(link, int(header["length"]), where))
 
 
-def _decode(source: PartSource, header: dict[str, Any], topic: str) -> Iterator[Fetched]:
+def _decode(source: PartSource, header: dict[str, Any], topic: str, accept: Accept = None) -> Iterator[Fetched]:
     row, expected = int(header["row0"]), int(header["record_batches"])
     try:
         file: Any = source  # it has what pyarrow calls, and no more
-        reader = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+        reader = CheckedReader(pa.PythonFile(file, mode="r"), header, accept)
         for _ in range(expected):
             batch = reader.read_next_batch()
             batch.validate(full=True)

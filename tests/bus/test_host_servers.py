@@ -278,7 +278,7 @@ def test_what_is_not_needed_is_removed(place: Place) -> None:
     place.publish(publisher, 0, place.a)
     assert publisher.begin("q", 1, "r1") is None
     left = publisher.target(2)
-    left = dataclasses.replace(left, host_folder=str(place.a.folder))
+    left = dataclasses.replace(left, host_folder=place.a.folder)
     table = place.rows.tables(1)[0]
     pairs = [(batch, 0) for batch in table.to_batches()]
     assert left.write(table.schema, pairs, "lost")[0].host == place.a.id

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import ACL, Id
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import open_handler
@@ -36,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[SecuredZooKeeper]:
     tls = (authority, authority.issue("server", dns="localhost"))
     folder = tmp_path_factory.mktemp("secured") / "zk"
-    with SecuredZooKeeper(folder, users={"alice": CANARY}, enforce=True, tls=tls) as made:
+    with SecuredZooKeeper(folder, users={"alice": CANARY, "bob": f"{CANARY}-2"}, enforce=True, tls=tls) as made:
         yield made
 
 
@@ -50,7 +49,8 @@ def rig(tmp_path: Path, home: Path, server: SecuredZooKeeper, authority: Authori
         "registerserver.ssl.ca": str(authority.path),
         "registerserver.sasl.mechanism": "DIGEST-MD5",
         "registerserver.sasl.username": "alice",
-        "registerserver.sasl.password": CANARY,
+        "registerserver.sasl.password": _secret(tmp_path / "password", CANARY),
+        "registerserver.acl": "auth, sasl:bob:r",
     }
     with Harness(tmp_path / "rig", settings=settings, zookeeper=home) as made:
         yield made
@@ -60,7 +60,11 @@ def nodes_below(client: KazooClient, path: str) -> list[str]:
     return [path, *(node for name in client.get_children(path) for node in nodes_below(client, f"{path}/{name}"))]
 
 
-def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZooKeeper) -> None:
+def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZooKeeper, tmp_path: Path) -> None:
+    """alice publishes; bob, who may only read in the registry, subscribes."""
+    password = _secret(tmp_path / "password-2", f"{CANARY}-2")
+    bob = {"registerserver.sasl.username": "bob", "registerserver.sasl.password": password}
+    rig.subscribers_config = _changed(rig, bob)
     rig.consumer().start()
     rig.publisher.start(pause=0.01, options={"required_subscribers": ["all"]})
     rig.wait_until(lambda: rig.received() > 500, "rows")
@@ -72,7 +76,8 @@ def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZ
         kinds = {f"{NAMESPACE}/orders/parallel-1", *(f"{NAMESPACE}.{kind}/orders" for kind in KINDS)}
         assert kinds <= set(made)
         for path in made:
-            assert client.get_acls(path)[0] == [ACL(31, Id("sasl", "alice"))], path
+            acl = {(entry.id.id, entry.perms) for entry in client.get_acls(path)[0]}
+            assert acl == {("alice", 31), ("bob", 1)}, path
     finally:
         client.stop()
         client.close()
@@ -90,8 +95,9 @@ def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZ
     assert CANARY not in repr(rig.config)
 
 
-def test_a_wrong_password_is_one_clear_error(rig: Harness) -> None:
-    config = _changed(rig, {"registerserver.sasl.password": f"{CANARY}-wrong", "registerserver.connect.timeout": "2s"})
+def test_a_wrong_password_is_one_clear_error(rig: Harness, tmp_path: Path) -> None:
+    wrong = _secret(tmp_path / "wrong", f"{CANARY}-wrong")
+    config = _changed(rig, {"registerserver.sasl.password": wrong, "registerserver.connect.timeout": "2s"})
     with pytest.raises(RegistryUnavailable) as caught:
         open_handler(config)
     assert "SASL DIGEST-MD5 as 'alice' was refused (wrong name or password" in str(caught.value)
@@ -103,6 +109,13 @@ def test_a_missing_file_is_an_error_of_the_configuration(rig: Harness) -> None:
         open_handler(_changed(rig, {"registerserver.ssl.ca": "/nowhere/ca.crt"}))
     assert caught.value.fields["key"] == "jobpipe.registerserver.ssl.ca"
     assert "/nowhere/ca.crt" in str(caught.value)
+
+
+def _secret(path: Path, text: str) -> str:
+    """Write a file that only its owner may read; return the reference to it."""
+    path.touch(0o600)
+    path.write_text(text)
+    return f"file:{path}"
 
 
 def _changed(rig: Harness, changes: dict[str, str]) -> Config:

@@ -96,8 +96,8 @@ def write(tmp_path: Path) -> Callable[..., str]:
 def run() -> Run:
     """Run the program in this process: ``run("topics", "--json", file=...)``."""
 
-    def run(*args: str, file: str | None = None) -> Result:
-        return CliRunner().invoke(cli, [*(["--config", file] if file else []), *args])
+    def run(*args: str, file: str | None = None, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, [*(["--config", file] if file else []), *args], input=stdin)
 
     return run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import keys
+from jobpipe.config.secrets import Secret
 from tests.cli.conftest import Run
 
 Write = Callable[..., str]
@@ -79,3 +80,20 @@ def test_explain_of_an_unknown_key_suggests(run: Run) -> None:
     result = run("config", "explain", "retention.tiem")
     assert result.exit_code == 2
     assert "retention.tiem is unknown; did you mean jobpipe.retention.time?" in result.stderr
+
+
+def test_encrypt_reads_the_secret_and_prints_its_encrypted_form(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From standard input; a secret on the command line would stand in the process list."""
+    monkeypatch.delenv("JOBPIPE_SECRET_KEY", raising=False)
+    first = run("config", "encrypt", stdin="open sesame\n")
+    assert first.exit_code == 2
+    assert "--new-key" in first.stderr
+    made = run("config", "encrypt", "--new-key", stdin="open sesame\n")
+    assert str(tmp_path / ".config/jobpipe/secret.key") in made.stderr
+    assert "sesame" not in made.stdout + made.stderr
+    assert Secret(made.stdout.strip()).reveal() == "open sesame"
+    assert run("config", "encrypt", "--new-key", stdin="x").exit_code == 2
+    assert run("config", "encrypt", stdin="").exit_code == 2
+    assert run("config", "encrypt", "open sesame").exit_code == 2

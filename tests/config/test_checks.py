@@ -86,7 +86,7 @@ def test_acks_all_needs_somebody(tmp_path: Path) -> None:
     check_acks(all_, None, 1)
 
 
-DIGEST = {"registry_sasl_mechanism": "DIGEST-MD5", "registry_sasl_username": "a", "registry_sasl_password": "b"}
+DIGEST = {"registry_sasl_mechanism": "DIGEST-MD5", "registry_sasl_username": "a", "registry_sasl_password": "env:B"}
 TLS = {"registry_ssl_enabled": "true", "registry_ssl_ca": "zk.crt"}
 
 
@@ -99,7 +99,7 @@ TLS = {"registry_ssl_enabled": "true", "registry_ssl_ca": "zk.crt"}
         ({**TLS, "registry_ssl_cert": "c.crt", "registry_ssl_key": "c.key", "registry_acl": "auth"}, []),
         ({"registry_sasl_mechanism": "DIGEST-MD5"}, ["sasl.username", "sasl.password"]),
         ({"registry_sasl_username": "a"}, ["sasl.mechanism"]),
-        ({"registry_sasl_password": "b"}, ["sasl.mechanism"]),
+        ({"registry_sasl_password": "env:B"}, ["sasl.mechanism"]),
         ({"registry_ssl_enabled": "true"}, ["ssl.ca"]),
         ({**TLS, "registry_ssl_cert": "c.crt"}, ["ssl.key"]),
         ({**TLS, "registry_ssl_key": "c.key"}, ["ssl.cert"]),

@@ -15,7 +15,7 @@ from jobpipe.subscriber.fetch import _decode
 from jobpipe.subscriber.part import PartSource
 
 SEED = random.randrange(2**32)
-HEADER = {"n": 7, "partition": 3, "row0": 0, "record_batches": 2}
+HEADER = {"n": 7, "partition": 3, "row0": 0, "rows": 8, "record_batches": 2}
 ROWS = pa.table({"a": [1, None, 3, 4], "b": ["x", "größer", None, ""], "c": [[1], [], None, [2, 3]]})
 
 
@@ -43,11 +43,14 @@ def stream(codec: str | None) -> bytes:
     return cast(bytes, sink.getvalue().to_pybytes())
 
 
+def source(link: Chunks, header: dict[str, Any]) -> PartSource:
+    where = {"offset": header["n"], "partition": header["partition"]}
+    return PartSource(cast(BlockingLink, link), header["length"], where)
+
+
 def decoded(data: bytes, announced: int | None = None) -> list[pa.RecordBatch]:
-    link = cast(BlockingLink, Chunks(data))
     header: dict[str, Any] = {**HEADER, "length": len(data) if announced is None else announced}
-    source = PartSource(link, header["length"], {"offset": header["n"], "partition": header["partition"]})
-    return [fetched.batch for fetched in _decode(source, header, "orders")]
+    return [fetched.batch for fetched in _decode(source(Chunks(data), header), header, "orders")]
 
 
 def damaged(data: bytes) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -11,10 +12,12 @@ import ssl
 
 import pytest
 
-from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkBroken, LinkError, LinkTimeout, NotAuthorized
 from jobpipe.net.address import Endpoint
+from jobpipe.net.admission import Limits, Refusal
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import connect
+from jobpipe.net.pump import WRITE_BUFFER
 from jobpipe.net.server import Server
 from jobpipe.wire import Kind, Request, Side
 from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, Remote, bound, frames, linked, run, serving, until
@@ -191,7 +194,7 @@ def test_many_idle_sockets_do_not_keep_others_out(mode: Mode) -> None:
     """Case 62: the oldest that was not welcomed makes room; a welcomed link is never cut for it."""
 
     async def main() -> None:
-        async with serving(mode, max_connections=8) as (server, endpoint, _), linked(mode, endpoint) as first:
+        async with serving(mode, limits=Limits(8)) as (server, endpoint, _), linked(mode, endpoint) as first:
             idle = [await dial(endpoint) for _ in range(30)]
             await still_serves(mode, endpoint)
             assert len(server._greeting) <= 8
@@ -208,11 +211,133 @@ def test_a_full_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
     mode = Mode(None)
 
     async def main() -> None:
-        async with serving(mode, max_connections=2) as (_, endpoint, _echo):
+        async with serving(mode, limits=Limits(2)) as (_, endpoint, _echo):
             async with linked(mode, endpoint), linked(mode, endpoint):
                 with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkBroken):
                     await connect(endpoint, HELLO, tls=None, server_hostname=None, timing=TIMING)
             await still_serves(mode, endpoint)
+
+    run(main())
+
+
+async def dial_from(source: str, endpoint: Endpoint) -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.bind((source, 0))
+    await asyncio.get_running_loop().sock_connect(sock, (endpoint.host, endpoint.port))
+    return sock
+
+
+def test_an_address_has_its_share(mode: Mode) -> None:
+    """Case 62: at its own cap, or at that of all, it makes room for the others, not they for it."""
+
+    async def main() -> None:
+        async with serving(mode, limits=Limits(20, per_address=4, rate=1e6)) as (server, endpoint, _):
+            async with linked(mode, endpoint) as first:
+                few = await dial_from("127.0.0.3", endpoint)
+                idle = [await dial_from("127.0.0.2", endpoint) for _ in range(30)]
+                await until(lambda: server.admission.open == 4 + 1 + 1)
+                await until(lambda: len(server._greeting) == 4 + 1)
+                assert "127.0.0.3" in {source for source, _ in server._greeting.values()}
+                await still_serves(mode, endpoint)
+                assert first.ended is None
+                for sock in (few, *idle):
+                    sock.close()
+            await until(lambda: not server._greeting and not server._served)
+            assert server.admission.open == 0
+
+    run(main())
+
+
+def test_an_address_above_its_rate_is_dropped(mode: Mode, caplog: pytest.LogCaptureFixture) -> None:
+    """Case 73: with a reset, before any handshake; another address is served."""
+
+    async def main() -> None:
+        async with serving(mode, limits=Limits(rate=2)) as (server, endpoint, echo):
+            for _ in range(40):
+                sock = await dial_from("127.0.0.2", endpoint)
+                sock.close()
+            await until(lambda: server.admission.refused[Refusal.RATE] >= 30)
+            assert echo.link is None
+            await still_serves(mode, endpoint)
+
+    with caplog.at_level(logging.INFO, "jobpipe.net"):
+        run(main())
+    assert 1 <= len(caplog.messages) <= 25  # the budget of its log
+
+
+def test_an_identity_has_its_share(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """Case 62: one certificate cannot take all places; the refusal says which key."""
+    mode = Mode(authority)
+
+    async def main() -> None:
+        async with serving(mode, limits=Limits(per_identity=2, rate=1e6)) as (server, endpoint, _):
+            async with linked(mode, endpoint), linked(mode, endpoint):
+                with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkError) as caught:
+                    await connect(endpoint, HELLO, tls=mode.client, server_hostname=NAME, timing=TIMING)
+                assert caught.value.fields["limit"] == 2
+            await until(lambda: not server._served)
+            await still_serves(mode, endpoint)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00", b"\x16\x03\x01\xff\xff", b"\x17\x03\x01\x00\x05", b"\0" * 100],
+    ids=["half a header", "half a message", "too long", "no handshake", "zeros"],
+)
+def test_nothing_is_spent_on_what_is_no_client_hello(
+    authority: Authority, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case 62: not even a TLS object; what is whole and wrong is cut at once."""
+    mode = Mode(authority)
+
+    async def main() -> None:
+        async with serving(mode, timing=QUICK) as (server, endpoint, _):
+            sock = await dial(endpoint)
+            await asyncio.get_running_loop().sock_sendall(sock, said)
+            await until(lambda: server._served)
+            (link,) = server._served
+            await to_end(sock)
+            assert link._transport is None
+            await until(lambda: not server._served)
+            await still_serves(mode, endpoint)
+
+    with caplog.at_level(logging.CRITICAL, "jobpipe.net"):
+        run(main())
+
+
+def test_trickling_readers_cost_bounded_memory(mode: Mode) -> None:
+    """Case 6: twenty that take a few bytes at a time; each holds half a MiB and is cut by the write deadline."""
+
+    async def main() -> None:
+        async with serving(mode, timing=dataclasses.replace(TIMING, write=1.0)) as (server, endpoint, _):
+            readers = []
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection(
+                    endpoint.host, endpoint.port, ssl=mode.client, server_hostname=mode.hostname, limit=1024
+                )
+                writer.write(frames(Side.CLIENT))
+                assert await reader.read(1000)
+                stream = Request(1, "stream", {"size": 256 * 1024, "chunks": 10_000})
+                writer.write(frames(Side.CLIENT, stream, greet=False))
+                readers.append((reader, writer))
+            links = list(server.links)
+            assert len(links) == 20
+            deepest = 0
+            while server.links:
+                for reader, _ in readers:
+                    with contextlib.suppress(OSError):
+                        await reader.read(10)
+                for link in links:
+                    if link._transport is not None:
+                        deepest = max(deepest, link._transport.get_write_buffer_size())
+                await asyncio.sleep(0.02)
+            assert {type(link.ended) for link in links} == {LinkTimeout}
+            assert deepest <= WRITE_BUFFER + 256 * 1024 + 1024
+            for _, writer in readers:
+                writer.transport.abort()
 
     run(main())
 

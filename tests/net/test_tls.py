@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.net.certs import ensure_home, init_ca, issue, topic_server_name
 from jobpipe.net.tls import Credentials, client_context, server_context
@@ -194,17 +196,39 @@ def test_the_key_of_another_certificate(tmp_path: Path) -> None:
     assert caught.value.fields["reason"] == "KEY_VALUES_MISMATCH"
 
 
+def lock(path: Path, password: bytes) -> None:
+    """Encrypt a private key where it lies."""
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
+    )
+    path.write_bytes(locked)
+
+
 def test_an_encrypted_key_is_refused_and_no_password_asked(tmp_path: Path) -> None:
     init_ca(tmp_path)
     files = issue(tmp_path, "x")
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    locked = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"word")
-    )
-    files.key.write_bytes(locked)
-    with pytest.raises(ConfigError) as caught:
+    lock(files.key, b"word")
+    with pytest.raises(ConfigError, match=r"ssl\.key\.password") as caught:
         server_context(files)
     assert caught.value.fields["file"] == str(files.key)
+
+
+def test_an_encrypted_key_is_opened_with_the_password_that_is_referred_to(tmp_path: Path) -> None:
+    init_ca(tmp_path)
+    plain = issue(tmp_path, "x", dns=[topic_server_name("a")])
+    lock(plain.key, b"open sesame")
+    word = tmp_path / "word"
+    word.touch(0o600)
+    files = dataclasses.replace(plain, password=Secret(f"file:{word}"))
+    for wrong in ("", "open barley"):
+        word.write_text(wrong)
+        with pytest.raises(ConfigError) as caught:
+            server_context(files)
+        assert str(word) in caught.value.message
+        assert not wrong or wrong not in str(caught.value) + repr(caught.value.fields)
+    word.write_text("open sesame\n")
+    handshake(server_context(files), client_context(files), topic_server_name("a"))
 
 
 def test_the_environments_key_log_is_ignored(

@@ -50,9 +50,11 @@ _KDC = """\
 def missing() -> str | None:
     """Return what is not installed here, None if all is."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    programs = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local") if shutil.which(name, path=path) is None]
+    programs = [
+        name for name in ("krb5kdc", "kdb5_util", "kadmin.local", "kinit") if shutil.which(name, path=path) is None
+    ]
     if programs:
-        return f"{programs[0]} (apt install krb5-kdc krb5-admin-server)"
+        return f"{programs[0]} (apt install krb5-kdc krb5-admin-server krb5-user)"
     if importlib.util.find_spec("kerberos") is None:
         return "the package kerberos (apt install libkrb5-dev gcc; pip install 'jobpipe[kerberos]')"
     return None
@@ -93,13 +95,25 @@ class Realm:
         self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {path} {principal}")
         return path
 
+    def log_in(self, principal: str, tickets: Path, seconds: int) -> None:
+        """Put a ticket that expires after so many seconds into a cache, as a person does."""
+        keytab = self.folder / f"{principal.replace('/', '-')}.keytab"
+        self._run("kinit", "-c", f"FILE:{tickets}", "-l", f"{seconds}s", "-k", "-t", str(keytab), principal)
+
+    def has_ticket(self, tickets: Path) -> bool:
+        """Tell whether a cache has a ticket that is still good."""
+        return (
+            subprocess.run(
+                [self._find("klist"), "-s", "-c", f"FILE:{tickets}"], env=self._environ, timeout=30, check=False
+            ).returncode
+            == 0
+        )
+
     def start(self) -> None:
         """Start the KDC, on the same port as before; return once it listens."""
-        program = shutil.which("krb5kdc", path=self._environ["PATH"])
-        assert program is not None
         with (self.folder / "output").open("ab") as output:
             self._kdc = subprocess.Popen(
-                [program, "-n", "-r", REALM],
+                [self._find("krb5kdc"), "-n", "-r", REALM],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -123,6 +137,12 @@ class Realm:
             kdc.kill()
             kdc.wait(10.0)
 
-    def _run(self, *command: str) -> None:
+    def _find(self, program: str) -> str:
+        found = shutil.which(program, path=self._environ["PATH"])
+        assert found is not None, program
+        return found
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [self._find(program), *arguments]
         done = subprocess.run(command, env=self._environ, capture_output=True, timeout=30, check=False)
         assert done.returncode == 0, done.stderr.decode()

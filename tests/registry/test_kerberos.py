@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, Id
 
+from jobpipe.testing.proxy import FaultProxy
 from registry import client
 from registry.client import _for_kazoo, check_options
 from registry.errors import BadOption, Unavailable
@@ -18,7 +19,7 @@ from registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.registry import kerberos
 from tests.registry.kerberos import REALM, Realm
 from tests.registry.secured import SecuredZooKeeper
-from tests.registry.worlds import owner, record
+from tests.registry.worlds import eventually, owner, record
 
 MISSING = kerberos.missing()
 needs_kdc = pytest.mark.skipif(
@@ -116,6 +117,37 @@ def test_a_login_that_fails_says_why(
     assert time.monotonic() - begun < 8.0
     assert "SASL GSSAPI as" in caught.value.reason
     assert text in caught.value.reason
+
+
+@needs_kdc
+@pytest.mark.zookeeper
+def test_an_expired_ticket(
+    server: SecuredZooKeeper, realm: Realm, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session goes on while it is connected; a reconnect fails with the reason, until there is a new ticket."""
+    monkeypatch.delenv("KRB5_CLIENT_KTNAME")
+    tickets = tmp_path / "tickets"
+    realm.log_in("publisher", tickets, 4)
+    handler = ZooKeeperRegisterServerHandler()
+    with FaultProxy(server.endpoint) as proxy:
+        try:
+            connect = proxy.endpoint.replace("127.0.0.1", "localhost")
+            handler.start({**options(server, **{"topic.storage": "/expired/topics"}), "connect": connect})
+            handler.register("orders", record(1))
+            eventually(lambda: not realm.has_ticket(tickets))
+            assert handler.records("orders") == [record(1)]
+            nodes = handler._started.nodes  # type: ignore[union-attr]
+            proxy.reset()
+            eventually(lambda: not nodes.ready)
+            with pytest.raises(Unavailable) as caught:
+                handler.topics()
+            assert "SASL GSSAPI" in caught.value.reason
+            assert "expired" in caught.value.reason
+            realm.log_in("publisher", tickets, 3600)
+            eventually(lambda: nodes.ready)
+            eventually(lambda: handler.records("orders") == [record(1)])
+        finally:
+            handler.shutdown()
 
 
 def test_what_kazoo_is_told() -> None:

@@ -18,7 +18,11 @@ from tests.registry.worlds import owner, record
 
 untimed = settings(deadline=None)  # the machine may be busy; the run as a whole has its time-out
 printable = st.text(st.characters(codec="utf-8").filter(str.isprintable), min_size=1, max_size=40)
-endpoints = st.builds(lambda host, port: f"{host}:{port}", printable, st.integers(1, 65535))
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,40}", fullmatch=True)
+hosts = names | st.ip_addresses().map(str)
+endpoints = st.builds(
+    lambda host, port: f"[{host}]:{port}" if ":" in host else f"{host}:{port}", hosts, st.integers(1, 65535)
+)
 epochs = st.integers(0, 2**63 - 1)
 
 
@@ -26,7 +30,7 @@ epochs = st.integers(0, 2**63 - 1)
 def register_records(draw: st.DrawFn) -> RegisterRecord:
     parallelism = draw(st.integers(1, MAX_PARALLELISM))
     return RegisterRecord(
-        host=draw(printable),
+        host=draw(hosts),
         port=draw(st.integers(1, 65535)),
         parallelism=parallelism,
         index=draw(st.integers(1, parallelism)),
@@ -102,6 +106,9 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("host", ""),
         ("host", "a\nb"),
         ("host", "a" * 256),
+        ("host", "a b"),
+        ("host", "../etc"),
+        ("host", "1::2::3"),
         ("port", 0),
         ("port", 65536),
         ("port", True),
@@ -112,6 +119,10 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("coordinator", "host"),
         ("coordinator", ":1"),
         ("coordinator", "host:0"),
+        ("coordinator", "a b:1"),
+        ("coordinator", "::1:1"),
+        ("coordinator", "[host]:1"),
+        ("coordinator", "user@host:1"),
         ("data", "host:70000"),
         ("data", "host:١"),
         ("epoch", -1),

@@ -28,6 +28,7 @@ from tests.registry.worlds import Recorder, eventually, owner, record
 pytestmark = pytest.mark.zookeeper
 
 USERS = {"alice": "canary-8c1f", "bob": "canary-77aa"}
+LENIENT_USERS = {**USERS, "carol": "canary-carol"}
 ALICE = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": USERS["alice"]}
 BOB = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "bob", "sasl.password": USERS["bob"]}
 SHORT = {"connect.timeout": "2", "session.timeout": "4"}
@@ -53,7 +54,7 @@ def lenient(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     """SASL possible, not enforced; the port with TLS demands a client certificate."""
     tls = (authority, authority.issue("lenient", dns="localhost", ip="127.0.0.1"))
     folder = tmp_path_factory.mktemp("lenient") / "zk"
-    with SecuredZooKeeper(folder, users=USERS, tls=tls, client_auth="need") as server:
+    with SecuredZooKeeper(folder, users=LENIENT_USERS, tls=tls, client_auth="need") as server:
         yield server
 
 
@@ -237,6 +238,18 @@ def test_a_session_goes_on_after_a_cut_reconnect(guarded: SecuredZooKeeper, star
         assert (nodes.session, nodes._session._client) == (session, client)
 
 
+def test_a_server_that_refuses_us_is_passed_by(
+    guarded: SecuredZooKeeper, lenient: SecuredZooKeeper, start: Start
+) -> None:
+    """As while a password is changed on one server after the other."""
+    carol = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "carol", "sasl.password": LENIENT_USERS["carol"]}
+    for attempt in range(3):  # the order is random
+        handler = start(
+            f"{guarded.endpoint},{lenient.endpoint}", {**carol, "topic.storage": f"/carol-{attempt}/topics"}
+        )
+        assert handler.topics() == []
+
+
 @pytest.mark.parametrize("at", [0, 1, 500])
 def test_a_connection_lost_during_the_tls_handshake(
     guarded: SecuredZooKeeper, authority: Authority, start: Start, at: int
@@ -393,8 +406,14 @@ def test_an_anonymous_stranger_may_nothing(
 def test_others_may_be_let_in(guarded: SecuredZooKeeper, start: Start) -> None:
     """A publisher and a subscriber of different names: bob reads, and cannot write."""
     options = {"topic.storage": "/shared/topics", "acl": "auth, sasl:bob:r"}
-    publisher, subscriber = start(guarded.endpoint, {**options, **ALICE}), start(guarded.endpoint, {**options, **BOB})
+    subscriber, seen = (
+        start(guarded.endpoint, {**options, **BOB}),
+        Recorder(),
+    )  # who only reads makes no node, so owns none
+    subscriber.watch("orders", seen)
+    publisher = start(guarded.endpoint, {**options, **ALICE})
     fill(publisher)
+    seen.wait([record(1), record(2)])
     assert subscriber.records("orders") == [record(1), record(2)]
     with pytest.raises(Unavailable, match="no permission"):
         subscriber.register("orders", record(3))
@@ -404,7 +423,9 @@ def test_others_may_be_let_in(guarded: SecuredZooKeeper, start: Start) -> None:
 
 
 def test_an_acl_that_the_server_cannot_fulfil(lenient: SecuredZooKeeper, start: Start) -> None:
-    assert "it does not know us" in refusal(start, lenient.endpoint, {"acl": "auth", "topic.storage": "/auth/topics"})
+    handler = start(lenient.endpoint, {"acl": "auth", "topic.storage": "/auth/topics"})
+    with pytest.raises(Unavailable, match="it does not know us; we are nobody"):
+        handler.create_topic_node("orders")
 
 
 def test_nodes_that_strangers_may_change_are_found_and_mended(

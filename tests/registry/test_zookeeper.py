@@ -80,7 +80,7 @@ def test_a_create_whose_answer_was_lost_is_success(zookeeper_world: ZooKeeperWor
     client = zookeeper_world.client_of(a)
     a.create_topic_node("orders")
     client.create(f"{zookeeper_world.topic_path('orders')}/parallel-1", record(1).to_bytes(), ephemeral=True)
-    client.create(f"{zookeeper_world.namespace}.owners/orders", owner().to_bytes(), ephemeral=True)
+    client.create(f"{zookeeper_world.namespace}.owners/orders", owner().to_bytes(), ephemeral=True, makepath=True)
     a.register("orders", record(1))
     a.claim("orders", owner())
     assert b.records("orders") == [record(1)]

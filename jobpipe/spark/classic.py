@@ -1,0 +1,46 @@
+"""The session that a publisher lives beside: a classic one, whose driver is this process."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from jobpipe.errors import ConfigError
+
+__all__ = ["demand_classic", "session_settings", "this_session"]
+
+PREFIX = "spark.jobpipe."
+
+
+def this_session(what: str) -> SparkSession | None:
+    """Return the active session, or the one there is: a thread that Spark did not start has none active.
+
+    Raises:
+        ConfigError: this process is a client of Spark Connect.
+    """
+    if is_remote():
+        raise _refusal(what)
+    spark = SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
+    if spark is not None:
+        demand_classic(spark, what)
+    return spark
+
+
+def demand_classic(spark: SparkSession, what: str) -> None:
+    """Raise ConfigError for a session of Spark Connect, which has no driver here; ``what`` was to use it."""
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise _refusal(what)
+
+
+def session_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the session's ``spark.jobpipe.*`` settings, those given to a running session too."""
+    return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+
+
+def _refusal(what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} needs a classic Spark session, and this process is a client of Spark Connect: the driver, beside "
+        "which a publisher lives, is another process. Publish from a program of its own, by spark-submit or python, "
+        "without .remote(...), --remote and SPARK_REMOTE. Reading by format('jobpipe') works over Spark Connect, with "
+        "jobpipe and its spark.jobpipe.* settings on the server"
+    )

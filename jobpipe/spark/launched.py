@@ -1,0 +1,123 @@
+"""The ``spark.jobpipe.*`` settings that Spark was started with, for processes that have no session.
+
+Spark 4.3 makes a Python data source in a process of its own and tells it the options of ``load()``, nothing of the
+session. But that process descends from the driver's JVM, and the command line of that names whatever was settled before
+it started: ``spark-submit --conf``, the properties files and, where the application is run by ``python``, what it gave
+to ``builder.config``, which PySpark hands on as ``--conf``. What is set later is told by :func:`jobpipe.register`.
+
+How the sources rank was tried with spark-submit 4.3.0: ``--conf``, ``--extra-properties-file``, ``--properties-file``,
+``spark-defaults.conf`` (without ``--properties-file``, or with ``--load-spark-defaults``), ``-D`` of Java.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from jobpipe.errors import ConfigError
+
+__all__ = ["Launch", "launch", "parse_command"]
+
+PREFIX = "spark.jobpipe."
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM
+# The options of spark-submit that take no value; all others take one (SparkSubmitOptionParser, 4.3.0).
+SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version", "--load-spark-defaults"}
+JAVA_PAIRS = {  # the options of java that take the next word
+    *("-cp", "-classpath", "--class-path", "-p", "--module-path", "--upgrade-module-path", "--add-modules"),
+    *("--limit-modules", "--add-opens", "--add-exports", "--add-reads", "--patch-module"),
+}
+SHORT = {"-c": "--conf"}
+
+
+@dataclass
+class Launch:
+    """How the driver's JVM was started.
+
+    Attributes:
+        settings: ``spark.jobpipe.*``, as Spark resolved them.
+        submitted: with the program, as spark-submit does it: ``builder.config`` of that program is not in the settings.
+    """
+
+    settings: dict[str, str] = field(default_factory=dict)
+    submitted: bool = False
+
+
+def launch() -> Launch:
+    """Return how the JVM that this process descends from was started; without settings where there is none.
+
+    Raises:
+        ConfigError: a properties file that Spark has read cannot be read any more.
+    """
+    for ancestor in psutil.Process().parents():
+        try:
+            command = ancestor.cmdline()
+            if command and Path(command[0]).name == "java":
+                return parse_command(command[1:], os.environ, Path(ancestor.cwd()))
+        except psutil.Error:  # of another user, or gone
+            continue
+    return Launch()
+
+
+def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> Launch:
+    """Return what the arguments of a driver's ``java`` say.
+
+    Args:
+        arguments: without the program.
+        environ: the JVM's environment, which its Python processes inherit.
+        folder: what relative paths start from.
+    """
+    rest = list(arguments)
+    properties: dict[str, str] = {}
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in JAVA_PAIRS and rest:
+            rest.pop(0)
+        elif word.startswith(f"-D{PREFIX}"):
+            key, _, value = word.removeprefix("-D").partition("=")
+            properties[key] = value
+    main = rest.pop(0) if rest else ""
+    given: dict[str, list[str]] = {}
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name not in SWITCHES and not equals and rest:
+            value = rest.pop(0)
+        given.setdefault(SHORT.get(name, name), []).append(value)
+    files = [Path(each[-1]) for name in _FILES if (each := given.get(name))]
+    if main == SUBMIT and ("--properties-file" not in given or "--load-spark-defaults" in given):
+        files[:0] = _defaults(environ)
+    for path in files:
+        properties |= _read(folder / path)
+    for pair in given.get("--conf", ()):
+        key, _, value = pair.partition("=")
+        properties[key] = value
+    settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
+    return Launch(settings, rest[:1] != [SHELL])
+
+
+_FILES = ("--properties-file", "--extra-properties-file")
+
+
+def _defaults(environ: Mapping[str, str]) -> list[Path]:
+    home = environ.get("SPARK_HOME")
+    folder = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    path = Path(folder or "") / "spark-defaults.conf"
+    return [path] if folder and path.is_file() else []
+
+
+def _read(path: Path) -> dict[str, str]:
+    import javaproperties  # only the driver has a use for it
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            return {key: value.strip() for key, value in javaproperties.load(file).items()}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: Spark was started with this properties file, and it cannot be read for its {PREFIX}* settings "
+            f"({error})",
+            file=str(path),
+        ) from error

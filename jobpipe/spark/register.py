@@ -1,0 +1,28 @@
+"""``jobpipe.register``: gives a session's settings to the sources that it makes."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from jobpipe.spark.classic import demand_classic, session_settings
+from jobpipe.spark.installed import demand_installed
+from jobpipe.spark.source import JobPipeDataSource
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Let ``format("jobpipe")`` see the ``spark.jobpipe.*`` settings that ``spark`` has now.
+
+    Needed only for settings made after Spark was started: by ``builder.config`` in a program that spark-submit runs, or
+    by ``spark.conf.set``. Call it before ``load()``, once for each session, and again when a setting has changed.
+
+    Raises:
+        ConfigError: ``spark`` is a session of Spark Connect; the settings of its server are what counts. Or jobpipe
+            came by ``--py-files``.
+    """
+    demand_installed()
+    demand_classic(spark, "jobpipe.register(spark)")
+    # A class made here is pickled by value, with its settings, into the processes where Spark makes its sources.
+    made = type("JobPipeDataSource", (JobPipeDataSource,), {"settings": session_settings(spark)})
+    spark.dataSource.register(made)

@@ -1,0 +1,125 @@
+"""Who comes in: by rate, by address, by identity; and how much of it is logged."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobpipe.net import quiet
+from jobpipe.net.admission import FAILURE_COST, MAX_SOURCES, Admission, Limits, Refusal, source_of
+from jobpipe.net.quiet import Quiet
+
+SMALL = Limits(connections=10, per_address=4, per_identity=2, rate=10.0)
+
+
+def test_an_address_above_its_rate_is_dropped_and_others_are_not() -> None:
+    """Case 73."""
+    admission = Admission(SMALL)
+    answers = [admission.arrive("flood", 0.0) for _ in range(100)]
+    assert answers == [None] * 20 + [Refusal.RATE] * 80
+    assert admission.refused == {Refusal.RATE: 80}
+    assert admission.arrive("good", 0.0) is None
+    assert [admission.arrive("flood", 0.1) for _ in range(2)] == [None, Refusal.RATE]
+
+
+def test_a_failure_costs_what_eleven_good_ones_do() -> None:
+    """Case 73: whoever is never welcomed may try once in so many."""
+    admission = Admission(SMALL)
+    let_in = 0
+    for tick in range(60_000):  # 60 s, a thousand attempts a second
+        now = tick / 1000
+        if admission.arrive("flood", now) is None:
+            let_in += 1
+            admission.failed("flood", now)
+            admission.leave("flood")
+    assert 60 * SMALL.rate / (1 + FAILURE_COST) == pytest.approx(let_in, rel=0.1)
+    assert admission.open == 0
+
+
+def test_a_bucket_is_full_again_after_twice_its_burst_at_most() -> None:
+    """An address is never shut out for longer than that."""
+    admission = Admission(SMALL)
+    admission.arrive("x", 0.0)
+    for _ in range(1000):
+        admission.failed("x", 0.0)
+    assert admission.arrive("x", 1.9) is Refusal.RATE
+    assert admission.arrive("x", 2.2) is None
+
+
+def test_caps_by_address_and_in_total() -> None:
+    admission = Admission(SMALL)
+    for number in range(10):
+        assert admission.arrive(f"host-{number // 4}", 0.0) is None
+        assert admission.over(f"host-{number // 4}") is None
+    admission.arrive("host-0", 0.0)
+    assert admission.over("host-0") is Refusal.ADDRESS
+    assert admission.over("host-2") is Refusal.TOTAL
+    admission.leave("host-0")
+    assert admission.over("host-2") is None
+
+
+def test_caps_by_identity() -> None:
+    admission = Admission(SMALL)
+    assert [admission.identify(("a",)) for _ in range(3)] == [True, True, False]
+    assert admission.identify(("b",))
+    admission.forget(("a",))
+    assert admission.identify(("a",))
+
+
+def test_what_is_remembered_is_bounded_and_counts_are_kept() -> None:
+    """A scan from many addresses takes no memory, and does not make it forget who is connected."""
+    admission = Admission(SMALL)
+    for _ in range(4):
+        admission.arrive("resident", 0.0)
+    for number in range(3 * MAX_SOURCES):
+        admission.arrive(f"10.{number}", 1.0)
+        admission.leave(f"10.{number}")
+    assert len(admission._sources) <= MAX_SOURCES
+    admission.arrive("resident", 1.0)
+    assert admission.over("resident") is Refusal.ADDRESS
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["arrive", "leave", "failed"])), max_size=60))
+def test_the_total_is_the_sum_of_the_addresses(steps: list[tuple[str, str]]) -> None:
+    admission = Admission(SMALL)
+    for now, (source, step) in enumerate(steps):
+        if step == "leave":
+            admission.leave(source)
+        else:
+            getattr(admission, step)(source, now / 100)
+    assert admission.open == sum(found.open for found in admission._sources.values()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("address", "source"),
+    [
+        (("10.0.0.7", 5), "10.0.0.7"),
+        (("::ffff:10.0.0.7", 5, 0, 0), "10.0.0.7"),
+        (("2001:db8:1:2:3:4:5:6", 5, 0, 0), "2001:db8:1:2::/64"),
+        (("2001:db8:1:2:ffff::1", 5, 0, 0), "2001:db8:1:2::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
+        ("", "unknown"),
+    ],
+)
+def test_one_network_is_one_source(address: object, source: str) -> None:
+    """Who has IPv6 has 2^64 addresses."""
+    assert source_of(address) == source
+
+
+def test_logging_is_bounded_and_says_what_it_left_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 73."""
+    now = 0.0
+    monkeypatch.setattr(quiet.time, "monotonic", lambda: now)
+    log = Quiet(logging.getLogger("jobpipe.test"), rate=1.0, burst=5)
+    with caplog.at_level(logging.INFO, "jobpipe.test"):
+        for number in range(1000):
+            log.log(logging.INFO, "dropped %d", number)
+        now = 2.0
+        log.log(logging.INFO, "dropped %d", 1000)
+    assert len(caplog.messages) == 6
+    assert caplog.messages[-1] == "dropped 1000 (995 lines of this kind were left out before)"

@@ -1,0 +1,183 @@
+"""Hostile hosts knock at a coordinator; a good subscriber from an address of its own must not notice (cases 62, 73)."""
+
+from __future__ import annotations
+
+import json
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import pytest
+
+from jobpipe.config import Config
+from jobpipe.discovery.locate import Location, locate
+from jobpipe.discovery.security import client_tls, credentials
+from jobpipe.errors import JobpipeError
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.identity import topic_server_name
+from jobpipe.testing import Checker, NumberedRows
+from jobpipe.wire.messages import Hello
+from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, data_process_of, publish, read, until
+
+SOURCES = [f"127.0.0.{number}" for number in range(2, 10)]
+SOON = 1.0  # seconds in which a good subscriber is connected
+GROWTH = 48 * 2**20  # bytes that a process may keep of a flood: what its allocator does not give back
+
+
+@contextmanager
+def hostile(**order: Any) -> Iterator[dict[str, Any]]:
+    """Run a flood beside the block; its report is there after it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.security.flood"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    report: dict[str, Any] = {}
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"started\n"
+        yield report
+        out, _ = process.communicate(timeout=order["seconds"] + PATIENCE)
+        report.update(json.loads(out))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@dataclass
+class Good:
+    """A subscriber that connects anew all the time, with one link that stays, and how long each took, in seconds."""
+
+    config: Config
+    topic: str
+    where: Location
+    connects: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    failures: queue.Queue[JobpipeError] = field(default_factory=queue.Queue)
+
+    def link(self) -> BlockingLink:
+        """Return a control link of nobody."""
+        hello = Hello(topic=self.topic, role="reader", instance="good")
+        return BlockingLink.connect(
+            self.where.control, hello, tls=client_tls(self.config), server_hostname=topic_server_name(self.topic)
+        )
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Call over the link that stays, and connect, until the block ends."""
+        over = threading.Event()
+
+        def connect() -> None:
+            while not over.wait(0.1):
+                began = time.monotonic()
+                try:
+                    self.link().close()
+                except JobpipeError as error:
+                    self.failures.put(error)
+                self.connects.append(time.monotonic() - began)
+
+        def call(link: BlockingLink) -> None:
+            while not over.wait(0.02):
+                began = time.monotonic()
+                try:
+                    link.call("bounds", {"name": ""}, timeout=10.0)
+                except JobpipeError as error:
+                    self.failures.put(error)
+                    return
+                self.calls.append(time.monotonic() - began)
+
+        with self.link() as stays:
+            threads = [threading.Thread(target=connect), threading.Thread(target=call, args=(stays,))]
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join(PATIENCE)
+
+    def summary(self) -> str:
+        """Return the figures as one line, in milliseconds."""
+        parts = []
+        for name, seconds in (("connect", self.connects), ("call", self.calls)):
+            ranked = sorted(seconds)
+            p99 = ranked[int(len(ranked) * 0.99)]
+            parts.append(
+                f"{name}: n={len(ranked)} median={statistics.median(ranked) * 1e3:.1f} p99={p99 * 1e3:.1f} "
+                f"max={ranked[-1] * 1e3:.1f} ms"
+            )
+        return "; ".join(parts)
+
+
+def attack(bus: Bus, **order: Any) -> None:
+    """Flood a coordinator and its data process, and see what a good subscriber sees."""
+    rows = NumberedRows("orders", partitions=2, rows=200)
+    publisher = bus.publisher()
+    publish(publisher, rows, bus.journal, range(3))
+    config = bus.config()
+    where = locate(config, bus.topic, PATIENCE)
+    processes = [psutil.Process(pid := coordinator_of(publisher)), psutil.Process(data_process_of(pid))]
+    good = Good(config, bus.topic, where)
+    for _ in range(20):  # what a first use allocates for good
+        good.link().close()
+    with bus.subscribe("warm") as warm:
+        read(warm, Checker(rows, bus.journal), 1)
+    files = [process.num_fds() for process in processes]
+    memory = [process.memory_info().rss for process in processes]
+    cpu = [sum(process.cpu_times()[:2]) for process in processes]
+    identity = credentials(config)
+    assert identity is not None
+    tls = [str(identity.ca), str(identity.cert), str(identity.key), topic_server_name(bus.topic)]
+    endpoints = [[each.host, each.port] for each in (where.control, where.data)]
+    peak = memory
+    with good.at_work(), hostile(endpoints=endpoints, sources=SOURCES, tls=tls, **order) as report:
+        time.sleep(order["seconds"] / 2)  # in the middle of it
+        began = time.monotonic()
+        with bus.subscribe("late") as late:
+            Checker(rows, bus.journal).take(next(iter(late)))
+            whole = time.monotonic() - began
+        peak = [process.memory_info().rss for process in processes]
+        publish(publisher, rows, bus.journal, range(3, 5))
+    spent = [sum(process.cpu_times()[:2]) - before for process, before in zip(processes, cpu, strict=True)]
+
+    def settled() -> bool:
+        return all(process.num_fds() <= before for process, before in zip(processes, files, strict=True))
+
+    until(settled, 20.0, lambda: f"descriptors {files} became {[process.num_fds() for process in processes]}")
+    kept = [process.memory_info().rss - before for process, before in zip(processes, memory, strict=True)]
+    print(f"\n{order['kind']}: {report}; {good.summary()}; the first rows of a new subscription after {whole:.2f} s")
+    print(
+        f"memory at its middle +{[(now - before) >> 20 for now, before in zip(peak, memory, strict=True)]} MiB, kept "
+        f"+{[each >> 20 for each in kept]} MiB; CPU {[round(each, 1) for each in spent]} s; files {files}"
+    )
+    assert good.failures.empty(), good.failures.get()
+    assert max(good.connects) < SOON
+    assert max(good.calls) < SOON
+    assert max(kept) < GROWTH
+
+
+def test_silent_connections_keep_nobody_out(own_bus: Bus) -> None:
+    """Case 62: 500 that say nothing, half a HELLO or a byte a second, and come again when they are cut."""
+    attack(own_bus, kind="silent", seconds=8, count=500)
+
+
+def test_a_flood_of_connects_keeps_nobody_out(own_bus: Bus) -> None:
+    """Case 73: as many as one process can make; dropped before the handshake."""
+    attack(own_bus, kind="connect", seconds=5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_long_flood_of_connects_keeps_nobody_out(own_bus: Bus) -> None:
+    """Case 73: for 30 s."""
+    attack(own_bus, kind="connect", seconds=30)

@@ -1,0 +1,42 @@
+"""Sessions of Spark Connect are refused in words that help, before anything is started. No server is needed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import jobpipe
+from jobpipe import JobPipeSink
+from jobpipe.errors import ConfigError
+
+REFUSAL = r"needs a classic Spark session, and this process is a client of Spark Connect: .*spark-submit or python"
+
+
+def test_a_sink_in_a_client_of_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # what SparkSession.builder.remote() sets
+    with pytest.raises(ConfigError, match=f"JobPipeSink {REFUSAL}"):
+        JobPipeSink("orders")
+
+
+class RemoteThing:
+    """A session, or a DataFrame, of Spark Connect as far as it is looked at."""
+
+    @property
+    def sparkSession(self) -> RemoteThing:
+        return self
+
+
+RemoteThing.__module__ = "pyspark.sql.connect.session"
+
+
+def test_a_session_of_spark_connect_cannot_be_registered() -> None:
+    session: Any = RemoteThing()
+    with pytest.raises(ConfigError, match=rf"jobpipe.register\(spark\) {REFUSAL}"):
+        jobpipe.register(session)
+
+
+def test_rows_of_spark_connect_are_not_published() -> None:
+    sink, rows = object.__new__(JobPipeSink), RemoteThing()
+    with pytest.raises(ConfigError, match=f"JobPipeSink {REFUSAL}"):
+        sink(rows, 0)  # type: ignore[arg-type]

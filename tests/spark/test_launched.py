@@ -1,0 +1,116 @@
+"""How the settings of a session reach processes that have none: by how its JVM was started. No JVM is needed here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import jobpipe
+from jobpipe.errors import ConfigError
+from jobpipe.spark.installed import demand_installed
+from jobpipe.spark.launched import launch, parse_command
+
+JAVA = "-cp /a:/b -Xmx1g --add-opens java.base/java.lang=ALL-UNNAMED -Dspark.jobpipe.java=java -Dspark.x=y"
+SUBMIT = f"{JAVA} org.apache.spark.deploy.SparkSubmit"
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A folder with spark-defaults.conf and two properties files."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a comment\n"
+        "spark.jobpipe.a   defaults\n"
+        "spark.jobpipe.b=defaults\n"
+        "spark.jobpipe.c : defaults\n"
+        "spark.jobpipe.d de\\u0041f\\tx with blanks  \n"
+        "spark.jobpipe.e defaults\\\n   goes on\n"
+        "spark.jobpipe.java defaults\n"
+        "spark.master local[1]\n"
+    )
+    (tmp_path / "one.conf").write_text("spark.jobpipe.a one\nspark.jobpipe.x one\n")
+    (tmp_path / "two.conf").write_text("spark.jobpipe.a two\nspark.jobpipe.y two\n")
+    return tmp_path
+
+
+DEFAULTS = {
+    "a": "defaults",
+    "b": "defaults",
+    "c": "defaults",
+    "d": "deAf\tx with blanks",
+    "e": "defaultsgoes on",
+    "java": "defaults",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"{SUBMIT} app.py", DEFAULTS),
+        (f"{SUBMIT} --verbose --conf spark.jobpipe.a=1 --name n -c spark.jobpipe.a=2 app.py", {**DEFAULTS, "a": "2"}),
+        (f"{SUBMIT} -c spark.jobpipe.a=2 --conf spark.jobpipe.a=1 app.py", {**DEFAULTS, "a": "1"}),
+        (f"{SUBMIT} --conf=spark.jobpipe.a=1=2 app.py --conf spark.jobpipe.z=9", {**DEFAULTS, "a": "1=2"}),
+        (f"{SUBMIT} --properties-file one.conf app.py", {"java": "java", "a": "one", "x": "one"}),
+        (
+            f"{SUBMIT} --properties-file one.conf --load-spark-defaults app.py",
+            {**DEFAULTS, "a": "one", "x": "one"},
+        ),
+        (
+            f"{SUBMIT} --extra-properties-file two.conf --properties-file one.conf app.py",
+            {"java": "java", "a": "two", "x": "one", "y": "two"},
+        ),
+        (f"{SUBMIT} --extra-properties-file=two.conf app.py", {**DEFAULTS, "a": "two", "y": "two"}),
+        # a driver that a standalone worker, or YARN, started
+        (f"{JAVA} org.apache.spark.deploy.worker.DriverWrapper url app.py x.Main", {"java": "java"}),
+        (f"{JAVA} x.ApplicationMaster --class c --properties-file one.conf", {"java": "java", "a": "one", "x": "one"}),
+        ("", {}),
+    ],
+)
+def test_settings_as_spark_resolves_them(conf: Path, command: str, expected: dict[str, str]) -> None:
+    """The same commands were given to spark-submit 4.3.0, whose session had these values."""
+    found = parse_command(command.split(), {"SPARK_CONF_DIR": str(conf), "SPARK_HOME": "/nowhere"}, conf)
+    assert found.settings == {f"spark.jobpipe.{key}": value for key, value in expected.items()}
+
+
+def test_where_the_defaults_are(conf: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "conf").symlink_to(conf)
+    found = parse_command(f"{SUBMIT} app.py".split(), {"SPARK_HOME": str(tmp_path / "home")}, tmp_path)
+    assert found.settings["spark.jobpipe.a"] == "defaults"
+    assert parse_command(f"{SUBMIT} app.py".split(), {}, tmp_path).settings == {"spark.jobpipe.java": "java"}
+
+
+def test_who_started_the_jvm() -> None:
+    """With python, builder.config stands in the command; with spark-submit it comes too late for that."""
+    assert not parse_command([*SUBMIT.split(), "--conf", "spark.x=1", "pyspark-shell"], {}, Path()).submitted
+    assert parse_command([*SUBMIT.split(), "--conf", "spark.x=1", "app.py", "pyspark-shell"], {}, Path()).submitted
+
+
+def test_a_properties_file_that_is_gone(tmp_path: Path) -> None:
+    """Going on without it would look for topics in the wrong registry."""
+    with pytest.raises(ConfigError, match=r"gone\.conf: Spark was started with this properties file"):
+        parse_command([*SUBMIT.split(), "--properties-file", "gone.conf", "app.py"], {}, tmp_path)
+
+
+def test_a_process_without_spark_has_none() -> None:
+    assert (launch().settings, launch().submitted) == ({}, False)
+
+
+def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
+    """Spark's own processes would not all find it; the error says what to do instead."""
+    demand_installed()
+    archive = tmp_path / "sent.zip"
+    root = Path(jobpipe.__file__).parents[1]
+    with zipfile.ZipFile(archive, "w") as sent:
+        for name in ("jobpipe", "registry"):
+            for path in (root / name).rglob("*.py"):
+                sent.write(path, path.relative_to(root))
+    program = f"import sys; sys.path.insert(0, {str(archive)!r}); import jobpipe.spark.source as s; print(s.__file__);"
+    program += "s.JobPipeDataSource({'subscribe': 'orders'}).schema()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith(str(archive)), done.stderr
+    assert f"ConfigError: jobpipe was loaded from {archive}, as by --py-files" in done.stderr
+    assert "Install jobpipe into the Python of every node, or send the whole Python by --archives" in done.stderr
