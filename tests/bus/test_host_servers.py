@@ -345,12 +345,13 @@ def test_a_batch_that_is_lost_before_all_have_it_is_written_anew(place: Place) -
 def test_a_lost_batch_is_written_anew_by_a_coordinator_that_was_just_started(place: Place) -> None:
     """acks=all: it cannot know how long the host has been away; once that is long enough, it needs no other start."""
     options: dict[str, Any] = {"required_subscribers": ("s",)}
-    publisher = place.publisher({**HOST, "acks": "all", "acks.timeout": "1s"}, **options)
+    settings = {**HOST, "hostserver.lost_after": "3s", "acks": "all"}
+    publisher = place.publisher({**settings, "acks.timeout": "3.5s"}, **options)
     with pytest.raises(WaitTimeout):
         place.publish(publisher, 0, place.a)
     place.a.end(signal.SIGKILL)
     end_coordinators()
-    again = place.publisher({**HOST, "hostserver.lost_after": "3s", "acks": "all"}, **options)
+    again = place.publisher(settings, **options)
     writing = threading.Thread(target=lambda: place.publish(again, 0, place.b, run="r2"))
     writing.start()
     until(lambda: bool(place.b.files()), PATIENCE, "it is not written anew")
