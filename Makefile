@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark short-faults faults bench chaos fuzz lock audit sbom clean
+.PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench chaos fuzz lock audit sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -22,7 +22,7 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults
+	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster
 
 spark: $(VENV)/.dev
 	$(BIN)/pytest -m "spark and not slow"
@@ -35,6 +35,10 @@ short-faults: $(VENV)/.dev
 # All of them.
 faults: $(VENV)/.dev
 	$(BIN)/pytest tests/faults
+
+# A Spark cluster of several hosts, made of namespaces: needs root; skipped, with the reason, where that is not allowed.
+cluster-test: $(VENV)/.dev
+	$(BIN)/pytest tests/cluster --durations=0
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py

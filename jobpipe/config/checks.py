@@ -86,6 +86,16 @@ def _shared_folder(config: Config) -> str | None:
     return None
 
 
+def _lost_before_the_wait_is_over(config: Config) -> str | None:
+    waits = config.spool_placement == "host" and config.acks == "all"
+    if waits and config.hostserver_lost_after >= config.acks_timeout:
+        return (
+            f"less than jobpipe.acks.timeout ({config.acks_timeout:g} s): else acks=all gives up before a host counts "
+            "as lost, at each start anew, and a batch that was lost with it is never written again"
+        )
+    return None
+
+
 def _certificate_file(attribute: str) -> Callable[[Config], str | None]:
     def find(config: Config) -> str | None:
         given = [name for name in _FILES if getattr(config, name) is not None]
@@ -121,6 +131,7 @@ _TLS = ("ssl_enabled", "platform_ssl", "registry_connect")
 _CHECKS = (
     _Check("acks", ("on_full",), _acks_and_drop),
     _Check("spool_dir", ("spool_placement", "home"), _shared_folder),
+    _Check("hostserver_lost_after", ("spool_placement", "acks", "acks_timeout"), _lost_before_the_wait_is_over),
     _Check("spool_max_bytes", ("segment_max_bytes",), _cap_holds_a_segment),
     *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),

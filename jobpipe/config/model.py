@@ -288,7 +288,7 @@ class Config:
     hostserver_lost_after: float = key(
         "jobpipe.hostserver.lost_after",
         duration(1.0),
-        "10min",
+        "5min",
         "A host server that is absent from the registry for so long counts as lost: subscribers that need its segments "
         "fail with data loss. Until then they wait for it.",
         group="host server",

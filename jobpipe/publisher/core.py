@@ -309,6 +309,26 @@ class Publisher:
                     missing=missing,
                 )
 
+    def admit(self, query_id: str, batch_id: int, run_id: str) -> Position | None:
+        """Return None when the batch is to be written, and for a replay, once it is acknowledged, the offset behind it.
+
+        A host server may be lost while a replay waits: a coordinator that was just started does not know for how long
+        it has been away already. Then the batch is to be written after all.
+
+        Raises:
+            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.
+        """
+        again = self.begin(query_id, batch_id, run_id)
+        if again is None:
+            return None
+        try:
+            self.wait_acked(again)
+        except SpoolError as error:
+            if "hosts" not in error.fields or self.begin(query_id, batch_id, run_id) is not None:
+                raise
+            return None
+        return again
+
     def seal(
         self,
         query_id: str,
@@ -325,9 +345,8 @@ class Publisher:
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as the steps say.
         """
-        again = self.begin(query_id, batch_id, run_id or self._own_run)
+        again = self.admit(query_id, batch_id, run_id or self._own_run)
         if again is not None:
-            self.wait_acked(again)
             return SealedBatch(again, 0, 0, replayed=True)
         target = self.target(len(tables))
         schema = schema if schema is not None else tables[0].schema

@@ -146,11 +146,10 @@ class JobPipeSink:
         self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
     ) -> None:
         self._check(df.schema)
-        again = self._publisher.begin(query_id, batch_id, run_id)
+        again = self._publisher.admit(query_id, batch_id, run_id)
         if again is not None:
             self._counts["replayed"] += 1
             log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
-            self._publisher.wait_acked(again)
             return
         sealed = self._publish(df, query_id, batch_id, run_id, active)
         self._publisher.wait_acked(sealed.position)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError
+from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
@@ -340,6 +340,26 @@ def test_a_batch_that_is_lost_before_all_have_it_is_written_anew(place: Place) -
             for reader in readers:
                 reader.close()
     assert publisher.status()["head"] == 3
+
+
+def test_a_lost_batch_is_written_anew_by_a_coordinator_that_was_just_started(place: Place) -> None:
+    """acks=all: it cannot know how long the host has been away; once that is long enough, it needs no other start."""
+    options: dict[str, Any] = {"required_subscribers": ("s",)}
+    settings = {**HOST, "hostserver.lost_after": "3s", "acks": "all"}
+    publisher = place.publisher({**settings, "acks.timeout": "3.5s"}, **options)
+    with pytest.raises(WaitTimeout):
+        place.publish(publisher, 0, place.a)
+    place.a.end(signal.SIGKILL)
+    end_coordinators()
+    again = place.publisher(settings, **options)
+    writing = threading.Thread(target=lambda: place.publish(again, 0, place.b, run="r2"))
+    writing.start()
+    until(lambda: bool(place.b.files()), PATIENCE, "it is not written anew")
+    checker = place.checker()
+    read(place.bus.subscribe("s"), checker, 2000)
+    writing.join(PATIENCE)
+    assert not writing.is_alive()
+    checker.check()
 
 
 def test_the_coordinator_dies_and_knows_its_hosts_again(place: Place) -> None:

@@ -55,6 +55,15 @@ def test_the_error_says_how_to_make_certificates() -> None:
         load(overrides=REAL, environ={})
 
 
+def test_a_host_counts_as_lost_before_acks_all_gives_up() -> None:
+    """Whose wait begins anew with each start, as the count of absence does: neither would ever see the other's end."""
+    wrong = [("option", "jobpipe.hostserver.lost_after")]
+    assert blamed(spool_placement="host", acks="all", hostserver_lost_after="10min") == wrong
+    assert blamed(spool_placement="host", acks="all") == []
+    assert blamed(spool_placement="host", hostserver_lost_after="10min") == []
+    assert blamed(acks="all", hostserver_lost_after="10min") == []
+
+
 def test_all_certificates_will_do() -> None:
     assert blamed(**REAL, **FILES) == blamed(**FILES) == []
 
