@@ -49,9 +49,7 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
 
 @certs.command("issue")
 @click.argument("name")
-@click.option(
-    "--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; may be repeated."
-)
+@click.option("--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; may be repeated.")
 @click.option(
     "--subscription",
     "subscriptions",
