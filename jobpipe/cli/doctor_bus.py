@@ -13,6 +13,7 @@ from jobpipe.errors import ConfigError, JobpipeError
 if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe.net.expiry import Expiry
+    from jobpipe.net.tls import Credentials
 
 __all__ = ["access", "certificates", "registry"]
 
@@ -46,8 +47,22 @@ def certificates(config: Config) -> Iterator[Finding]:
     except ConfigError as error:
         yield fail("certificates", error.message, f"put it right, or {MAKE_NEW}")
         return
+    if (finding := _revoked(files)) is not None:
+        yield finding
     for item in found:
         yield _expiry(item)
+
+
+def _revoked(files: Credentials) -> Finding | None:
+    from jobpipe.net.certs import describe
+    from jobpipe.net.revocation import describe_crls
+
+    own = describe(files.cert)
+    lists = describe_crls(files.revoked) if files.revoked.exists() else []
+    if not any(each.issuer == own.issuer and own.serial in each.revoked for each in lists):
+        return None
+    remedy = "whoever keeps the CA makes another, with a new key: jobpipe certs issue"
+    return fail("certificates", f"{files.cert}: it is revoked, and refused everywhere", remedy)
 
 
 def _expiry(item: Expiry) -> Finding:

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 from jobpipe.config import Config
@@ -47,6 +48,7 @@ class Trust:
         self._tls = None if files is None else ServerTls(files)
         self._open = config.access is None and (files is None or (config.embedded and config.ssl_ca is None))
         self._list = AccessList() if config.access is None else read_access(config.access)
+        self._reading = threading.Lock()
         self._seen = self._stamps()
         self._own = self._own_names()
         self._expiry = None if files is None else ExpiryWatch(files, lambda: credentials(config))
@@ -72,22 +74,22 @@ class Trust:
             self._expiry.look()
         return changed
 
-    def _take_in_changes(self) -> bool:
-        """Read list and own names anew if their files have changed; tell whether others count now."""
-        stamps = self._stamps()
-        if stamps == self._seen:
-            return False
-        self._seen = stamps
-        try:
-            if self._config.access is not None:
-                self._list = read_access(self._config.access)
-            self._own = self._own_names()
-        except ConfigError as error:
-            log.error("%s; the access list stays as it was", error.message)
-            return False
-        self._decided = {}
-        log.info("access list and own certificate were read anew")
-        return True
+    def _take_in_changes(self) -> None:
+        """Read list and own names anew if their files have changed."""
+        with self._reading:  # the server's look in its thread, or a refusal in the loop
+            stamps = self._stamps()
+            if stamps == self._seen:
+                return
+            self._seen = stamps
+            try:
+                if self._config.access is not None:
+                    self._list = read_access(self._config.access)
+                self._own = self._own_names()
+            except ConfigError as error:
+                log.error("%s; the access list stays as it was", error.message)
+                return
+            self._decided = {}
+            log.info("access list and own certificate were read anew")
 
     def demand(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
         """See that the holder of the link's certificate has a right; as :meth:`allows`.
@@ -97,7 +99,8 @@ class Trust:
         """
         if self.allows(link, right, topic, subscription):
             return
-        if self._take_in_changes() and self.allows(link, right, topic, subscription):
+        self._take_in_changes()
+        if self.allows(link, right, topic, subscription):
             return  # given a moment ago; a reader asks two processes, and both must say the same
         instance = link.hello.instance
         audit(link.peer_names, link.peer, right, "refused", topic=topic, subscription=subscription, instance=instance)
