@@ -471,7 +471,7 @@ class Config:
     )
 
     pinned: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    """Attributes that options, a file they name, or ``spark.jobpipe.*`` set: they hold on every node of an application."""
+    """Attributes that options, a file they name, or ``spark.jobpipe.*`` set: they hold on every node."""
 
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
