@@ -471,7 +471,7 @@ class Config:
     )
 
     pinned: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    """Attributes that options, a file they name, or ``spark.jobpipe.*`` set: they hold on every node."""
+    """Attributes set by options, a file they name, or ``spark.jobpipe.*``: they hold on each node of an application."""
 
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known
