@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -29,6 +30,7 @@ from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, data_process_of, 
 
 SOURCES = [f"127.0.0.{number}" for number in range(2, 10)]
 SOON = 1.0  # seconds: with a flood a good subscriber waits at most so much longer than without
+RETRANSMISSION = 1.1  # seconds after which a TCP client sends its SYN again
 GROWTH = 48 * 2**20  # bytes that a process may keep of a flood: what its allocator does not give back, once
 LEAK = 8 * 2**20  # and may keep of the next one
 
@@ -120,6 +122,14 @@ class Good:
         return "; ".join(parts)
 
 
+def overflows() -> int:
+    """How often the kernel dropped a SYN, since a process did not accept for so long that its queue was full."""
+    names, values = (
+        line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
+    )
+    return int(values[names.index("ListenOverflows")])
+
+
 def attack(bus: Bus, *, rounds: int = 1, **order: Any) -> None:
     """Flood a coordinator and its data process, and see what a good subscriber sees."""
     rows = NumberedRows("orders", partitions=2, rows=200)
@@ -148,6 +158,7 @@ def attack(bus: Bus, *, rounds: int = 1, **order: Any) -> None:
         return all(process.num_fds() <= before for process, before in zip(processes, files, strict=True))
 
     kept: list[list[int]] = []
+    dropped = overflows()
     print(f"\nwithout a flood: {quiet.summary()}")
     for number in range(rounds):
         with good.at_work(), hostile(endpoints=endpoints, sources=SOURCES, tls=tls, **order) as report:
@@ -167,7 +178,11 @@ def attack(bus: Bus, *, rounds: int = 1, **order: Any) -> None:
             f"kept +{[each >> 20 for each in kept[-1]]} MiB; CPU {[round(each, 1) for each in spent]} s; files {files}"
         )
     assert good.failures.empty(), good.failures.get()
-    assert max(good.connects) < SOON + max(quiet.connects)
+    dropped = overflows() - dropped
+    print(f"SYNs dropped by the kernel on this machine meanwhile: {dropped}")
+    # At 20,000 a second its queue of 4096 is full when the machine leaves a coordinator without a core for 0.2 s; then
+    # the client's SYN comes again after 1 s.
+    assert max(good.connects) < SOON + max(quiet.connects) + (RETRANSMISSION if dropped else 0.0)
     assert max(good.calls) < SOON + max(quiet.calls)
     assert max(kept[0]) < GROWTH
     assert all(after - before < LEAK for before, after in zip(kept[0], kept[-1], strict=True))
