@@ -15,6 +15,7 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -283,11 +284,11 @@ def registry_costs(config: Config) -> Table:
     end_coordinators()
     slow = Publisher("zk2", config=dataclasses.replace(config, acks="all"), min_subscribers=1)
     with jobpipe.subscribe("zk2", name="s", starting="earliest", config=config) as last:
-        import threading
-
-        threading.Thread(target=lambda: list(last.batches(timeout=10.0)), daemon=True).start()
+        reading = threading.Thread(target=lambda: list(last.batches(timeout=5.0)))
+        reading.start()
         slow.seal("q", 0, [SMALL], run_id="r")
         row("batch, acks=all", lambda: [slow.seal("q", b, [SMALL], run_id="r") for b in range(1, 51)], 50)
+        reading.join()
     slow.close()
     return table
 
@@ -301,7 +302,9 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="jobpipe-scale-") as home:
-        config = load(overrides={"home": home}, environ={})
+        many = dict.fromkeys(("max_connections", "max_connections_per_address", "max_connections_per_identity"), "5000")
+        limits = {f"sinkserver.{name}": value for name, value in {**many, "connection_rate": "5000"}.items()}
+        config = load(overrides={"home": home, **limits}, environ={})
         try:
             if options.only in (None, "bytes"):
                 console.print(bytes_costs(config, Path(home) / "segments", options.gigabytes))

@@ -1,7 +1,7 @@
 """The host servers, as a coordinator sees them: where they are, which count as lost, and the tidying of what they keep.
 
 Only a coordinator whose publishers use placement ``host``, or whose logs have segments with host servers, looks for
-them: one more registry session, and one request for each of them every few seconds.
+them: one more registry session, one request every few seconds, and a watch for each of them.
 """
 
 from __future__ import annotations
