@@ -12,7 +12,7 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import Location, TopicLocator, from_records
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
@@ -35,7 +35,6 @@ class Admin:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._locator = TopicLocator(config)
-        self._tls = client_tls(config)
 
     def __enter__(self) -> Admin:
         return self
@@ -102,12 +101,9 @@ class Admin:
     @contextmanager
     def _link(self, topic: str) -> Iterator[BlockingLink]:
         hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")
-        link = BlockingLink.connect(
-            self.locate(topic).control,
-            hello,
-            tls=self._tls,
-            server_hostname=topic_server_name(topic) if self._tls else None,
-        )
+        endpoint = self.locate(topic).control
+        tls = dial_tls(self.config, endpoint)
+        link = BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
         try:
             yield link
         finally:

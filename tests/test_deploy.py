@@ -93,8 +93,7 @@ def test_settings_have_names_that_exist() -> None:
     known = {about.spark for about in keys()} | {about.environment for about in keys()}
     everything = [*texts(OBJECTS), UNIT.read_text(), PAGE]
     named = {name for text in everything for name in re.findall(r"spark\.jobpipe\.[a-z_.]+[a-z]|JOBPIPE__\w+", text)}
-    # keys of `jobpipe host-server` are defined with it
-    assert {name for name in named if "hostserver" not in name.lower()} <= known
+    assert named <= known
     assert len(named) > 5
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.zookeeper
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "registry-security.md").read_text()
 PORTS = [f"{kind}{number}" for kind in ("228", "288", "388") for number in (1, 2, 3)]
-MOST_SECONDS = 100.0
+MOST_SECONDS = 200.0  # three servers and four programs; 53 s were seen on a machine with ten times its load
 
 
 def blocks() -> list[str]:
@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             pass
 
 
+@pytest.mark.timeout(240)
 def test_the_commands_work(folder: Path) -> None:
     script = folder / "commands.sh"
     script.write_text("set -eu\n" + moved("\n".join(blocks())))

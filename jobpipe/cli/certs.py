@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,13 +24,14 @@ _folder = click.option(
 
 @click.group()
 def certs() -> None:
-    """Make and show certificates."""
+    """Make, renew, revoke and show certificates."""
 
 
 @certs.command()
+@click.option("--ca-only", is_flag=True, help="Make no certificate `node`.")
 @_folder
 @pass_settings
-def init(settings: Settings, directory: Path | None) -> None:
+def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
     """Make a CA, and a certificate `node` that may publish and subscribe every topic; say how to use them.
 
     The embedded registry does so by itself on first use. A CA that is there is never replaced. Whoever has ca.key can
@@ -39,29 +41,89 @@ def init(settings: Settings, directory: Path | None) -> None:
 
     directory = _chosen(settings, directory)
     init_ca(directory)
-    _tell_use(issue(directory, NODE, dns=NODE_NAMES))
+    if ca_only:
+        click.echo(f"{directory / 'ca.crt'} is for everybody, {directory / 'ca.key'} for nobody")
+    else:
+        _tell_use(issue(directory, NODE, dns=NODE_NAMES))
 
 
 @certs.command("issue")
 @click.argument("name")
-@click.option("--dns", multiple=True, help="DNS name to prove; may be given several times.  [default: NAME.jobpipe]")
-@click.option("--topic", "topics", multiple=True, help="Topic to publish: adds its DNS name.")
-@click.option("--replace", is_flag=True, help="Renew a certificate that is there, with its key.")
+@click.option("--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; may be repeated.")
+@click.option(
+    "--subscription",
+    "subscriptions",
+    multiple=True,
+    metavar="SUBSCRIPTION",
+    help="Made to read as SUBSCRIPTION; may be repeated.",
+)
+@click.option("--node", is_flag=True, help="Made to publish every topic: for one job that does everything.")
 @_folder
 @pass_settings
 def issue_one(
     settings: Settings,
     name: str,
-    dns: tuple[str, ...],
     topics: tuple[str, ...],
-    replace: bool,
+    subscriptions: tuple[str, ...],
+    node: bool,
     directory: Path | None,
 ) -> None:
-    """Make NAME.crt and NAME.key, signed by the CA in the folder."""
-    from jobpipe.net.certs import issue, topic_server_name
+    """Make NAME.crt and NAME.key, signed by the CA in the folder.
 
-    names = [*dns, *(topic_server_name(topic) for topic in topics)]
-    _tell_use(issue(_chosen(settings, directory), name, dns=names, replace=replace))
+    The certificate bears the logical name TOPIC.topic.jobpipe or SUBSCRIPTION.subscription.jobpipe (hashed where that
+    is no DNS label), and without --publish, --subscription and --node NAME.jobpipe, for people and tools. What a name
+    may do, the publishers' access lists say (security.access). Only one for publishing can serve. NAME.crt that is
+    revoked is made anew, with a new key.
+    """
+    from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
+    from jobpipe.net.identity import subscription_name, topic_server_name
+
+    names = [*map(topic_server_name, topics), *map(subscription_name, subscriptions), *(NODE_NAMES if node else ())]
+    usages = BOTH if topics or node else (CLIENT,)
+    _tell_use(issue(_chosen(settings, directory), name, dns=names, usages=usages))
+
+
+@certs.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_folder
+@pass_settings
+def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) -> None:
+    """Make NAME.crt last longer, with the names and the key it has; `ca` is the CA itself.
+
+    Copy the new file over the old one: running jobs take it in within seconds, without a restart.
+    """
+    from jobpipe.net.certs import describe
+    from jobpipe.net.certs import renew as renew_one
+
+    for name in names:
+        path = renew_one(_chosen(settings, directory), name)
+        click.echo(f"{path}: valid to {describe(path).not_after:%Y-%m-%d}")
+
+
+@certs.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--serial", "serials", multiple=True, metavar="HEX", help="Serial number, for one whose file is gone.")
+@_folder
+@pass_settings
+def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...], directory: Path | None) -> None:
+    """Put NAME on the CA's revocation list, ca.crl; without NAME only date that list anew.
+
+    All certificates that were ever issued under NAME are meant: a renewed one has the same key.
+
+    Copy ca.crl to where each job has its ssl.ca, under the same name with the ending .crl, or name it by ssl.crl.
+    Running jobs take it in within seconds, and end the links of who is on it within half a minute. The list lasts a
+    year: a list that is out of date refuses everybody.
+    """
+    from jobpipe.net.revocation import describe_crls
+    from jobpipe.net.revocation import revoke as revoke_all
+
+    try:
+        numbers = [int(serial.replace(":", ""), 16) for serial in serials]
+    except ValueError as error:
+        raise ConfigError(f"--serial: expected what `jobpipe certs show` tells: {error}") from error
+    path = revoke_all(_chosen(settings, directory), names, serials=numbers)
+    (info,) = describe_crls(path)
+    click.echo(f"{path}: {len(info.revoked)} revoked, valid to {info.not_after:%Y-%m-%d}")
 
 
 @certs.command()
@@ -69,20 +131,19 @@ def issue_one(
 @json_option
 @pass_settings
 def show(settings: Settings, directory: Path | None, as_json: bool) -> int:
-    """Show the certificates in force, or all of a folder.
+    """Show the certificates in force, or all of a folder, and the revocation list.
 
-    Ends with 1 if there is none, or one is not valid now. JSON keys of each: file, subject, issuer, names, not_before,
-    not_after, is_ca, serial, fingerprint, valid, days_left.
+    Ends with 1 if there is none, or one is not valid now or revoked. JSON keys of each certificate: file, subject,
+    issuer, names, usages, not_before, not_after, is_ca, serial, fingerprint, valid, revoked, days_left; of a
+    revocation list: file, issuer, revoked (serials), not_before, not_after, valid, days_left.
     """
-    from jobpipe.net.certs import describe
-
     config = None if directory is not None else settings.config
     if directory is None and config is not None and config.ssl_ca is not None and config.ssl_cert is not None:
-        files = [config.ssl_ca, config.ssl_cert]
+        files, crl = [config.ssl_ca, config.ssl_cert], config.ssl_crl or config.ssl_ca.with_suffix(".crl")
     else:
         directory = _chosen(settings, directory)
-        files = sorted(directory.glob("*.crt"))
-    found = [_facts(path, describe(path)) for path in files]
+        files, crl = sorted(directory.glob("*.crt")), directory / "ca.crl"
+    found = list(_facts(files, crl))
     if as_json:
         emit_json(found)
     elif not found:
@@ -90,8 +151,9 @@ def show(settings: Settings, directory: Path | None, as_json: bool) -> int:
     for number, facts in enumerate([] if as_json else found):
         if number:
             click.echo()
-        emit_pairs((key.replace("_", " "), ", ".join(v) if key == "names" else v) for key, v in facts.items())
-    return Exit.OK if found and all(facts["valid"] for facts in found) else Exit.UNHEALTHY
+        emit_pairs((key.replace("_", " "), ", ".join(v) if isinstance(v, list) else v) for key, v in facts.items())
+    well = all(facts["valid"] and facts.get("revoked") is not True for facts in found)
+    return Exit.OK if found and well else Exit.UNHEALTHY
 
 
 def _chosen(settings: Settings, directory: Path | None) -> Path:
@@ -103,14 +165,41 @@ def _chosen(settings: Settings, directory: Path | None) -> Path:
         raise ConfigError(f"{error.message}\nsay --dir DIR to work without a configuration", **error.fields) from error
 
 
-def _facts(path: Path, info: Any) -> dict[str, Any]:
+def _facts(files: list[Path], crl: Path) -> Iterator[dict[str, Any]]:
+    from jobpipe.net.certs import describe_all
+    from jobpipe.net.revocation import describe_crls
+
+    lists = describe_crls(crl) if crl.exists() else []
+    revoked = {(info.issuer, serial) for info in lists for serial in info.revoked}
+    for path in files:
+        for info in describe_all(path):
+            validity = _validity(info.not_before, info.not_after)
+            yield {
+                "file": str(path),
+                **asdict(info),
+                **validity,
+                "names": list(info.names),
+                "usages": list(info.usages),
+                "revoked": (info.issuer, info.serial) in revoked,
+            }
+    for each in lists:
+        validity = _validity(each.not_before, each.not_after)
+        yield {"file": str(crl), **asdict(each), **validity, "revoked": list(each.revoked)}
+
+
+def _validity(start: datetime, end: datetime) -> dict[str, Any]:
     now = datetime.now(UTC)
-    left = info.not_after - now
-    facts = {"file": str(path), **asdict(info), "valid": info.not_before <= now < info.not_after}
-    facts |= {key: facts[key].isoformat(timespec="seconds") for key in ("not_before", "not_after")}
-    return {**facts, "names": list(info.names), "days_left": left.days}
+    return {
+        "not_before": start.isoformat(timespec="seconds"),
+        "not_after": end.isoformat(timespec="seconds"),
+        "valid": start <= now < end,
+        "days_left": (end - now).days,
+    }
 
 
 def _tell_use(files: Any) -> None:
+    from jobpipe.net.certs import describe
+
+    click.echo(f"# known to access lists as {' and '.join(describe(files.cert).names)}")
     click.echo("jobpipe:")
     click.echo(f"  ssl: {{ca: {files.ca}, cert: {files.cert}, key: {files.key}}}")

@@ -53,6 +53,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield ok("configuration", str(resolved.file or "no file, defaults"))
     config = resolved.config
     yield from doctor_bus.certificates(config)
+    yield from doctor_bus.access(config)
     answer = doctor_bus.registry(config)
     yield answer
     if answer.status == "ok":

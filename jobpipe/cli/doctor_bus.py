@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.errors import ConfigError, JobpipeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jobpipe.config import Config
+    from jobpipe.net.expiry import Expiry
+    from jobpipe.net.tls import Credentials
 
-__all__ = ["certificates", "registry"]
+__all__ = ["access", "certificates", "registry"]
 
-SOON = timedelta(days=30)
 MAKE_NEW = "make new ones with `jobpipe certs init --dir DIR`"
 
 
 def certificates(config: Config) -> Iterator[Finding]:
     """The certificates in force fit together, are valid, and stay so for a while. Makes none."""
     from jobpipe.config.checks import plaintext_beyond_loopback
+    from jobpipe.net.expiry import expiries
     from jobpipe.net.tls import Credentials, client_context
 
     if not config.tls:
@@ -32,38 +32,62 @@ def certificates(config: Config) -> Iterator[Finding]:
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
     if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        files = Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
+        files = Credentials(
+            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
+        )
     else:
         home = config.home / "certs"
-        files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key")
+        files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key", crl=config.ssl_crl)
         if not files.cert.exists():
             yield ok("certificates", f"none yet in {home}; made on first use")
             return
     try:
         client_context(files)
+        found = expiries(files)
     except ConfigError as error:
         yield fail("certificates", error.message, f"put it right, or {MAKE_NEW}")
         return
-    for path in (files.ca, files.cert):
-        yield _expiry(path)
+    if (finding := _revoked(files)) is not None:
+        yield finding
+    for item in found:
+        yield _expiry(item)
 
 
-def _expiry(path: Path) -> Finding:
+def _revoked(files: Credentials) -> Finding | None:
     from jobpipe.net.certs import describe
+    from jobpipe.net.revocation import describe_crls
 
-    try:
-        info = describe(path)
-    except ConfigError as error:
-        return fail("certificates", error.message, MAKE_NEW)
+    own = describe(files.cert)
+    lists = describe_crls(files.revoked) if files.revoked.exists() else []
+    if not any(each.issuer == own.issuer and own.serial in each.revoked for each in lists):
+        return None
+    remedy = "whoever keeps the CA makes another, with a new key: jobpipe certs issue"
+    return fail("certificates", f"{files.cert}: it is revoked, and refused everywhere", remedy)
+
+
+def _expiry(item: Expiry) -> Finding:
     now = datetime.now(UTC)
-    detail = f"{path}: valid to {info.not_after:%Y-%m-%d}, {(info.not_after - now).days} days left"
-    renew = f"renew it: jobpipe certs issue {path.stem} --replace --dir {path.parent}"
-    if info.is_ca:
-        renew = MAKE_NEW
-    if not info.not_before <= now < info.not_after:
-        span = f"{info.not_before:%Y-%m-%d} to {info.not_after:%Y-%m-%d}"
-        return fail("certificates", f"{path}: valid from {span}", renew)
-    return warn("certificates", detail, renew) if info.expires_within(SOON) else ok("certificates", detail)
+    if not item.start <= now < item.end:
+        span = f"{item.start:%Y-%m-%d} to {item.end:%Y-%m-%d}"
+        return fail("certificates", f"{item.path}: valid from {span}", f"renew it: {item.remedy}")
+    detail = f"{item.path}: {item.what}, valid to {item.end:%Y-%m-%d}, {item.left(now)}"
+    if item.threshold(now) is None:
+        return ok("certificates", detail)
+    return warn("certificates", detail, f"renew it: {item.remedy}")
+
+
+def access(config: Config) -> Iterator[Finding]:
+    """The access list, if there is one, can be read."""
+    from jobpipe.net.access import read_access
+
+    if config.access is None:
+        return
+    try:
+        found = read_access(config.access)
+    except ConfigError as error:
+        yield fail("access list", error.message, "put it right: publishers do not start, or go on with the one before")
+        return
+    yield ok("access list", f"{config.access}: {len(found.entries)} topics or patterns")
 
 
 def registry(config: Config) -> Finding:

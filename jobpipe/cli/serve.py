@@ -22,6 +22,7 @@ from jobpipe.errors import Fenced, TopicNotFound
 if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe.net.blocking import BlockingLink
+    from jobpipe.publisher.attach import Coordinator
 
 __all__ = ["serve"]
 
@@ -54,13 +55,13 @@ def serve(settings: Settings, topic: str) -> None:
     with ExitStack() as stack:
         stack.callback(end_coordinators)
         coordinator = attach(config)
-        link = stack.enter_context(_open(config, stand_in, topic, coordinator.endpoint))
+        link = stack.enter_context(_open(config, stand_in, topic, coordinator))
         stopped = stack.enter_context(_stopping())
         click.echo(f"serving {topic} at {coordinator.endpoint}; Ctrl-C ends it")
         news: dict[str, Any] = {}
         while not stopped.is_set():
             try:
-                news = link.call("poll", {**news, "wait": LOOK_SECONDS}, timeout=30.0).result
+                news = link.call("poll", {**news, "wait": LOOK_SECONDS, "job": coordinator.secret}, timeout=30.0).result
             except (Fenced, TopicNotFound):
                 click.echo(f"a publisher of {topic} has taken it over")
                 return
@@ -82,20 +83,27 @@ def _check_spool(config: Config, topic: str) -> None:
 
 
 @contextlib.contextmanager
-def _open(config: Config, stand_in: Config, topic: str, endpoint: Any) -> Iterator[BlockingLink]:
+def _open(config: Config, stand_in: Config, topic: str, coordinator: Coordinator) -> Iterator[BlockingLink]:
     """Take the topic over for nobody: a publisher that asks gets it."""
-    from jobpipe.discovery.security import client_tls
+    from jobpipe.discovery.security import dial_tls
     from jobpipe.net.blocking import BlockingLink
     from jobpipe.net.certs import topic_server_name
     from jobpipe.wire.messages import Hello
 
-    tls, name = client_tls(config), f"jobpipe serve@{socket.gethostname()}, pid {os.getpid()}"
+    endpoint = coordinator.endpoint
+    tls, name = dial_tls(config, endpoint), f"jobpipe serve@{socket.gethostname()}, pid {os.getpid()}"
     hello = Hello(topic=topic, role="publisher", name=name, instance=uuid.uuid4().hex)
     link = BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
     try:
         link.call(
             "open",
-            {"name": name, "parallelism": 1, "serve": True, "config": stand_in.to_dict()},
+            {
+                "name": name,
+                "parallelism": 1,
+                "serve": True,
+                "config": stand_in.to_dict(),
+                "job": coordinator.secret,
+            },
             timeout=OPEN_SECONDS,
         )
         yield link

@@ -117,6 +117,15 @@ def _plaintext_said(config: Config) -> str | None:
     return None
 
 
+def _access_without_identities(config: Config) -> str | None:
+    if config.access is not None and not config.tls:
+        return (
+            "null: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and without certificates "
+            "nobody can be told from anybody"
+        )
+    return None
+
+
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _TLS = ("ssl_enabled", "platform_ssl", "registry_connect")
 _CHECKS = (
@@ -127,4 +136,5 @@ _CHECKS = (
     *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),
     *(_Check(*check) for check in REGISTRY_CHECKS),
+    _Check("access", ("ssl_enabled", "platform_ssl"), _access_without_identities),
 )

@@ -430,6 +430,22 @@ class Config:
         group="security",
         secret=True,
     )
+    ssl_crl: Path | None = key(
+        "jobpipe.ssl.crl",
+        optional(PATH),
+        None,
+        "Revocation list (PEM) of the CAs in ssl.ca; every one of them needs its own in it. null = the file beside "
+        "ssl.ca with the ending .crl, if there is one.",
+        group="security",
+    )
+    ssl_max_connection_age: float = key(
+        "jobpipe.ssl.max_connection_age",
+        duration(1.0),
+        "24h",
+        "A server ends links that are older, so that their clients prove themselves anew; they dial again by "
+        "themselves.",
+        group="security",
+    )
     platform_ssl: bool = key(
         "security.ssl.enabled",
         BOOLEAN,
@@ -444,9 +460,18 @@ class Config:
         "Allow links without encryption and without identities beyond loopback.",
         group="security",
     )
+    access: Path | None = key(
+        "security.access",
+        optional(PATH),
+        None,
+        "Access list of the topics that this job publishes (YAML): who may publish, read under which subscription "
+        "names, or administer which topics. Read anew when it changes. null = with the embedded registry and its own "
+        "CA everybody who has that CA's certificates, else only who has this process's certificate.",
+        group="security",
+    )
 
     pinned: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    """Attributes that options or ``spark.jobpipe.*`` set: they hold for the application, on every node."""
+    """Attributes set by options, a file they name, or ``spark.jobpipe.*``: they hold on each node of an application."""
 
     def __post_init__(self) -> None:
         if cast("Path | None", self.spool_dir) is None:  # its own default, until home is known

@@ -19,8 +19,8 @@ from jobpipe.coordinator.process import (
 )
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
-from jobpipe.discovery.security import client_tls, server_tls
-from jobpipe.net.address import Endpoint, bind_in_range, pick_interface
+from jobpipe.discovery.trust import Trust
+from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
 from jobpipe.net.admission import Limits
 from jobpipe.net.server import Server
 
@@ -33,8 +33,9 @@ async def run(order: dict[str, Any]) -> None:
     parent = Parent(**order["parent"]) if order.get("parent") else None
     interface = pick_interface(config.subnet, embedded=config.embedded)
     advertised = config.advertise or interface
-    tls = server_tls(config)
-    client = client_tls(config)
+    trust = Trust(config)
+    if not trust.encrypted:
+        demand_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
     sock = bind_in_range(interface, config.port_range)
     data = DataChild(config, interface=interface, advertised=advertised, instance=order["instance"])
     server: Server | None = None
@@ -47,11 +48,15 @@ async def run(order: dict[str, Any]) -> None:
             handler,
             control=Endpoint(advertised, sock.getsockname()[1]),
             data=data,
-            tls=client,
             parent=parent,
             instance=order["instance"],
         )
-        server = Server(ControlService(host), tls=tls, limits=Limits.of(config))
+        server = Server(
+            ControlService(host, trust, order["secret"]),
+            tls=trust if trust.encrypted else None,
+            limits=Limits.of(config),
+            max_age=config.ssl_max_connection_age,
+        )
         await server.start(sock)
         handle_signals(host.finished)
         answer_ready(endpoint=str(host.control_endpoint), data=str(host.data_endpoint))

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
+from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
+from jobpipe.discovery.trust import Trust
 from jobpipe.errors import (
     DataLoss,
     HostAway,
@@ -28,6 +30,7 @@ from jobpipe.errors import (
     SegmentCorrupt,
     TopicNotFound,
 )
+from jobpipe.net.access import PUBLISH, READ
 from jobpipe.net.link import Link
 from jobpipe.store import CatalogReader, Cursor, Piece, Position
 from jobpipe.store.files import SEGMENTS, write_id_of
@@ -59,8 +62,9 @@ class _Open:
 class DataService:
     """Implements :class:`jobpipe.net.server.Handler` for data links."""
 
-    def __init__(self, config: Config, instance: str) -> None:
+    def __init__(self, config: Config, instance: str, trust: Trust) -> None:
         self._config = config
+        self._trust = trust
         self._instance = instance
         self._open: dict[str, _Open] = {}
         self._opening = asyncio.Lock()
@@ -97,6 +101,7 @@ class DataService:
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
+        demand_role(self._trust, link)
         catalog = await self._catalog(hello.topic)
         log_id, epoch = await catalog.run(lambda: (catalog.reader.log_id, catalog.reader.epoch))
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)
@@ -105,12 +110,14 @@ class DataService:
         """Answer ``fetch``, ``put`` and ``served``."""
         try:
             if request.op == "fetch":
+                self._trust.demand(link, READ, link.hello.topic)
                 return await self._fetch(link, request), b""
             if request.op == "served":
                 return {"bytes": self._served[link.hello.topic]}, b""
             if request.op == "put":
                 if link.hello.role != "publisher":
                     raise NotAuthorized("operation 'put' is for publishers", op="put")
+                self._trust.demand(link, PUBLISH, link.hello.topic)
                 return await self._put(link, request), b""
         except (KeyError, TypeError, ValueError) as error:
             raise RemoteProtocolError(

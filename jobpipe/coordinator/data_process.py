@@ -18,7 +18,7 @@ from jobpipe.coordinator.process import (
     read_order,
     set_up_logging,
 )
-from jobpipe.discovery.security import server_tls
+from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import bind_in_range
 from jobpipe.net.admission import Limits
 from jobpipe.net.server import Server
@@ -27,8 +27,13 @@ from jobpipe.net.server import Server
 async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = Config.from_dict(order["config"])
-    service = DataService(config, order["instance"])
-    server = Server(service, tls=server_tls(config), limits=Limits.of(config))
+    trust = Trust(config)
+    server = Server(
+        service := DataService(config, order["instance"], trust),
+        tls=trust if trust.encrypted else None,
+        limits=Limits.of(config),
+        max_age=config.ssl_max_connection_age,
+    )
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
     await server.start(sock)

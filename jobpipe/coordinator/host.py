@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jobpipe.config import Config
@@ -22,6 +22,7 @@ from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.ownership import claim_topic, is_alive, this_process
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
@@ -57,7 +58,6 @@ class Host:
         *,
         control: Endpoint,
         data: DataChild,
-        tls: ssl.SSLContext | None,
         parent: Parent | None,
         instance: str,
     ) -> None:
@@ -65,12 +65,11 @@ class Host:
         self.control_endpoint = control
         self.instance = instance
         self._data = data
-        self.hosts = HostServers(config, data, tls)
+        self.hosts = HostServers(config, data)
         self._mending = False
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
-        self._tls = tls
         self._parent = parent
         self._opening = asyncio.Lock()
         self._process = this_process()
@@ -153,7 +152,7 @@ class Host:
             self._handler,
             topic,
             make_owner,
-            tls=self._tls,
+            tls=partial(dial_tls, self.config),
             timeout=self.config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
         )
         store: TopicLog | None = None
@@ -252,7 +251,7 @@ class Host:
                 data=str(self.data_endpoint),
                 epoch=topic.epoch,
                 instance=self.instance,
-                ssl=self._tls is not None,
+                ssl=self.config.tls,
             )
             with map_registry_errors():
                 await asyncio.to_thread(self._handler.register, topic.topic, record)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.hosts import HostDirectory
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
@@ -36,10 +36,9 @@ SERVED_SECONDS = 1.0  # for a figure in a listing
 class HostServers:
     """Belongs to the coordinator's event loop."""
 
-    def __init__(self, config: Config, data: DataChild, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: Config, data: DataChild) -> None:
         self._config = config
         self._data = data
-        self._tls = tls
         self._directory: HostDirectory | None = None
         self._endpoints: dict[str, str] = {}  # of those registered now
         self._absent: dict[str, float] = {}  # seconds for which others, that keep segments, were seen to be absent
@@ -143,8 +142,9 @@ class HostServers:
 
     async def _connect(self, topic: str, endpoint: str, role: str) -> Link:
         hello = Hello(topic=topic, role=role, name="coordinator", instance=f"coordinator-{os.getpid()}")
-        name = topic_server_name(topic) if self._tls else None
-        return await connect(Endpoint.parse(endpoint), hello, tls=self._tls, server_hostname=name)
+        where = Endpoint.parse(endpoint)
+        tls = await asyncio.to_thread(dial_tls, self._config, where)
+        return await connect(where, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -56,12 +56,13 @@ async def claim_topic(
     topic: str,
     make_owner: Callable[[], OwnerRecord],
     *,
-    tls: ssl.SSLContext | None,
+    tls: Callable[[Endpoint], ssl.SSLContext | None],
     timeout: float,
 ) -> None:
     """Claim ``topic`` for ``make_owner()``, taking it over from a dead or a willing owner.
 
     Args:
+        tls: gives the context to dial an endpoint with; blocking.
         timeout: seconds to wait for a silent owner's registry session to end.
 
     Raises:
@@ -92,14 +93,25 @@ async def claim_topic(
             return
 
 
-async def _ask(topic: str, owner: OwnerRecord, name: str, tls: ssl.SSLContext | None, error: TopicOwned) -> None:
+async def _ask(
+    topic: str,
+    owner: OwnerRecord,
+    name: str,
+    find_tls: Callable[[Endpoint], ssl.SSLContext | None],
+    error: TopicOwned,
+) -> None:
     """Ask the owner's coordinator to hand over; return when it did, or when it is silent."""
     hello = Hello(topic=topic, role="admin", name=name, instance=f"newcomer-{os.getpid()}")
+    endpoint = Endpoint.parse(owner.endpoint)
     try:
-        link = await connect(
-            Endpoint.parse(owner.endpoint), hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
-        )
+        tls = await asyncio.to_thread(find_tls, endpoint)
+        link = await connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
     except (LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound) as silence:
+        if "right" in silence.fields:  # it has proven the topic
+            raise NotAuthorized(
+                f"{silence.message}; to take the topic over from {owner.name!r} this job needs the right to publish",
+                **silence.fields,
+            ) from silence
         # Not found: it claimed a moment ago, or is ending. Not authorized, or another protocol: a stranger.
         log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
         return

@@ -7,12 +7,16 @@ Every operation is legal for some roles only (``OPERATIONS``). Positions travel 
 from __future__ import annotations
 
 import base64
+import hmac
 import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobpipe.coordinator.access import demand_operation, demand_role
 from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.discovery.trust import Trust
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.net.audit import audit
 from jobpipe.net.link import Link
 from jobpipe.store import Last, NewBatch, Plan, Position, SegmentInfo
 from jobpipe.wire.messages import Hello, Request, Welcome
@@ -25,6 +29,7 @@ __all__ = ["ControlService"]
 log = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 20.0  # of one long poll; the asker asks again
+AUDITED = ("seek", "drop", "handover")
 Answer = tuple[dict[str, Any], bytes]
 
 
@@ -35,10 +40,19 @@ class Operation(Protocol):
 
 
 class ControlService:
-    """Implements :class:`jobpipe.net.server.Handler` for control links."""
+    """Implements :class:`jobpipe.net.server.Handler` for control links.
 
-    def __init__(self, host: Host) -> None:
+    Args:
+        host: the topics.
+        trust: who may do what.
+        secret: what the job that started this coordinator knows; nobody else publishes here, since whoever opens a
+            topic says where on this host its files are.
+    """
+
+    def __init__(self, host: Host, trust: Trust, secret: str) -> None:
         self._host = host
+        self._trust = trust
+        self._secret = secret.encode()
         publisher, subscriber, reader, admin = "publisher", "subscriber", "reader", "admin"
         everyone = {publisher, subscriber, reader, admin}
         self._operations: dict[str, tuple[set[str], Operation]] = {
@@ -68,6 +82,7 @@ class ControlService:
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""
+        demand_role(self._trust, link)
         topic = self._host.topics.get(hello.topic)
         if topic is None:
             if hello.role == "publisher":
@@ -85,6 +100,7 @@ class ControlService:
         """Answer one request."""
         hello = link.hello
         if hello.role == "publisher":
+            self._demand_own_job(link, request)
             self._host.touch()
         if request.op == "open":
             if hello.role != "publisher":
@@ -97,6 +113,43 @@ class ControlService:
             raise RemoteProtocolError(f"unknown operation {request.op!r}", op=request.op) from None
         if hello.role not in roles:
             raise NotAuthorized(f"operation {request.op!r} is not for the role {hello.role!r}", op=request.op)
+        demand_operation(self._trust, link, request.op, request.args)
+        served = self._served(link)
+        if request.op in AUDITED:
+            return await self._audited(operation, link, served, request)
+        return await self._answer(operation, link, served, request)
+
+    async def _answer(self, operation: Operation, link: Link, served: ServedTopic, request: Request) -> Answer:
+        try:
+            return await operation(link, served, request.args, request.blob)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
+            ) from error
+
+    async def _audited(self, operation: Operation, link: Link, served: ServedTopic, request: Request) -> Answer:
+        result = "failed"
+        try:
+            answer = await self._answer(operation, link, served, request)
+            result = f"done {answer[0]}" + (" (dry run)" if request.args.get("dry_run") else "")
+            return answer
+        except JobpipeError as error:
+            result = f"failed: {error.message}"
+            raise
+        finally:
+            name = None if request.op == "handover" else str(request.args.get("name"))
+            audit(
+                link.peer_names,
+                link.peer,
+                request.op,
+                result,
+                topic=served.topic,
+                subscription=name,
+                instance=link.hello.instance,
+            )
+
+    def _served(self, link: Link) -> ServedTopic:
+        hello = link.hello
         served = self._host.topics.get(hello.topic)
         if served is None and hello.role == "publisher" and self._host.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self._host.instance)
@@ -106,12 +159,25 @@ class ControlService:
             )
         if served is None:
             raise TopicNotFound(f"topic {hello.topic!r} is no longer served here", topic=hello.topic)
-        try:
-            return await operation(link, served, request.args, request.blob)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
-            ) from error
+        return served
+
+    def _demand_own_job(self, link: Link, request: Request) -> None:
+        if hmac.compare_digest(str(request.args.get("job", "")).encode(errors="replace"), self._secret):
+            return
+        audit(
+            link.peer_names,
+            link.peer,
+            request.op,
+            "refused",
+            topic=link.hello.topic,
+            instance=link.hello.instance,
+        )
+        raise NotAuthorized(
+            f"topic {link.hello.topic!r}: this coordinator publishes for the job that started it, and for no other; "
+            "start a publisher of your own",
+            op=request.op,
+            topic=link.hello.topic,
+        )
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """A link ended; its names and positions stay."""

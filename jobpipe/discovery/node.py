@@ -16,11 +16,12 @@ from typing import Any
 from jobpipe.config import Config, node_settings
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.tls import Credentials, latest_context
 
 __all__ = ["TravellingCredentials", "on_this_node"]
 
-PER_NODE = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_key_password": "password"}
+PER_NODE = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_key_password": "password", "ssl_crl": "crl"}
 """Attributes of the configuration, and the fields of Credentials that they fill."""
 
 
@@ -53,7 +54,7 @@ class TravellingCredentials:
         here = {PER_NODE[name]: value for name, value in own.items() if name not in self.pinned}
         files = replace(self.files, **here)
         try:
-            return client_context(files)
+            return latest_context(files)
         except ConfigError as error:
             raise self._explained(error, files) from error
 
@@ -81,12 +82,14 @@ class TravellingCredentials:
         )
 
 
-def on_this_node(config: Config) -> ssl.SSLContext | None:
-    """Return the context for connecting with a configuration that may be another host's; None without TLS.
+def on_this_node(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
+    """Return the context to dial ``endpoint`` with a configuration that may be another host's; None in plaintext.
 
     Raises:
-        ConfigError: see :meth:`TravellingCredentials.context`.
+        ConfigError: see :meth:`TravellingCredentials.context`; or encryption is off, and the endpoint beyond loopback.
     """
+    if not config.tls:
+        demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
     files = TravellingCredentials.of(config)
     return None if files is None else files.context()
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import ssl
 
 from jobpipe.config import Config
-from jobpipe.net.tls import Credentials, client_context, server_context
+from jobpipe.errors import ConfigError
+from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.tls import Credentials, client_context, latest_context
 
-__all__ = ["client_tls", "credentials", "server_tls", "with_credentials"]
+__all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
+
+log = logging.getLogger(__name__)
+
+_found: dict[Config, Credentials | None] = {}  # by what they were found, last
 
 
 def credentials(config: Config) -> Credentials | None:
@@ -18,7 +25,9 @@ def credentials(config: Config) -> Credentials | None:
         ConfigError: they cannot be made.
     """
     if config.tls and config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
+        return Credentials(
+            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
+        )
     from jobpipe.net import certs  # loads `cryptography`, which a Spark worker has no use for
 
     return certs.credentials(config)
@@ -34,13 +43,26 @@ def with_credentials(config: Config) -> Config:
     )
 
 
-def server_tls(config: Config) -> ssl.SSLContext | None:
-    """Return the context for servers, None when encryption is off."""
-    files = credentials(config)
-    return None if files is None else server_context(files)
-
-
 def client_tls(config: Config) -> ssl.SSLContext | None:
     """Return the context for clients, None when encryption is off."""
     files = credentials(config)
     return None if files is None else client_context(files)
+
+
+def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
+    """Return the context to dial ``endpoint`` with, None in plaintext. Ask anew for each link: certificates change.
+
+    Raises:
+        ConfigError: as :func:`jobpipe.net.tls.latest_context`; encryption is off, and the endpoint is beyond loopback.
+    """
+    if not config.tls:
+        demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
+        return None
+    try:
+        files = _found[config] = credentials(config)
+    except ConfigError as error:  # the home's are looked at each time, and may be out of reach for a moment
+        if config not in _found:
+            raise
+        files = _found[config]
+        log.warning("%s; going on with the certificates as they were", error.message)
+    return None if files is None else latest_context(files)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from jobpipe.config import Config
 from jobpipe.coordinator.process import handle_signals
 from jobpipe.discovery.hosts import HostDirectory
-from jobpipe.discovery.security import server_tls
+from jobpipe.discovery.trust import Trust
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.hostserver.service import HostService
-from jobpipe.net.address import Endpoint, bind_in_range, pick_interface
+from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
+from jobpipe.net.admission import Limits
 from jobpipe.net.retry import backoff
 from jobpipe.net.server import Server
 from jobpipe.store.hostfolder import HostFolder
@@ -27,17 +28,26 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
 
     Raises:
         SpoolError: another server serves the folder.
+        ConfigError: the certificates or the access list cannot be used.
         AddressError: no port is free, or no interface fits.
     """
     finished = asyncio.Event()
     handle_signals(finished)
+    trust = Trust(config)
     folder = HostFolder(config.hostserver_dir)
     directory: HostDirectory | None = None
     server: Server | None = None
     try:
         interface = pick_interface(config.subnet, embedded=config.embedded)
+        if not trust.encrypted:
+            demand_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
-        server = Server(HostService(folder, fsync=config.fsync), tls=server_tls(config))
+        server = Server(
+            HostService(folder, trust, fsync=config.fsync),
+            tls=trust if trust.encrypted else None,
+            limits=Limits.of(config),
+            max_age=config.ssl_max_connection_age,
+        )
         await server.start(sock)
         endpoint = Endpoint(config.advertise or interface, sock.getsockname()[1])
         directory = await _register(config, folder, endpoint, finished)

@@ -12,8 +12,11 @@ import struct
 from collections import Counter
 from typing import Any
 
+from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
+from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, NotAuthorized, RemoteProtocolError, SegmentCorrupt
+from jobpipe.net.access import PUBLISH, READ
 from jobpipe.net.link import Link
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder, check_file
@@ -32,14 +35,16 @@ WRITING = {"prepare", "put", "adopt", "files", "remove", "forget_logs"}
 class HostService:
     """Implements :class:`jobpipe.net.server.Handler`."""
 
-    def __init__(self, folder: HostFolder, *, fsync: bool) -> None:
+    def __init__(self, folder: HostFolder, trust: Trust, *, fsync: bool) -> None:
         self._folder = folder
+        self._trust = trust
         self._fsync = fsync
         self._served: Counter[str] = Counter()  # bytes by topic
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
-        """Admit any peer of our CA; it asks for one topic."""
+        """Admit a peer for one topic, on which it may have the role that it names."""
         check_name(hello.topic)
+        demand_role(self._trust, link)
         return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._folder.id)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
@@ -47,8 +52,11 @@ class HostService:
         topic, args = link.hello.topic, request.args
         if request.op in WRITING and link.hello.role != "publisher":
             raise NotAuthorized(f"operation {request.op!r} is for publishers", op=request.op)
+        if request.op in WRITING:
+            self._trust.demand(link, PUBLISH, topic)
         try:
             if request.op == "read":
+                self._trust.demand(link, READ, topic)
                 return await self._read(link, request), b""
             if request.op == "served":
                 return {"bytes": self._served[topic]}, b""

@@ -15,9 +15,16 @@ from typing import cast
 
 import psutil
 
-from jobpipe.errors import AddressError
+from jobpipe.errors import AddressError, ConfigError
 
-__all__ = ["Endpoint", "bind_in_range", "host_addresses", "pick_interface"]
+__all__ = [
+    "Endpoint",
+    "bind_in_range",
+    "demand_plaintext_allowed",
+    "host_addresses",
+    "is_loopback",
+    "pick_interface",
+]
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
@@ -62,6 +69,29 @@ class Endpoint:
         if not colon or bracketed != (":" in host) or not (port.isascii() and port.isdigit() and len(port) <= 5):
             raise AddressError(f"{text!r} is no endpoint: expected host:port or [IPv6 address]:port", endpoint=text)
         return cls(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this one by its loopback interface; of names only ``localhost``, since others may move."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def demand_plaintext_allowed(endpoint: Endpoint, *, allowed: bool) -> None:
+    """See that an endpoint may be dialled, or listened on, without encryption.
+
+    Raises:
+        ConfigError: it is beyond loopback, and the configuration does not allow that.
+    """
+    if not allowed and not is_loopback(endpoint.host):
+        raise ConfigError(
+            f"{endpoint}: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and this is "
+            "beyond loopback: switch both on, or set security.allow_plaintext to true",
+            key="security.allow_plaintext",
+            endpoint=str(endpoint),
+        )
 
 
 def pick_interface(subnet: str | None, *, embedded: bool) -> str:

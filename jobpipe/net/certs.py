@@ -6,6 +6,7 @@ by DNS names *who* somebody is (``orders.topic.jobpipe``), never where: jobs mov
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import secrets
 from collections.abc import Sequence
@@ -22,23 +23,44 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
 from jobpipe.net.identity import LABEL, label, topic_server_name
+from jobpipe.net.issued import note_issued
 from jobpipe.net.keyfile import (
     close_folder,
+    is_pair,
     key_at,
     locked,
     make_folder,
+    read_ca,
     read_certificate,
+    read_certificates,
     read_key,
     write_certificate,
 )
+from jobpipe.net.revocation import is_revoked, keep_crl
 from jobpipe.net.tls import Credentials
 
-__all__ = ["CertificateInfo", "credentials", "describe", "ensure_home", "init_ca", "issue", "topic_server_name"]
+__all__ = [
+    "BOTH",
+    "CLIENT",
+    "SERVER",
+    "CertificateInfo",
+    "credentials",
+    "describe",
+    "describe_all",
+    "ensure_home",
+    "init_ca",
+    "issue",
+    "renew",
+    "topic_server_name",
+]
 
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(days=825)  # the longest that strict verifiers accept
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(hours=1)
+SERVER, CLIENT = "server", "client"
+BOTH = (SERVER, CLIENT)
+_USAGES = {SERVER: ExtendedKeyUsageOID.SERVER_AUTH, CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
 NODE = "node"
 NODE_NAMES = ("*.topic.jobpipe", "node.jobpipe")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -51,6 +73,7 @@ class CertificateInfo:
     subject: str
     issuer: str
     names: tuple[str, ...]
+    usages: tuple[str, ...]  # of SERVER and CLIENT
     not_before: datetime
     not_after: datetime
     is_ca: bool
@@ -71,8 +94,10 @@ def credentials(config: Config) -> Credentials | None:
     if not config.tls:
         return None
     if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password)
-    return ensure_home(config.home)
+        return Credentials(
+            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
+        )
+    return dataclasses.replace(ensure_home(config.home), crl=config.ssl_crl)
 
 
 def init_ca(directory: Path, *, name: str | None = None, now: datetime | None = None) -> None:
@@ -98,6 +123,7 @@ def issue(
     name: str,
     *,
     dns: Sequence[str] = (),
+    usages: Sequence[str] = BOTH,
     replace: bool = False,
     now: datetime | None = None,
 ) -> Credentials:
@@ -108,25 +134,60 @@ def issue(
         name: common name and file name.
         dns: DNS names to prove; by default only ``<name>.jobpipe``. A publisher needs ``*.topic.jobpipe`` or
             :func:`topic_server_name` of each of its topics.
-        replace: renew a certificate that exists, with the key it has.
+        usages: SERVER, CLIENT or both. A publisher needs both: it serves, and it is a client of its own coordinator.
+        replace: write over a certificate that exists, with the key it has.
         now: start of validity.
 
     Raises:
-        ConfigError: no CA, a bad name, files that exist, or a folder that cannot be written.
+        ConfigError: no CA, a bad name, files that exist (unless what they hold is revoked: then a new key is made), or
+            a folder that cannot be written.
     """
-    if _FILE_NAME.fullmatch(name) is None or name == "ca":
-        raise ConfigError(f"{name!r}: expected a name of letters, digits, . _ - that is not ca", name=name)
     names = tuple(dns) or (f"{label(name)}.jobpipe",)
     for text in names:
         if not _is_dns_name(text):
             raise ConfigError(f"{text!r}: expected a lower-case DNS name, * only as its first label", name=text)
+    files = _leaf_files(directory, name)
     with locked(directory):
-        files = _files(directory, name)
+        revoked = files.cert.exists() and is_revoked(directory, files.cert)
         for path in (files.cert, files.key):
-            if path.exists() and not replace:
-                raise ConfigError(f"{path}: the file exists; say replace to renew it", file=str(path))
-        _issue(directory, name, names, now or datetime.now(UTC))
+            if path.exists() and not replace and not revoked:
+                raise ConfigError(
+                    f"{path}: the file exists; `jobpipe certs renew {name}` makes it last longer", file=str(path)
+                )
+        if revoked:
+            read_ca(directory)  # before anything goes
+            files.key.unlink(missing_ok=True)
+        _issue(directory, name, names, usages, now or datetime.now(UTC))
         return files
+
+
+def renew(directory: Path, name: str, *, now: datetime | None = None) -> Path:
+    """Make ``<name>.crt`` anew, with the names, usages and key it has; ``ca`` is the CA itself. Return its path.
+
+    Raises:
+        ConfigError: there is none, it is revoked, or the CA's key is not there.
+    """
+    path = directory / f"{name}.crt"
+    at = now or datetime.now(UTC)
+    with locked(directory):
+        if name == "ca":
+            read_ca(directory)
+            _make_ca(directory, None, at)
+            return path
+        files = _leaf_files(directory, name)
+        known = describe(path)
+        if is_revoked(directory, path):
+            raise ConfigError(
+                f"{path}: it is revoked, and others may have its key; `jobpipe certs issue {name}` makes a new key",
+                file=str(path),
+            )
+        if not files.key.exists():
+            raise ConfigError(
+                f"{files.key}: expected the key of {path}; renew where it is, or issue one under another name",
+                file=str(files.key),
+            )
+        _issue(directory, name, known.names, known.usages, at)
+        return path
 
 
 def ensure_home(home: Path, *, now: datetime | None = None) -> Credentials:
@@ -150,7 +211,8 @@ def ensure_home(home: Path, *, now: datetime | None = None) -> Credentials:
         if not _is_current(files, at):
             if not _ca_is_current(files.ca, at):
                 _make_ca(directory, None, at)
-            _issue(directory, NODE, NODE_NAMES, at)
+            _issue(directory, NODE, NODE_NAMES, BOTH, at)
+            keep_crl(directory, at)
     return files
 
 
@@ -160,17 +222,32 @@ def describe(path: Path) -> CertificateInfo:
     Raises:
         ConfigError: the file is missing or holds no certificate.
     """
-    certificate = read_certificate(path)
+    return _facts(read_certificate(path))
+
+
+def describe_all(path: Path) -> list[CertificateInfo]:
+    """Return the facts of each certificate in a PEM file; raises as :func:`describe`."""
+    return [_facts(certificate) for certificate in read_certificates(path)]
+
+
+def _facts(certificate: x509.Certificate) -> CertificateInfo:
     return CertificateInfo(
         subject=certificate.subject.rfc4514_string(),
         issuer=certificate.issuer.rfc4514_string(),
         names=_dns_names(certificate),
+        usages=_usages(certificate),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         is_ca=_is_ca(certificate),
         serial=f"{certificate.serial_number:x}",
         fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def _leaf_files(directory: Path, name: str) -> Credentials:
+    if _FILE_NAME.fullmatch(name) is None or name == "ca":
+        raise ConfigError(f"{name!r}: expected a name of letters, digits, . _ - that is not ca", name=name)
+    return _files(directory, name)
 
 
 def _files(directory: Path, name: str) -> Credentials:
@@ -188,7 +265,7 @@ def _is_dns_name(text: str) -> bool:
 def _make_ca(directory: Path, name: str | None, now: datetime) -> None:
     """Write a self-signed CA; one that is there already keeps key and name, so that what it signed stays valid."""
     if (directory / "ca.crt").exists():
-        key = _ca_key(directory)
+        key = read_ca(directory)[1]
         subject = read_certificate(directory / "ca.crt").subject
     else:
         key = key_at(directory / "ca.key")
@@ -200,8 +277,8 @@ def _make_ca(directory: Path, name: str | None, now: datetime) -> None:
     write_certificate(directory / "ca.crt", builder.sign(key, hashes.SHA256()))
 
 
-def _issue(directory: Path, name: str, dns: Sequence[str], now: datetime) -> None:
-    ca, ca_key = read_certificate(directory / "ca.crt"), _ca_key(directory)
+def _issue(directory: Path, name: str, dns: Sequence[str], usages: Sequence[str], now: datetime) -> None:
+    ca, ca_key = read_ca(directory)
     files = _files(directory, name)
     key = key_at(files.key)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -209,17 +286,12 @@ def _issue(directory: Path, name: str, dns: Sequence[str], now: datetime) -> Non
     builder = _builder(subject, ca.subject, key, ca_key, now, end)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(ca=False), critical=True)
-    usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = builder.add_extension(usages, critical=False)
+    allowed = x509.ExtendedKeyUsage([_USAGES[usage] for usage in usages])
+    builder = builder.add_extension(allowed, critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(text) for text in dns]), critical=False)
-    write_certificate(files.cert, builder.sign(ca_key, hashes.SHA256()))
-
-
-def _ca_key(directory: Path) -> ec.EllipticCurvePrivateKey:
-    path = directory / "ca.key"
-    if not path.exists() or not _is_pair(read_certificate(directory / "ca.crt"), key := read_key(path)):
-        raise ConfigError(f"{path}: expected the key of {directory / 'ca.crt'}, to sign with", file=str(path))
-    return key
+    certificate = builder.sign(ca_key, hashes.SHA256())
+    note_issued(directory, name, certificate)  # first: what nobody knows of, nobody can revoke
+    write_certificate(files.cert, certificate)
 
 
 def _builder(
@@ -268,15 +340,11 @@ def _is_current(files: Credentials, now: datetime) -> bool:
     except (ValueError, TypeError, InvalidSignature):  # of another CA, which was removed
         return False
     lasts = now + RENEW_BEFORE < certificate.not_valid_after_utc
-    return lasts and _is_pair(certificate, key) and _dns_names(certificate) == NODE_NAMES
+    return lasts and is_pair(certificate, key) and _dns_names(certificate) == NODE_NAMES
 
 
 def _ca_is_current(path: Path, now: datetime) -> bool:
     return path.exists() and now + RENEW_BEFORE < read_certificate(path).not_valid_after_utc
-
-
-def _is_pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
-    return certificate.public_key() == key.public_key()
 
 
 def _is_ca(certificate: x509.Certificate) -> bool:
@@ -292,3 +360,11 @@ def _dns_names(certificate: x509.Certificate) -> tuple[str, ...]:
     except x509.ExtensionNotFound:
         return ()
     return tuple(extension.value.get_values_for_type(x509.DNSName))
+
+
+def _usages(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(usage for usage, number in _USAGES.items() if number in extension.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["LABEL", "label", "topic_server_name"]
+__all__ = ["LABEL", "label", "subscription_name", "topic_server_name"]
 
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _HASHED = re.compile(r"h[0-9a-f]{40}", re.ASCII)
@@ -18,6 +18,11 @@ def topic_server_name(topic: str) -> str:
     is one that looks like such a hash or like IDNA, so that no two topics share a name.
     """
     return f"{label(topic)}.topic.jobpipe"
+
+
+def subscription_name(subscription: str) -> str:
+    """Return the DNS name that a certificate bears whose holder reads as ``subscription``, of whatever topics."""
+    return f"{label(subscription)}.subscription.jobpipe"
 
 
 def label(name: str) -> str:

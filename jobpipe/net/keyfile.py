@@ -18,12 +18,16 @@ from jobpipe.errors import ConfigError
 
 __all__ = [
     "close_folder",
+    "is_pair",
     "key_at",
     "locked",
     "make_folder",
+    "read_ca",
     "read_certificate",
+    "read_certificates",
     "read_key",
     "write_certificate",
+    "write_crl",
 ]
 
 LOCK_TIMEOUT = 30.0
@@ -34,6 +38,27 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: expected a certificate in PEM ({error})", file=str(path)) from error
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Return all certificates of a PEM file; a bundle of CAs has several."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: expected certificates in PEM ({error})", file=str(path)) from error
+
+
+def read_ca(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return the certificate and the key of the CA in ``directory``."""
+    certificate, path = read_certificate(directory / "ca.crt"), directory / "ca.key"
+    if not path.exists() or not is_pair(certificate, key := read_key(path)):
+        raise ConfigError(f"{path}: expected the key of {directory / 'ca.crt'}, to sign with", file=str(path))
+    return certificate, key
+
+
+def is_pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+    """Whether the key is that of the certificate."""
+    return certificate.public_key() == key.public_key()
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -58,6 +83,10 @@ def key_at(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def write_certificate(path: Path, certificate: x509.Certificate) -> None:
     _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def write_crl(path: Path, crl: x509.CertificateRevocationList) -> None:
+    _write(path, crl.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

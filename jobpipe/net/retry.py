@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from jobpipe.errors import LinkError, PeerNotTrusted, RegistryUnavailable, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import LinkEnded, LinkError, PeerNotTrusted, RegistryUnavailable, RemoteProtocolError, TopicNotFound
 
-__all__ = ["PROTOCOL_TRIES", "RETRYABLE", "TRUST_TRIES", "Distrust", "backoff"]
+__all__ = ["PROTOCOL_TRIES", "RENEW", "RETRYABLE", "TRUST_TRIES", "Distrust", "backoff", "is_renewal"]
 
 RETRYABLE = (LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound)
 """What another attempt may mend: a cut, a publisher or registry that is away, a damaged frame, a port that another
@@ -16,8 +16,16 @@ server has taken. Not: a permission, and everything that says that the data are 
 PROTOCOL_TRIES = 8
 """RemoteProtocolErrors in a row, without any progress, after which the peer is taken to speak another language."""
 
+RENEW = "renew the link"
+"""Reason of a goodbye to a link that is old, or made before other certificates were trusted: dial again, at once."""
+
 TRUST_TRIES = 3
 """Looks at the registry, that lead to a server we do not trust, before it is no stranger at an old address."""
+
+
+def is_renewal(error: BaseException) -> bool:
+    """Whether a link ended for no other reason than to be made anew."""
+    return isinstance(error, LinkEnded) and error.fields.get("reason") == RENEW
 
 
 class Distrust:

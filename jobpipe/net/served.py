@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,10 +14,12 @@ from jobpipe.errors import (
     LinkClosed,
     LinkError,
     LocalProtocolError,
+    NotAuthorized,
     ProtocolError,
     RemoteProtocolError,
 )
 from jobpipe.net.link import Link
+from jobpipe.net.retry import RENEW
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import fault
@@ -62,10 +65,17 @@ class ServedLink(Link):
         self._welcomed = False
         self._answering = asyncio.Lock()
         self._held = 0
+        self._uploads = 0  # unanswered requests with one
+        self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def admit(self) -> None:
-        """Take HELLO, ask the handler, send WELCOME."""
+    async def admit(self, max_age: float | None = None) -> None:
+        """Take HELLO, ask the handler, send WELCOME.
+
+        Args:
+            max_age: seconds after which the link is due to be renewed; a certificate that ends makes it due too.
+        """
+        self._demand_valid()
         hello = await self._greet(self.timing.hello, "HELLO")
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"{self.peer} sent no HELLO", peer=self.peer)
@@ -80,6 +90,27 @@ class ServedLink(Link):
         self._write(welcome)
         self._welcomed = True
         self._watch(beats=hello.heartbeat)
+        if max_age is not None:
+            self.expire(max_age)
+        if self.peer_expires is not None:
+            self.expire(self.peer_expires - time.time())
+
+    def _demand_valid(self) -> None:
+        """Refuse a certificate that ended: OpenSSL does not look again when a client resumes its session."""
+        if self.peer_expires is not None and self.peer_expires <= time.time():
+            raise NotAuthorized(f"{self.peer}: its certificate has expired", peer=self.peer)
+
+    def expire(self, seconds: float) -> None:
+        """Let the link be due to be renewed in so many seconds, if not before."""
+        due = self._loop.time() + seconds
+        self._due = due if self._due is None else min(self._due, due)
+
+    def renew_if_due(self, grace: float) -> None:
+        """End a link that is due, in quiet or after ``grace`` seconds; its client dials again."""
+        if self._due is None or (late := self._loop.time() - self._due) < 0:
+            return
+        if (not self._uploads and self._wire.machine.stream is None) or late > grace:
+            self.leave(RENEW)
 
     @property
     def gone(self) -> bool:
@@ -115,6 +146,7 @@ class ServedLink(Link):
             log.error("a request of %s failed", self.peer, exc_info=error)
 
     async def _serve(self, request: Request, *, full: bool) -> None:
+        self._uploads += bool(request.upload)
         try:
             if full:
                 raise JobpipeError(f"more than {MAX_REQUESTS} requests are open on this link", limit=MAX_REQUESTS)
@@ -130,6 +162,7 @@ class ServedLink(Link):
         finally:
             self._inboxes.drop(request.id)
             self._hold(-len(request.blob))
+            self._uploads -= bool(request.upload)
         with contextlib.suppress(JobpipeError):
             await self._drain()  # counts as unanswered until the peer takes it
 

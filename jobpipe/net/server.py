@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import random
 import resource
 import socket
 import ssl
@@ -18,6 +19,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from jobpipe.errors import (
@@ -28,6 +30,7 @@ from jobpipe.errors import (
     ProtocolError,
 )
 from jobpipe.net.admission import Admission, Limits, Refusal, source_of
+from jobpipe.net.alerts import HandshakeContext
 from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.link import Link
 from jobpipe.net.quiet import Quiet
@@ -35,7 +38,7 @@ from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
 
-__all__ = ["Handler", "Server"]
+__all__ = ["Handler", "RenewableTls", "Server"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,22 @@ HANDSHAKES = 16  # of one address at once: 1.3 ms of the loop each, in which nob
 RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
+TEND_SECONDS = 1.0  # between two looks at certificate files and the links' ages
+BUSY_SECONDS = 30.0  # that a link with a stream may live on when its time is over
+SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so that they do not return at once
+
+
+class RenewableTls(Protocol):
+    """A context that is made anew when its files change, as :class:`jobpipe.net.tls.ServerTls`."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look at the files; return True if the links there are must prove themselves anew. Blocking."""
+        ...
 
 
 class Server:
@@ -54,24 +73,29 @@ class Server:
 
     Args:
         handler: What to do with the links.
-        tls: The server's context, or None for plaintext.
+        tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
         limits: How many connections, and how fast. At a cap one that was not welcomed yet makes room, the oldest of the
             address that has most of them; if all are welcomed, the new one is cut.
+        max_age: Seconds after which a link is told to end, and to dial again; at the latest when its certificate ends.
     """
 
     def __init__(
         self,
         handler: Handler,
         *,
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext | RenewableTls | None,
         timing: Timing | None = None,
         limits: Limits | None = None,
+        max_age: float | None = None,
     ) -> None:
         self._handler = handler
         self._tls = tls
         self._timing = timing or Timing()
         self._limits = limits or Limits()
+        self._max_age = max_age
+        self._tending: asyncio.Task[None] | None = None
+        self._trust = 0  # so often has it changed
         self.admission = Admission(self._limits)
         self._quiet = Quiet(log)
         self._socket: socket.socket | None = None
@@ -81,7 +105,7 @@ class Server:
         self._served: dict[ServedLink, str] = {}  # all whose transport is not gone yet, and where they come from
         self._identified: set[ServedLink] = set()
         self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody uses it
-        self._links: set[Link] = set()
+        self._links: set[ServedLink] = set()
         self._closing = False
 
     @property
@@ -99,14 +123,16 @@ class Server:
             room = max(1, files - RESERVED_FILES)
             self.admission.limits = replace(self._limits, connections=min(self._limits.connections, room))
         self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
+        self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
 
     async def close(self, grace: float = 5.0) -> None:
         """Stop accepting, say goodbye, cancel the handlers; whatever is left after ``grace`` seconds is cut."""
         self._closing = True
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-            self._accepting = None
+        for loop in (self._accepting, self._tending):
+            if loop is not None:
+                loop.cancel()
+                await asyncio.wait([loop])
+        self._accepting = self._tending = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -134,6 +160,31 @@ class Server:
                         await asyncio.wait(list(self._greeting))
                 return True
         return False
+
+    # ------------------------------------------------------------------------------------------------------ renewing
+
+    async def _tend(self) -> None:
+        """Follow the certificate files, and end links whose time is over; they are dialled again, and prove anew."""
+        while True:
+            await asyncio.sleep(TEND_SECONDS)
+            if self._tls is not None and not isinstance(self._tls, ssl.SSLContext):
+                try:
+                    trust_changed = await asyncio.to_thread(self._tls.refresh)
+                except Exception:
+                    log.exception("looking at the certificate files failed")
+                else:
+                    if trust_changed:
+                        self._trust += 1
+                        log.info("CAs or revocation list have changed: renewing %d links", len(self._links))
+                        for link in self._links:
+                            link.expire(random.uniform(0.0, SPREAD_SECONDS))  # noqa: S311
+            for link in list(self._links):
+                link.renew_if_due(BUSY_SECONDS)
+
+    def _context(self, sock: socket.socket) -> HandshakeContext | None:
+        if self._tls is None:
+            return None
+        return HandshakeContext(self._tls if isinstance(self._tls, ssl.SSLContext) else self._tls.context, sock)
 
     # ---------------------------------------------------------------------------------------------------- accepting
 
@@ -203,18 +254,21 @@ class Server:
     async def _greet(self, sock: socket.socket, peer: str, source: str) -> None:
         loop = asyncio.get_running_loop()
         link = ServedLink(self._handler, self._timing, self._forget)
+        context, trust = self._context(sock), self._trust
         task = asyncio.current_task()
         if task in self._greeting:
             self._greeting[task] = source, None
         self._served[link] = source
         try:
             with mapped(peer, "handshake with"):
-                if self._tls is None:
+                if context is None:
                     await loop.connect_accepted_socket(lambda: link, sock)
                 else:
-                    await self._handshake(link, sock, peer, source, self._tls)
+                    await self._handshake(link, sock, peer, source, context)
             self._identify(link)
-            await link.admit()
+            await link.admit(self._max_age)
+            if trust != self._trust:  # meanwhile
+                link.expire(0.0)
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
@@ -222,6 +276,8 @@ class Server:
             link.refuse(error)
             if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from who is one of us
                 self._failed(source)
+            if context is not None:
+                await context.linger()
         except asyncio.CancelledError:
             link.refuse(LinkClosed("the server closes or is full", peer=peer))
             self._failed(source)
@@ -230,11 +286,13 @@ class Server:
             self._quiet.log(logging.ERROR, "admitting %s failed", peer, error=error)
             link.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
         finally:
+            if context is not None:
+                context.close()
             if link.gone:
                 self._release(link)
 
     async def _handshake(
-        self, link: ServedLink, sock: socket.socket, peer: str, source: str, tls: ssl.SSLContext
+        self, link: ServedLink, sock: socket.socket, peer: str, source: str, context: HandshakeContext
     ) -> None:
         loop = asyncio.get_running_loop()
         slots = self._handshakes.get(source)
@@ -250,7 +308,7 @@ class Server:
                 await loop.connect_accepted_socket(
                     lambda: link,
                     sock,
-                    ssl=tls,
+                    ssl=context,  # type: ignore[arg-type]
                     ssl_handshake_timeout=self._timing.handshake,
                     ssl_shutdown_timeout=self._timing.goodbye,
                 )

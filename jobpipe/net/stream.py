@@ -13,20 +13,36 @@ from collections.abc import Iterator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, PeerNotTrusted
 from jobpipe.net.timing import Timing
 
-__all__ = ["copy_of", "greeting", "map_error", "mapped", "peer_names", "peer_of", "tune"]
+__all__ = ["copy_of", "greeting", "map_error", "mapped", "peer_expires", "peer_names", "peer_of", "tune"]
 
-_REFUSALS = (
-    "CERTIFICATE_REQUIRED",  # TLS 1.3: the client has none; comes after its handshake is over
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE",  # the same, seen by the server
-    "BAD_CERTIFICATE",
-    "UNKNOWN_CA",
-    "CERTIFICATE_UNKNOWN",
-    "CERTIFICATE_EXPIRED",
-    "CERTIFICATE_REVOKED",
-    "UNSUPPORTED_CERTIFICATE",
-    "ACCESS_DENIED",
-    "CERTIFICATE_VERIFY_FAILED",
-)
+_REFUSALS = {
+    # TLS 1.3: comes after the client's handshake is over
+    "CERTIFICATE_REQUIRED": "it demands a certificate, and we showed none; set jobpipe.ssl.cert and jobpipe.ssl.key",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "",  # the same, seen by the server
+    "CERTIFICATE_EXPIRED": "ours has expired, or its revocation list of our CA; see `jobpipe certs show`, then renew",
+    "CERTIFICATE_REVOKED": "ours is revoked; whoever keeps the CA can issue another: `jobpipe certs issue`",
+    "UNKNOWN_CA": "it does not trust the CA that issued ours, or has no revocation list of it; compare jobpipe.ssl.ca",
+    "UNSUPPORTED_CERTIFICATE": "ours is not made for this side of a link; see its usages in `jobpipe certs show`",
+    "BAD_CERTIFICATE": "ours is damaged or not accepted; see `jobpipe certs show`, and the server's log",
+    "CERTIFICATE_UNKNOWN": "ours is not accepted; see the server's log",
+    "ACCESS_DENIED": "see the server's log",
+    "CERTIFICATE_VERIFY_FAILED": "",
+}
+"""Words in the reason of an SSLError that speak of a certificate, and what they mean where the peer says them to us."""
+
+
+_UNTRUSTED = {  # by OpenSSL's X509_V_ERR_...
+    3: "there is no revocation list of its CA; see jobpipe.ssl.crl",
+    10: "its holder must renew it: `jobpipe certs renew`",
+    12: "our revocation list has ended; `jobpipe certs revoke` dates it anew",
+    18: "its CA is not in our jobpipe.ssl.ca",
+    19: "its CA is not in our jobpipe.ssl.ca",
+    20: "its CA is not in our jobpipe.ssl.ca",
+    21: "its CA is not in our jobpipe.ssl.ca",
+    23: "its holder needs another: `jobpipe certs issue`",
+    26: "it is not made for this side of a link; see its usages in `jobpipe certs show`",
+    62: "it is made for another topic",
+}
 
 
 def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
@@ -38,12 +54,18 @@ def map_error(error: BaseException, peer: str, doing: str) -> JobpipeError:
     if isinstance(error, JobpipeError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
+        advice = _UNTRUSTED.get(error.verify_code, "")
         text = f"{doing} {peer}: its certificate is not accepted: {error.verify_message}"
+        text += f" ({advice})" if advice else ""
         return PeerNotTrusted(text, peer=peer, doing=doing, reason=error.verify_message)
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None) or str(error)  # not all of them have it
-        if any(word in reason for word in _REFUSALS):
-            text = f"{doing} {peer}: TLS refused a certificate ({reason})"
+        word = next((word for word in _REFUSALS if word in reason), None)
+        if word is not None:
+            if "ALERT" in reason:
+                text = f"{doing} {peer}: it refuses our certificate: {_REFUSALS[word]} ({reason})"
+            else:
+                text = f"{doing} {peer}: TLS refused a certificate ({reason})"
             return NotAuthorized(text, peer=peer, doing=doing, reason=reason)
         return LinkBroken(f"{doing} {peer}: TLS failed ({reason})", peer=peer, doing=doing, reason=reason)
     text = f"{doing} {peer}: {error or type(error).__name__}"
@@ -65,8 +87,9 @@ def mapped(peer: str, doing: str) -> Iterator[None]:
 def greeting(*, tls: bool) -> Iterator[None]:
     """Add a hint to a cut after the TCP connection and before WELCOME, over TLS.
 
-    An asyncio server drops its TLS alert when it refuses a certificate, so a refusal looks like a cut. With TLS 1.3
-    the client's handshake, and its first write, have succeeded by then.
+    Our servers say by a TLS alert why they refuse a certificate (:mod:`jobpipe.net.alerts`), but it may be lost on its
+    way, and then a refusal looks like a cut. With TLS 1.3 the client's handshake, and its first write, have succeeded
+    by then. With TLS 1.2 a client without a certificate hears of no more than a failed handshake.
     """
     try:
         yield
@@ -111,3 +134,9 @@ def peer_names(certificate: object) -> tuple[str, ...]:
     if not isinstance(certificate, dict):
         return ()
     return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+
+
+def peer_expires(certificate: object) -> float | None:
+    """Return when a certificate as ``getpeercert()`` gives it ends, in seconds since 1970; None for none."""
+    end = certificate.get("notAfter") if isinstance(certificate, dict) else None
+    return ssl.cert_time_to_seconds(end) if isinstance(end, str) else None

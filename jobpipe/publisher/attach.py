@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import subprocess
 import threading
 import time
@@ -25,8 +26,11 @@ START_SECONDS = 60.0  # a cold machine starts Java for the embedded ZooKeeper in
 class Coordinator:
     """A running coordinator process, seen from the job that started it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, data: Endpoint, instance: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], endpoint: Endpoint, data: Endpoint, instance: str, secret: str
+    ) -> None:
         self.process = process
+        self.secret = secret  # shows the coordinator that a publisher is of the job that started it
         self.endpoint = endpoint
         self.data = data
         self.instance = instance
@@ -47,7 +51,7 @@ class Coordinator:
 
 
 _lock = threading.Lock()
-_coordinators: dict[tuple[int, str], Coordinator] = {}  # by process id (a fork must not share) and registry
+_coordinators: dict[tuple[int, str], Coordinator] = {}  # by process id (a fork must not share), registry, identity
 
 
 def attach(config: Config) -> Coordinator:
@@ -56,26 +60,30 @@ def attach(config: Config) -> Coordinator:
     Raises:
         JobpipeError: what the coordinator says: no port, no interface, no registry, bad certificates.
     """
-    key = (os.getpid(), f"{config.home}|{config.registry_connect}|{config.namespace}")
+    # A coordinator has one certificate and one access list.
+    place = (config.home, config.registry_connect, config.namespace)
+    identity = (config.tls, config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_crl, config.access)
+    key = (os.getpid(), repr((place, identity)))
     with _lock:
         known = _coordinators.get(key)
         if known is not None and known.alive:
             return known
         parent = psutil.Process()
-        instance = uuid.uuid4().hex
+        instance, secret = uuid.uuid4().hex, secrets.token_hex(32)
         process, ready = start_program(
             "jobpipe.coordinator",
             {
                 "config": config.to_dict(),
                 "parent": {"pid": parent.pid, "started": parent.create_time()},
                 "instance": instance,
+                "secret": secret,
             },
             timeout=START_SECONDS,
             keep_stdin=False,
             log_file=config.home / "logs" / "coordinator.log",
         )
         _coordinators[key] = Coordinator(
-            process, Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"]), instance
+            process, Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"]), instance, secret
         )
         threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
         log.info("coordinator %d serves at %s", process.pid, ready["endpoint"])

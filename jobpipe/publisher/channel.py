@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
@@ -25,7 +25,7 @@ from jobpipe.errors import (
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import RETRYABLE
+from jobpipe.net.retry import RETRYABLE, is_renewal
 from jobpipe.publisher.attach import Coordinator, attach
 from jobpipe.wire.messages import Hello, Reply
 
@@ -74,7 +74,6 @@ class Channel:
         self.active: Callable[[], bool] = _always
         self._name = name
         self._order = order
-        self._tls = client_tls(config)
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._closed = False
@@ -100,13 +99,13 @@ class Channel:
 
     def _join(self, coordinator: Coordinator) -> Link:
         hello = Hello(topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex)
-        portal = Portal.get()
+        portal, tls = Portal.get(), dial_tls(self.config, coordinator.endpoint)
         link = portal.run(
             connect(
                 coordinator.endpoint,
                 hello,
-                tls=self._tls,
-                server_hostname=topic_server_name(self.topic) if self._tls else None,
+                tls=tls,
+                server_hostname=topic_server_name(self.topic) if tls else None,
             ),
             15.0,
             self.active,
@@ -114,7 +113,7 @@ class Channel:
         try:
             if self.coordinator is None or self.coordinator.instance != coordinator.instance:
                 reply = portal.run(
-                    link.call("open", self._order(), timeout=OPEN_SECONDS),
+                    link.call("open", {**self._order(), "job": coordinator.secret}, timeout=OPEN_SECONDS),
                     OPEN_SECONDS + 5.0,
                     self.active,
                 )
@@ -153,21 +152,25 @@ class Channel:
             for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
-                    call = link.call(op, args, blob, timeout=CALL_SECONDS)
+                    call = link.call(op, {**(args or {}), "job": self._secret()}, blob, timeout=CALL_SECONDS)
                     return portal.run(call, CALL_SECONDS + 5.0, self.active)
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise
-                    log.warning("topic %s: %s; connecting again", self.topic, error)
+                    level = logging.DEBUG if is_renewal(error) else logging.WARNING
+                    log.log(level, "topic %s: %s; connecting again", self.topic, error)
                     portal.run(link.close(), 5.0)
                     self._link = None
                     self._await_end_of_coordinator(error)
                 self._demand_active()
         raise AssertionError("unreachable")
 
+    def _secret(self) -> str:
+        return "" if self.coordinator is None else self.coordinator.secret
+
     def _await_end_of_coordinator(self, error: JobpipeError) -> None:
         """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
-        if isinstance(error, LinkEnded) and self.coordinator is not None:
+        if isinstance(error, LinkEnded) and not is_renewal(error) and self.coordinator is not None:
             deadline = time.monotonic() + CLOSE_SECONDS
             while not self.coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
                 self._demand_active()

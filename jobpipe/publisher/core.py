@@ -204,6 +204,7 @@ class Publisher:
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
             tls=TravellingCredentials.of(self.config),
+            plaintext=self.config.allow_plaintext,
             write_id=self._write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
-from jobpipe.net.address import Endpoint
+from jobpipe.net.address import Endpoint, demand_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.nearby import NearbyHost, find_nearby, upload
@@ -52,6 +52,7 @@ class WriteTarget:
     hosts: tuple[str, ...] = ()  # ids of the host servers that may keep segments
     host_folder: Path = Path()  # of the host server on a host without a configuration of its own
     host_folder_pinned: bool = False  # and on any other: the application's word
+    plaintext: bool = False  # may leave this host without encryption
 
     def write(
         self, schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]], attempt: str
@@ -142,7 +143,10 @@ class WriteTarget:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else self.tls.context()
+        if self.tls is None:
+            demand_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
+            return None
+        return self.tls.context()
 
 
 class _Folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import fetch_plan
@@ -45,7 +46,7 @@ class Subscription:
         self._config = config
         self._starting = starting
         self._locator = TopicLocator(config)
-        self._follower = TopicFollower(topic, name, locator=self._locator, tls=client_tls(config))
+        self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config))
         self._unacknowledged = False  # batches before `_position` that no acknowledgement or plan has told of
         self._acknowledged_at = 0.0
         self._position: Position | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
+from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.retry import Distrust
@@ -31,17 +32,21 @@ CHALLENGE_SECONDS = 2.0  # for the server of a link to show that it lives, when 
 class Dialler:
     """Dials one topic's server, one attempt at a time, each given up as soon as the registry has a better one.
 
+    Args:
+        tls: Gives the context for an endpoint, anew for each attempt: certificates change. Blocking.
+
     Attributes:
         location: What was dialled last.
     """
 
-    def __init__(self, topic: str, locator: TopicLocator, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, topic: str, locator: TopicLocator, tls: Callable[[Endpoint], ssl.SSLContext | None]) -> None:
         self._topic = topic
         self._locator = locator
         self._tls = tls
         self._moved = asyncio.Event()
         self._attempt: asyncio.Timeout | None = None
         self._link: Link | None = None
+        self._context: ssl.SSLContext | None = None  # of the link
         self._challenge: asyncio.Task[None] | None = None
         self._distrust = Distrust(locator.session_timeout)
         self.location: Location | None = None
@@ -63,11 +68,12 @@ class Dialler:
         if self._locator.current(self._topic) is None:  # no thread waits: many topics may be away at once
             await self.pause(WAIT_SECONDS)
         location = self.location = await asyncio.to_thread(self._locator.wait, self._topic, 0.0)
-        self._demand_same_encryption(location)
-        name = topic_server_name(self._topic) if self._tls else None
+        tls = await asyncio.to_thread(self._tls, location.control)
+        self._demand_same_encryption(location, encrypted=tls is not None)
+        name = topic_server_name(self._topic) if tls else None
         try:
             async with asyncio.timeout(None) as self._attempt:
-                link = await connect(location.control, hello, tls=self._tls, server_hostname=name)
+                link = await connect(location.control, hello, tls=tls, server_hostname=name)
         except BaseException as error:
             self._locator.doubt(location)
             if isinstance(error, TimeoutError):
@@ -84,14 +90,19 @@ class Dialler:
                 f"{hello.epoch} was here before; end the one that is out of date, and start the newest again",
                 topic=self._topic,
             )
-        self._link = link
+        self._link, self._context = link, tls
         return link
 
-    def _demand_same_encryption(self, location: Location) -> None:
-        if location.ssl != (self._tls is not None):
+    async def is_outdated(self) -> bool:
+        """Tell whether a link made now would have another context: other CAs, revocation list or certificate."""
+        assert self.location is not None  # noqa: S101 - asked of a link
+        return await asyncio.to_thread(self._tls, self.location.control) is not self._context
+
+    def _demand_same_encryption(self, location: Location, *, encrypted: bool) -> None:
+        if location.ssl != encrypted:
             raise NotAuthorized(
                 f"topic {self._topic!r}: its publisher has encryption {'on' if location.ssl else 'off'}, this side "
-                f"{'off' if location.ssl else 'on'}; set security.ssl.enabled and jobpipe.ssl.enabled alike on both",
+                f"{'on' if encrypted else 'off'}; set security.ssl.enabled and jobpipe.ssl.enabled alike on both",
                 topic=self._topic,
             )
 

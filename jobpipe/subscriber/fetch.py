@@ -82,7 +82,6 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator
         LinkError, TopicNotFound: nobody served it within ``read.timeout``; HostAway names the host server.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls = on_this_node(config)
     done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
     deadline: float | None = None
     delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
@@ -90,7 +89,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
-            for fetched in _stream(wanted, endpoint, tls, done, accept):
+            for fetched in _stream(wanted, endpoint, on_this_node(config, endpoint), done, accept):
                 yield fetched
                 done += 1
                 damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
@@ -185,7 +184,7 @@ def _stream(
         whole = True
     finally:
         if whole:
-            give_back(link, endpoint, wanted.topic)
+            give_back(link, endpoint, wanted.topic, tls)
         else:
             link.abort()  # half-read, or left by a reader that wants no more
 

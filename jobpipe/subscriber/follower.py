@@ -23,14 +23,16 @@ from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
+    LinkEnded,
     LinkError,
     PeerNotTrusted,
     RemoteProtocolError,
     TopicNotFound,
 )
+from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, backoff
+from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, backoff, is_renewal
 from jobpipe.store import Position
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.messages import Hello, Reply
@@ -43,6 +45,7 @@ POLL_SECONDS = 15.0
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0
 ERROR_CHARACTERS = 200  # of the last error in a report
+TRUST_SECONDS = 5.0  # between two looks at whether the link's certificates are still those of the files
 STEADY_SECONDS = 10.0  # a link that lived so long starts the back-off anew
 
 
@@ -79,7 +82,7 @@ class TopicFollower:
         name: str,
         *,
         locator: TopicLocator,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[Endpoint], ssl.SSLContext | None],
         on_news: Callable[[], object] | None = None,
     ) -> None:
         self.topic = topic
@@ -238,6 +241,8 @@ class TopicFollower:
                     garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
                     if garbled >= PROTOCOL_TRIES:
                         raise
+                    if is_renewal(error):
+                        delays = backoff(cap=BACKOFF_CAP_SECONDS)  # nothing is wrong
                     self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
                     log.info("topic %s: %s", self.topic, error)
                 if time.monotonic() - began > STEADY_SECONDS:
@@ -273,7 +278,12 @@ class TopicFollower:
                 self._link, self._location, self._grant = link, self._dialler.location, int(reply.result["grant"])
             self._heard(reply.result)
             self._set(FollowerState.CONNECTED)
+            looked = time.monotonic()
             while True:
+                if time.monotonic() - looked > TRUST_SECONDS:
+                    looked = time.monotonic()
+                    if await self._dialler.is_outdated():
+                        raise LinkEnded(f"topic {self.topic!r}: the certificate files have changed", reason=RENEW)
                 known = {key: reply.result[key] for key in ("head", "ended", "waiting")}
                 reply = await link.call("poll", {**known, "wait": POLL_SECONDS}, timeout=POLL_SECONDS + 10.0)
                 self._heard(reply.result)

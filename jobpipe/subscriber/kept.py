@@ -68,6 +68,6 @@ def kept_part(header: dict[str, Any], topic: str, log: str, tls: ssl.SSLContext 
         ) from error
     finally:
         if link is not None and whole:
-            give_back(link, endpoint, topic)
+            give_back(link, endpoint, topic, tls)
         elif link is not None:
             link.abort()

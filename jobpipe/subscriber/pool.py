@@ -15,7 +15,8 @@ __all__ = ["give_back", "take"]
 
 POOL_PER_ENDPOINT = 4
 
-_pool: dict[tuple[int, Endpoint, str], list[BlockingLink]] = {}
+_pool: dict[tuple[int, Endpoint, str], list[tuple[BlockingLink, ssl.SSLContext | None]]] = {}
+"""Idle links, each with the context it was made with: another context means other certificates."""
 
 
 def take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> BlockingLink:
@@ -27,18 +28,18 @@ def take(endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> Blocking
     idle = _pool.get((os.getpid(), endpoint, topic), [])
     with contextlib.suppress(IndexError):  # none is left, or another thread took the last one
         while True:
-            link = idle.pop()
-            if link.usable():
+            link, context = idle.pop()
+            if context is tls and link.usable():
                 return link
             link.abort()
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
     return BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
 
 
-def give_back(link: BlockingLink, endpoint: Endpoint, topic: str) -> None:
+def give_back(link: BlockingLink, endpoint: Endpoint, topic: str, tls: ssl.SSLContext | None) -> None:
     """Keep a link whose last answer was read to its end."""
     idle = _pool.setdefault((os.getpid(), endpoint, topic), [])
     if len(idle) < POOL_PER_ENDPOINT:
-        idle.append(link)
+        idle.append((link, tls))
     else:
         link.close()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import LinkError, PeerNotTrusted, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
@@ -31,11 +31,12 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: fl
         TopicNotFound: no publisher was reached before ``deadline`` (monotonic seconds).
         NotAuthorized: it refuses us, or what the registry names is, again and again, none that we trust.
     """
-    tls, distrust = client_tls(config), Distrust(config.registry_session_timeout)
+    distrust = Distrust(config.registry_session_timeout)
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
     with awaiting_publisher(topic, config, locator):
         while True:
             location = locator.wait(topic, max(deadline - time.monotonic(), 0.0))
+            tls = dial_tls(config, location.control)
             try:
                 link = BlockingLink.connect(
                     location.control, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None

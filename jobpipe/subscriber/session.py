@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.security import dial_tls
 from jobpipe.store import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import awaiting_publisher
@@ -57,7 +58,7 @@ class SubscriberSession:
             if topic in self._followers or self._closed:
                 return
             follower = TopicFollower(
-                topic, self._name, locator=self.locator, tls=client_tls(self.config), on_news=self._bell.set
+                topic, self._name, locator=self.locator, tls=partial(dial_tls, self.config), on_news=self._bell.set
             )
             follower.start()
             self._followers = {**self._followers, topic: follower}

@@ -50,7 +50,7 @@ def fault(request_id: int | None, error: BaseException) -> Fault:
     except (TypeError, ValueError, RecursionError):
         safe, size = {}, 0
     if request_id is None:
-        text = text[:200]
+        text = text[:1000] if len(_encoder.encode(text[:1000])) < 2400 else text[:200]  # escaped, one may be 12 bytes
         safe = safe if size < 1024 else {}
     return Fault(request_id, code, text, safe)
 

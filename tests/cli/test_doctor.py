@@ -13,6 +13,7 @@ import pytest
 
 from jobpipe.cli import doctor_host
 from jobpipe.net.certs import ensure_home, init_ca, issue
+from jobpipe.net.revocation import revoke
 from tests.cli.conftest import Run
 
 Write = Callable[..., str]
@@ -134,6 +135,27 @@ def test_certificates_age(
     made = issue(tmp_path / "certs", "job", now=then)
     files = {"jobpipe.ssl.ca": str(made.ca), "jobpipe.ssl.cert": str(made.cert), "jobpipe.ssl.key": str(made.key)}
     assert statuses(examine({**settings, **files}), "certificates") == expected
+
+
+def test_revoked_lists_and_access(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    """The revocation list has an end too, our own certificate may stand in it, and an access list be wrong."""
+    init_ca(tmp_path / "certs")
+    made = issue(tmp_path / "certs", "job")
+    files = {"jobpipe.ssl.ca": str(made.ca), "jobpipe.ssl.cert": str(made.cert), "jobpipe.ssl.key": str(made.key)}
+    access = tmp_path / "access.yaml"
+    given = {**settings, **files, "security.access": str(access)}
+    access.write_text("orders: {read: [a.jobpipe]}")
+    revoke(tmp_path / "certs", now=datetime.now(UTC) - timedelta(days=360))
+    found = examine(given)
+    assert statuses(found, "certificates") == ["ok", "ok", "warn"]
+    assert statuses(found, "access list") == ["ok"]
+    access.write_text("orders: {read: ['*']}")
+    revoke(tmp_path / "certs", ["job"])
+    found = examine(given)
+    assert statuses(found, "certificates") == ["fail", "ok", "ok", "ok"]
+    assert statuses(found, "access list") == ["fail"]
+    revoke(tmp_path / "certs", now=datetime.now(UTC) - timedelta(days=400))
+    assert statuses(examine(given), "certificates") == ["fail"]
 
 
 def test_a_key_that_others_may_read(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:

@@ -64,8 +64,11 @@ BAD: dict[str, object] = {
     "jobpipe.ssl.cert": 1,
     "jobpipe.ssl.key": 1,
     "jobpipe.ssl.key.password": "hunter2",
+    "jobpipe.ssl.crl": 1,
+    "jobpipe.ssl.max_connection_age": "0s",
     "security.ssl.enabled": "maybe",
     "security.allow_plaintext": 1,
+    "security.access": 1,
 }
 
 

@@ -18,6 +18,7 @@ from jobpipe.config import Config, load
 from jobpipe.discovery import node
 from jobpipe.discovery.node import TravellingCredentials, on_this_node
 from jobpipe.errors import ConfigError
+from jobpipe.net.address import Endpoint
 from jobpipe.net.certs import ensure_home
 from jobpipe.net.tls import Credentials
 from jobpipe.publisher.attach import end_coordinators
@@ -25,6 +26,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.fetch import FetchRange
 
 ROOT = Path(__file__).parents[2]
+HERE = Endpoint("127.0.0.1", 1)
 PATHS = ("ssl_ca", "ssl_cert", "ssl_key")
 NOWHERE = {name: Path("/nowhere") / name for name in PATHS}
 
@@ -71,8 +73,8 @@ def test_what_an_application_sets_is_pinned(files: Credentials, tmp_path: Path) 
 
 
 def test_the_drivers_paths_are_used_where_the_node_says_nothing(files: Credentials) -> None:
-    assert on_this_node(load(environ=environment(files))) is not None
-    assert on_this_node(Config(ssl_enabled=False)) is None
+    assert on_this_node(load(environ=environment(files)), HERE) is not None
+    assert on_this_node(Config(ssl_enabled=False), HERE) is None
 
 
 @pytest.mark.parametrize("by", ["environment", "file"])
@@ -86,9 +88,9 @@ def test_a_nodes_own_paths_come_before_the_drivers(
         file = tmp_path / "node.yaml"
         file.write_text(f"jobpipe: {{ssl: {{ca: {files.ca}, cert: {files.cert}, key: {files.key}}}}}")
         monkeypatch.setenv("JOBPIPE_CONFIG", str(file))
-    assert on_this_node(Config(**NOWHERE)) is not None
+    assert on_this_node(Config(**NOWHERE), HERE) is not None
     with pytest.raises(ConfigError, match="/nowhere/ssl_ca"):
-        on_this_node(Config(**NOWHERE, pinned=frozenset(node.PER_NODE)))
+        on_this_node(Config(**NOWHERE, pinned=frozenset(node.PER_NODE)), HERE)
 
 
 def test_each_path_by_itself(files: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +99,7 @@ def test_each_path_by_itself(files: Credentials, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("JOBPIPE__SSL__CERT", str(files.cert))
     monkeypatch.setenv("JOBPIPE__SSL__KEY", str(files.key))
     config = Config(**{**NOWHERE, "ssl_ca": files.ca}, pinned=frozenset({"ssl_ca"}))
-    assert on_this_node(config) is not None
+    assert on_this_node(config, HERE) is not None
 
 
 def test_a_missing_file_is_told_with_host_origin_and_remedy(
@@ -109,7 +111,7 @@ def test_a_missing_file_is_told_with_host_origin_and_remedy(
 
     def complaint(config: Config) -> str:
         with pytest.raises(ConfigError) as caught:
-            on_this_node(config)
+            on_this_node(config, HERE)
         assert (caught.value.fields["host"], caught.value.fields["file"]) == (host, str(gone))
         message = str(caught.value)
         assert message.startswith(f"on host {host}: {gone}: expected a readable file (No such file or directory). ")
@@ -129,7 +131,7 @@ def test_a_missing_file_is_told_with_host_origin_and_remedy(
 def test_a_wrong_configuration_of_a_node_is_told_with_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOBPIPE__SSL__KEYS", "x")
     with pytest.raises(ConfigError, match=rf"(?s)on host {socket.gethostname()}: .*did you mean JOBPIPE__SSL__KEY\?"):
-        on_this_node(Config(**NOWHERE))
+        on_this_node(Config(**NOWHERE), HERE)
 
 
 PROGRAM = """

@@ -202,7 +202,7 @@ def test_home_is_made_once(tmp_path: Path) -> None:
     assert info.names == ("*.topic.jobpipe", "node.jobpipe")
     assert timedelta(days=824) < info.not_after - NOW < timedelta(days=826)
     before = snapshot(home)
-    assert set(before) == {".lock", "ca.crt", "ca.key", "node.crt", "node.key"}
+    assert set(before) == {".lock", "ca.crt", "ca.key", "issued.jsonl", "node.crt", "node.key"}
     assert ensure_home(home) == files
     assert snapshot(home) == before
 
@@ -215,7 +215,7 @@ def test_a_certificate_near_its_end_is_renewed(tmp_path: Path, days: int) -> Non
     assert snapshot(tmp_path) == before
     ensure_home(tmp_path, now=NOW + timedelta(days=days))
     after = snapshot(tmp_path)
-    assert {name for name in after if after[name] != before[name]} == {"node.crt"}
+    assert {name for name in after if after[name] != before[name]} == {"node.crt", "issued.jsonl"}
     assert describe(files.cert).not_after == NOW + timedelta(days=days + 825)
     read(files.cert).verify_directly_issued_by(read(files.ca))
 

@@ -138,7 +138,7 @@ def test_a_silent_server_is_left_for_a_new_one(
     """Case 23: a ghost that hangs does not keep us from the new publisher; 5 s are allowed, a moment is needed."""
 
     async def main() -> float:
-        dialler = Dialler("orders", registry.locator, mode.client)
+        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
         dialler.begin()
         async with serving(mode) as (_, endpoint, _echo):
             attempt = asyncio.create_task(dialler.dial(HELLO))
@@ -165,7 +165,7 @@ def test_a_silent_link_is_left_for_a_new_server(mode: Mode, registry: Registry) 
     """Case 11: it would be given up after 15 s of silence; a newer registration asks it for a sign of life now."""
 
     async def main(proxy: FaultProxy, endpoint: Endpoint) -> float:
-        dialler = Dialler("orders", registry.locator, mode.client)
+        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
         dialler.begin()
         link = await dialler.dial(HELLO)
         await asyncio.to_thread(registry.put, record(endpoint, epoch=2, tls=mode.client is not None))
@@ -195,7 +195,7 @@ def test_a_made_up_registration_does_not_hang_newcomers(mode: Mode, registry: Re
     """Case 30: the highest epoch, complete, and nobody there: the next set is tried."""
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, mode.client)
+        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
         tls = mode.client is not None
         async with serving(mode) as (_, endpoint, _echo):
             ours = [record(endpoint, index, epoch=5, parallelism=2, tls=tls) for index in (1, 2)]
@@ -217,7 +217,7 @@ def test_an_epoch_below_the_highest_proven_is_refused(mode: Mode, registry: Regi
     """Case 50: what was proven counts, not what is written in the registry."""
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, mode.client)
+        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
         async with serving(mode) as (_, endpoint, echo):  # proves epoch 1
             await asyncio.to_thread(registry.put, record(endpoint, epoch=9, tls=mode.client is not None))
             link = await dialler.dial(replace(HELLO, epoch=1))
@@ -236,7 +236,7 @@ def test_a_stranger_at_the_registered_port(authority: Authority, registry: Regis
     )
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, authority.client())
+        dialler = Dialler("orders", registry.locator, lambda _: authority.client())
         dialler.begin()
         async with serving(Mode(other)) as (_, strange, _e), serving(Mode(authority)) as (_, endpoint, _echo):
             await asyncio.to_thread(registry.put, record(strange, tls=True))
@@ -267,7 +267,9 @@ def test_a_stranger_at_the_port_of_an_owner_is_silence(registry: Registry) -> No
         mine = OwnerRecord(socket.gethostname(), 1, 1.0, str(place), 2, "newcomer", "job")
 
         async def main() -> None:
-            claiming = asyncio.create_task(claim_topic(newcomer, "orders", lambda: mine, tls=None, timeout=10.0))
+            claiming = asyncio.create_task(
+                claim_topic(newcomer, "orders", lambda: mine, tls=lambda _: None, timeout=10.0)
+            )
             assert await asyncio.to_thread(asked.wait, 10.0)
             await asyncio.to_thread(ghost.shutdown)
             await claiming

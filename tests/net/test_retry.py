@@ -14,7 +14,7 @@ from jobpipe.net.retry import RETRYABLE, Distrust, backoff
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
 def test_what_the_way_may_cause_is_retried_and_nothing_else(name: str) -> None:
     """Permissions, fences and lost or damaged data are fatal at once; foreign errors were mapped at the border."""
-    passing = ("LinkError", "LinkClosed", "LinkEnded", "LinkBroken", "LinkTimeout", "TopicNotFound")
+    passing = ("LinkError", "LinkClosed", "LinkEnded", "LinkBroken", "LinkTimeout", "HostAway", "TopicNotFound")
     damaged = ("RemoteProtocolError", "FrameTooLarge", "ChecksumMismatch")
     expected = name in (*passing, *damaged, "RegistryUnavailable")
     assert isinstance(getattr(errors, name)("x"), RETRYABLE) is expected

@@ -1,7 +1,73 @@
-"""The bus of tests/bus: real ZooKeeper, real TLS, real coordinators."""
+"""A topic with an access list, at a coordinator and a data process of its own."""
 
 from __future__ import annotations
 
-from tests.bus.conftest import configure, nothing_left, own_bus
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["configure", "nothing_left", "own_bus"]
+import pytest
+
+from jobpipe.config import Config, load
+from jobpipe.net.address import Endpoint
+from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publisher.core import Publisher
+from jobpipe.testing import NumberedRows
+from registry.embedded import EmbeddedZooKeeper
+from tests.bus.conftest import configure as configure
+from tests.bus.conftest import nothing_left as nothing_left
+from tests.bus.conftest import own_bus as own_bus
+from tests.faults.conftest import shared_zookeeper as shared_zookeeper
+from tests.security.kit import TOPIC, World, full, settings
+
+
+@dataclass(frozen=True)
+class Served:
+    """The topic, where it is served, and the settings to reach it."""
+
+    world: World
+    base: dict[str, str]
+    publisher: Publisher
+    control: Endpoint
+    data: Endpoint
+
+    def config(self, **changes: str) -> Config:
+        """Return the configuration of another process."""
+        return load(overrides={**self.base, **full(changes)}, environ={})
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """One CA for all; tests that change it make another."""
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def base(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings of a namespace that is not embedded: certificates and rights must be given."""
+    return full(
+        {
+            "home": str(tmp_path_factory.mktemp("home")),
+            "registerserver.connect": EmbeddedZooKeeper(home).ensure(),
+            "registerserver.topic.storage": f"/security-{uuid.uuid4().hex[:12]}/topics",
+            "registerserver.session.timeout": "4s",
+            "sinkserver.subnet": "127.0.0.0/8",
+            "spool.dir": str(tmp_path_factory.mktemp("spool")),
+            "discovery.timeout": "20s",
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def served(world: World, base: dict[str, str]) -> Iterator[Served]:
+    """The topic, with two batches."""
+    config = load(overrides={**base, **full(settings(world.orders, world.access))}, environ={})
+    publisher = Publisher(TOPIC, config=config)
+    rows = NumberedRows(TOPIC)
+    for number in range(2):
+        publisher.seal("q", number, rows.tables(number), run_id="r1")
+    coordinator = publisher.coordinator
+    yield Served(world, base, publisher, coordinator.endpoint, coordinator.data)
+    publisher.close()
+    end_coordinators()

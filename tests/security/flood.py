@@ -88,7 +88,8 @@ async def silent(order: dict[str, Any]) -> dict[str, Any]:
         while how == 2 and not reader.at_eof():
             writer.write(b"\x16")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 1.0)
+                async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow our cancellation
+                    await reader.read(1)
         await reader.read()
 
     tasks = [asyncio.create_task(hold(number)) for number in range(order["count"])]

@@ -121,7 +121,7 @@ class Mutator:
                 case 2:
                     value[pick.choice(sorted(value))] = value[key]
                 case _ if isinstance(value[key], str):
-                    value[key] = self._bytes(value[key].encode()).decode("utf-8", "replace")
+                    value[key] = self._bytes(value[key].encode("utf-8", "replace")).decode("utf-8", "replace")
                 case _:
                     value[key] = (
                         pick.choice((-1, 1, 1000)) * value[key] if isinstance(value[key], int) else [value[key]]

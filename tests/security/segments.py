@@ -32,7 +32,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.timing import Timing
 from jobpipe.store import CatalogReader, NewBatch, Position, SegmentIndex, SegmentInfo, SegmentWriter, new_write_id
 from jobpipe.store.files import file_name
-from jobpipe.subscriber import fetch
+from jobpipe.subscriber import fetch, pool
 from jobpipe.wire import Connection, Part, Reply, Request, Side
 from tests.security.mutate import Mutator
 from tests.store.build import SCHEMA, open_log
@@ -103,14 +103,14 @@ def read(said: bytes) -> list[pa.RecordBatch]:
         theirs.shutdown(socket.SHUT_WR)
         link = BlockingLink(ours, "a forger", TIMING)
         link._greet(HELLO)
-        fetch._take = lambda *_: link  # type: ignore[assignment]
+        fetch.take = lambda *_: link  # type: ignore[assignment]
 
         def accept(schema: pa.Schema) -> None:
             if not schema.equals(NESTED):
                 raise pa.ArrowInvalid("another schema")
 
         found = [fetched.batch for fetched in fetch._stream(WANTED, cast(Any, None), None, 0, accept)]
-        fetch._pool.clear()
+        pool._pool.clear()
     return found
 
 

@@ -25,7 +25,7 @@ from registry.reading import parse_epoch
 from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from tests.wire.kit import HELLO, WELCOME
 
-CHUNKS = (1, 7, 64, 1000, 1 << 20)
+CHUNKS = (7, 64, 1 << 20, 1, 1000, 300, 5000, 1 << 20)
 
 
 def frames(data: bytes) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -28,8 +29,10 @@ from jobpipe.wire.messages import Hello
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, data_process_of, publish, read, until
 
 SOURCES = [f"127.0.0.{number}" for number in range(2, 10)]
-SOON = 1.0  # seconds in which a good subscriber is connected
-GROWTH = 48 * 2**20  # bytes that a process may keep of a flood: what its allocator does not give back
+SOON = 1.0  # seconds: with a flood a good subscriber waits at most so much longer than without
+RETRANSMISSION = 1.1  # seconds after which a TCP client sends its SYN again
+GROWTH = 48 * 2**20  # bytes that a process may keep of a flood: what its allocator does not give back, once
+LEAK = 8 * 2**20  # and may keep of the next one
 
 
 @contextmanager
@@ -119,7 +122,15 @@ class Good:
         return "; ".join(parts)
 
 
-def attack(bus: Bus, **order: Any) -> None:
+def overflows() -> int:
+    """How often the kernel dropped a SYN, since a process did not accept for so long that its queue was full."""
+    names, values = (
+        line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
+    )
+    return int(values[names.index("ListenOverflows")])
+
+
+def attack(bus: Bus, *, rounds: int = 1, **order: Any) -> None:
     """Flood a coordinator and its data process, and see what a good subscriber sees."""
     rows = NumberedRows("orders", partitions=2, rows=200)
     publisher = bus.publisher()
@@ -134,41 +145,52 @@ def attack(bus: Bus, **order: Any) -> None:
         read(warm, Checker(rows, bus.journal), 1)
     files = [process.num_fds() for process in processes]
     memory = [process.memory_info().rss for process in processes]
+    quiet = Good(config, bus.topic, where)
+    with quiet.at_work():
+        time.sleep(2.0)
     cpu = [sum(process.cpu_times()[:2]) for process in processes]
     identity = credentials(config)
     assert identity is not None
     tls = [str(identity.ca), str(identity.cert), str(identity.key), topic_server_name(bus.topic)]
     endpoints = [[each.host, each.port] for each in (where.control, where.data)]
-    peak = memory
-    with good.at_work(), hostile(endpoints=endpoints, sources=SOURCES, tls=tls, **order) as report:
-        time.sleep(order["seconds"] / 2)  # in the middle of it
-        began = time.monotonic()
-        with bus.subscribe("late") as late:
-            Checker(rows, bus.journal).take(next(iter(late)))
-            whole = time.monotonic() - began
-        peak = [process.memory_info().rss for process in processes]
-        publish(publisher, rows, bus.journal, range(3, 5))
-    spent = [sum(process.cpu_times()[:2]) - before for process, before in zip(processes, cpu, strict=True)]
 
     def settled() -> bool:
         return all(process.num_fds() <= before for process, before in zip(processes, files, strict=True))
 
-    until(settled, 20.0, lambda: f"descriptors {files} became {[process.num_fds() for process in processes]}")
-    kept = [process.memory_info().rss - before for process, before in zip(processes, memory, strict=True)]
-    print(f"\n{order['kind']}: {report}; {good.summary()}; the first rows of a new subscription after {whole:.2f} s")
-    print(
-        f"memory at its middle +{[(now - before) >> 20 for now, before in zip(peak, memory, strict=True)]} MiB, kept "
-        f"+{[each >> 20 for each in kept]} MiB; CPU {[round(each, 1) for each in spent]} s; files {files}"
-    )
+    kept: list[list[int]] = []
+    dropped = overflows()
+    print(f"\nwithout a flood: {quiet.summary()}")
+    for number in range(rounds):
+        with good.at_work(), hostile(endpoints=endpoints, sources=SOURCES, tls=tls, **order) as report:
+            time.sleep(order["seconds"] / 2)  # in the middle of it
+            began = time.monotonic()
+            with bus.subscribe("late") as late:
+                Checker(rows, bus.journal).take(next(iter(late)))
+                whole = time.monotonic() - began
+            peak = [process.memory_info().rss for process in processes]
+            publish(publisher, rows, bus.journal, range(3 + 2 * number, 5 + 2 * number))
+        until(settled, 20.0, lambda: f"descriptors {files} became {[process.num_fds() for process in processes]}")
+        kept.append([process.memory_info().rss - before for process, before in zip(processes, memory, strict=True)])
+        spent = [sum(process.cpu_times()[:2]) - before for process, before in zip(processes, cpu, strict=True)]
+        print(f"{order['kind']}: {report}; {good.summary()}; the first rows of a new subscription after {whole:.2f} s")
+        print(
+            f"memory at its middle +{[(now - before) >> 20 for now, before in zip(peak, memory, strict=True)]} MiB, "
+            f"kept +{[each >> 20 for each in kept[-1]]} MiB; CPU {[round(each, 1) for each in spent]} s; files {files}"
+        )
     assert good.failures.empty(), good.failures.get()
-    assert max(good.connects) < SOON
-    assert max(good.calls) < SOON
-    assert max(kept) < GROWTH
+    dropped = overflows() - dropped
+    print(f"SYNs dropped by the kernel on this machine meanwhile: {dropped}")
+    # At 20,000 a second its queue of 4096 is full when the machine leaves a coordinator without a core for 0.2 s; then
+    # the client's SYN comes again after 1 s.
+    assert max(good.connects) < SOON + max(quiet.connects) + (RETRANSMISSION if dropped else 0.0)
+    assert max(good.calls) < SOON + max(quiet.calls)
+    assert max(kept[0]) < GROWTH
+    assert all(after - before < LEAK for before, after in zip(kept[0], kept[-1], strict=True))
 
 
 def test_silent_connections_keep_nobody_out(own_bus: Bus) -> None:
     """Case 62: 500 that say nothing, half a HELLO or a byte a second, and come again when they are cut."""
-    attack(own_bus, kind="silent", seconds=8, count=500)
+    attack(own_bus, rounds=2, kind="silent", seconds=6, count=500)
 
 
 def test_a_flood_of_connects_keeps_nobody_out(own_bus: Bus) -> None:

@@ -15,10 +15,11 @@ import pytest
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import JOBS, PATIENCE, ROOT, Job, Place, until, write_files
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SCRIPTS = Path(sys.executable).parent  # where pip put spark-submit and spark-class
 BATCHES = 4
+JOB_SECONDS = 400.0  # of one application: a JVM for the driver and one for the executor, on a machine that is shared
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -76,17 +77,21 @@ def submit(place: Place, master: str, script: str, *arguments: object, settings:
         "spark.driver.memory": "512m",
         **{f"spark.{key}": value for key, value in (place.settings if settings is None else settings).items()},
     }
+    command = [
+        str(SCRIPTS / "spark-submit"),
+        *("--master", master, "--deploy-mode", "client"),
+        *("--total-executor-cores", "1", "--executor-memory", "512m"),
+        *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+    ]
+    return run(place, command, script, master, *arguments)
+
+
+def run(place: Place, command: list[str], script: str, *arguments: object) -> Job:
+    """Start ``jobs/SCRIPT.py`` by ``command``."""
     output = place.folder / f"submit-{script}.out"
     with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
         process = subprocess.Popen(
-            [
-                str(SCRIPTS / "spark-submit"),
-                *("--master", master, "--deploy-mode", "client"),
-                *("--total-executor-cores", "1", "--executor-memory", "512m"),
-                *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
-                str(JOBS / f"{script}.py"),
-                *(str(argument) for argument in (master, *arguments)),
-            ],
+            [*command, str(JOBS / f"{script}.py"), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -107,9 +112,11 @@ def test_publisher_and_subscriber_on_a_standalone_cluster(place: Place, master: 
     try:
         jobs.append(submit(place, master, "subscribe", target, "submitted"))
         published = (place.folder / "files", place.checkpoint("submitted"), "tasks", "target-submitted")
-        jobs.append(submit(place, master, "publish", "submitted", *published))
+        # The coordinator ends when the subscriber has read; a slow machine starts that one slowly.
+        patient = {**place.settings, "jobpipe.coordinator.linger": "200s"}
+        jobs.append(submit(place, master, "publish", "submitted", *published, settings=patient))
         for job in jobs:
-            job.result()
+            job.result(JOB_SECONDS)
     finally:
         for job in jobs:
             job.kill()
@@ -120,17 +127,33 @@ def test_publisher_and_subscriber_on_a_standalone_cluster(place: Place, master: 
     checker.check()
 
 
-def test_settings_that_come_after_the_jvm_need_a_word(place: Place) -> None:
-    """builder.config under spark-submit: the error says what to do, and that helps."""
+@pytest.fixture(scope="module")
+def late(place: Place) -> Iterator[Place]:
+    """A topic of 40 rows."""
     with place.publisher("late") as publisher:
         place.seal(publisher, range(2), partitions=2, rows=10)
-        pairs = [f"spark.{key}={value}" for key, value in place.settings.items() if "topic.storage" in key]
-        early = {key: value for key, value in place.settings.items() if "topic.storage" not in key}
-        job = submit(place, "local[1]", "settings", "late", *pairs, settings=early)
-        try:
-            result = job.result()
-        finally:
-            job.kill()
+        yield place
+
+
+def test_settings_that_come_after_the_jvm_need_a_word(late: Place) -> None:
+    """builder.config under spark-submit: the error says what to do, and that helps."""
+    namespace = "jobpipe.registerserver.topic.storage"
+    early = {key: value for key, value in late.settings.items() if key != namespace}
+    job = submit(late, "local[1]", "settings", "late", f"spark.{namespace}={late.settings[namespace]}", settings=early)
+    try:
+        result = job.result(JOB_SECONDS)
+    finally:
+        job.kill()
     assert "TopicNotFound" in result["before"]
     assert "Under spark-submit the source sees such settings only after jobpipe.register(spark)" in result["before"]
     assert result["after"] == 40
+
+
+def test_settings_of_a_program_that_python_runs(late: Place) -> None:
+    """builder.config is enough: PySpark starts the JVM with it."""
+    pairs = [f"spark.{key}={value}" for key, value in late.settings.items()]
+    job = run(late, [sys.executable], "settings", "local[1]", "late", *pairs)
+    try:
+        assert job.result(JOB_SECONDS) == {"before": 40, "after": 40}
+    finally:
+        job.kill()

@@ -19,10 +19,7 @@ def rows(spark: SparkSession) -> int | str:
 
 
 master, topic, *pairs = sys.argv[1:]
-settings = dict(pair.split("=", 1) for pair in pairs)
-for key, value in settings.items():
-    SparkSession.builder.config(key, value)
-spark = session(master)
+spark = session(master, **dict(pair.split("=", 1) for pair in pairs))
 before = rows(spark)
 jobpipe.register(spark)
 print(json.dumps({"before": before, "after": rows(spark)}))

@@ -1,0 +1,170 @@
+"""Whom a server lets in: its certificates and its access list, both as the files are now.
+
+One for each serving process. Its server asks it for the TLS context of each connection and lets it look at the files
+(:class:`jobpipe.net.server.RenewableTls`); its service asks :meth:`Trust.demand` before whatever it does for somebody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+from jobpipe.config import Config
+from jobpipe.discovery.security import credentials
+from jobpipe.errors import ConfigError, NotAuthorized
+from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
+from jobpipe.net.audit import audit, who
+from jobpipe.net.expiry import ExpiryWatch
+from jobpipe.net.link import Link
+from jobpipe.net.tls import ServerTls
+
+__all__ = ["Trust"]
+
+log = logging.getLogger(__name__)
+
+MAX_DECIDED = 4096
+
+
+class Trust:
+    """The identities and rights that one serving process goes by.
+
+    Who has the very names of this process's own certificate is this job itself, or its next life, and may do
+    everything. Others need an entry in ``security.access``. Without such a list nobody else is let in, but for the
+    embedded mode, where everybody is who has a certificate of the home's CA. In plaintext there are no identities, and
+    everybody may do everything.
+
+    Raises:
+        ConfigError: a certificate, the revocation list or the access list cannot be used: what, where.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        files = credentials(config)
+        self._files = files
+        self._tls = None if files is None else ServerTls(files)
+        self._open = config.access is None and (files is None or (config.embedded and config.ssl_ca is None))
+        self._list = AccessList() if config.access is None else read_access(config.access)
+        self._reading = threading.Lock()
+        self._seen = self._stamps()
+        self._own = self._own_names()
+        self._expiry = None if files is None else ExpiryWatch(files, lambda: credentials(config))
+        self._decided: dict[tuple[tuple[str, ...], str, str, str | None], bool] = {}
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether there are identities at all."""
+        return self._tls is not None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        if self._tls is None:
+            raise ConfigError("encryption is off, there is no TLS context")
+        return self._tls.context
+
+    def refresh(self) -> bool:
+        """Look at all files; return True if other CAs are trusted now, or other certificates revoked. Blocking."""
+        changed = self._tls is not None and self._tls.refresh()
+        self._take_in_changes()
+        if self._expiry is not None:
+            self._expiry.look()
+        return changed
+
+    def _take_in_changes(self) -> None:
+        """Read list and own names anew if their files have changed."""
+        with self._reading:  # the server's look in its thread, or a refusal in the loop
+            stamps = self._stamps()
+            if stamps == self._seen:
+                return
+            self._seen = stamps
+            try:
+                if self._config.access is not None:
+                    self._list = read_access(self._config.access)
+                self._own = self._own_names()
+            except ConfigError as error:
+                log.error("%s; the access list stays as it was", error.message)
+                return
+            self._decided = {}
+            log.info("access list and own certificate were read anew")
+
+    def demand(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
+        """See that the holder of the link's certificate has a right; as :meth:`allows`.
+
+        Raises:
+            NotAuthorized: it has not; says who it is, what is missing, and where that is given. Written to the log.
+        """
+        if self.allows(link, right, topic, subscription):
+            return
+        self._take_in_changes()
+        if self.allows(link, right, topic, subscription):
+            return  # given a moment ago; a reader asks two processes, and both must say the same
+        instance = link.hello.instance
+        audit(link.peer_names, link.peer, right, "refused", topic=topic, subscription=subscription, instance=instance)
+        raise self.refusal(link, right, topic, subscription)
+
+    def allows(self, link: Link, right: str, topic: str, subscription: str | None = None) -> bool:
+        """Whether the holder of the link's certificate has a right.
+
+        Args:
+            link: its TLS handshake is over, HELLO is there.
+            right: one of :data:`jobpipe.net.access.PUBLISH`, ``READ``, ``ADMIN``.
+            topic: what it is about.
+            subscription: with READ, the name; None for reading without a subscription.
+        """
+        if self._open:
+            return True
+        key = (link.peer_names, right, topic, subscription)
+        decided = self._decided
+        if key not in decided:
+            if len(decided) >= MAX_DECIDED:
+                decided.clear()
+            own = bool(link.peer_names) and frozenset(link.peer_names) == self._own
+            decided[key] = own or self._list.allows(link.peer_names, right, topic, subscription)
+        return decided[key]
+
+    def refusal(self, link: Link, right: str, topic: str, subscription: str | None) -> NotAuthorized:
+        """Return the error for somebody who has not a right."""
+        doing = {PUBLISH: "publish", READ: "read"}.get(right, "administer")
+        under = "" if subscription is None else f" as subscription {subscription!r}"
+        name = link.peer_names[0] if link.peer_names else "its certificate's name"
+        host = socket.gethostname()
+        if self._config.access is None:
+            remedy = (
+                f"its publisher on {host} has no access list (security.access), so only holders of its own certificate "
+                f"are let in: {who(sorted(self._own))}"
+            )
+        else:
+            line = name if subscription is None else f"{name}: {subscription}"
+            remedy = f"write `{line}` under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
+        return NotAuthorized(
+            f"topic {topic!r}: the certificate of {who(link.peer_names)} does not allow to {doing} it{under}; {remedy}",
+            principal=list(link.peer_names),
+            right=right,
+            topic=topic,
+            subscription=subscription,
+        )
+
+    def _own_names(self) -> frozenset[str]:
+        if self._files is None:
+            return frozenset()
+        from jobpipe.net.certs import describe
+
+        return frozenset(describe(self._files.cert).names)
+
+    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+        certificate = None if self._files is None else self._files.cert
+        return tuple(_stamp(path) for path in (self._config.access, certificate))
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    if path is None:
+        return None
+    try:
+        info = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (info.st_mtime_ns, info.st_size, info.st_ino)

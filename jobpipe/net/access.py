@@ -1,0 +1,178 @@
+"""Who may do what with which topic: the access list. Pure but for reading its file.
+
+The file names topics, or patterns of them, and for each who has which right there. Who somebody is, is one exact DNS
+name of his certificate; patterns are for topics and subscription names only. What no entry allows is refused; entries
+add up, none takes away.
+
+    orders:
+      publish: [orders.topic.jobpipe]                        # another job that may take the topic over
+      read:
+        billing.subscription.jobpipe: [billing, billing-*]   # under these names
+        reports.jobpipe: "*"
+      admin: [operations.jobpipe]
+    "sensor-*":
+      read: [audit.subscription.jobpipe]                     # a list: each under the name it is made for
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobpipe.errors import ConfigError
+from jobpipe.net.identity import LABEL, subscription_name
+
+__all__ = ["ADMIN", "PUBLISH", "READ", "AccessList", "read_access"]
+
+PUBLISH, READ, ADMIN = RIGHTS = ("publish", "read", "admin")
+MAX_BYTES = 1 << 20
+_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,256}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    topics: re.Pattern[str]
+    publish: frozenset[str]
+    admin: frozenset[str]
+    read: Mapping[str, tuple[re.Pattern[str], ...] | None]  # None: the name it is made for
+
+
+@dataclass(frozen=True)
+class AccessList:
+    """What the file says."""
+
+    entries: tuple[_Entry, ...] = ()
+
+    def allows(self, names: Collection[str], right: str, topic: str, subscription: str | None = None) -> bool:
+        """Whether somebody has a right.
+
+        Args:
+            names: DNS names of a verified certificate; one that has the right is enough.
+            right: PUBLISH, READ or ADMIN.
+            topic: what it is about.
+            subscription: with READ, the subscription's name; None reads without one, which every reader may.
+        """
+        for entry in self.entries:
+            if entry.topics.fullmatch(topic) is None:
+                continue
+            if right == READ:
+                if any(_reads(entry, name, subscription) for name in names):
+                    return True
+            elif not (entry.publish if right == PUBLISH else entry.admin).isdisjoint(names):
+                return True
+        return False
+
+
+def _reads(entry: _Entry, name: str, subscription: str | None) -> bool:
+    if name not in entry.read:
+        return False
+    patterns = entry.read[name]
+    if subscription is None:
+        return True
+    if patterns is None:
+        return name == subscription_name(subscription)
+    return any(pattern.fullmatch(subscription) for pattern in patterns)
+
+
+def read_access(path: Path) -> AccessList:
+    """Return the list in a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is not understood: what, and where.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise _bad(path, "", f"a file of at most {MAX_BYTES} bytes")
+        found = yaml.load(content.decode(), _Loader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise _bad(path, "", f"a readable file ({error.strerror})") from error
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}"
+        raise _bad(path, line, f"valid YAML ({error.problem})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _bad(path, "", f"valid YAML in UTF-8 ({type(error).__name__})") from error
+    topics = _mapping(path, "", {} if found is None else found)
+    return AccessList(tuple(_entry(path, topic, rights) for topic, rights in topics.items()))
+
+
+def _entry(path: Path, topic: str, rights: object) -> _Entry:
+    given = _mapping(path, topic, {} if rights is None else rights)
+    for name in given:
+        if name not in RIGHTS:
+            near = difflib.get_close_matches(name, RIGHTS, 1)
+            raise _bad(path, f"{topic}.{name}", f"one of {', '.join(RIGHTS)}" + (f": {near[0]}?" if near else ""))
+    return _Entry(
+        topics=_pattern(path, topic, topic),
+        publish=frozenset(_identities(path, f"{topic}.publish", given.get(PUBLISH))),
+        admin=frozenset(_identities(path, f"{topic}.admin", given.get(ADMIN))),
+        read=_readers(path, f"{topic}.read", given.get(READ)),
+    )
+
+
+def _readers(path: Path, where: str, given: object) -> dict[str, tuple[re.Pattern[str], ...] | None]:
+    if not isinstance(given, dict):
+        return dict.fromkeys(_identities(path, where, given))
+    readers: dict[str, tuple[re.Pattern[str], ...] | None] = {}
+    for name, patterns in _mapping(path, where, given).items():
+        texts = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(texts, list) or not texts:
+            raise _bad(path, f"{where}.{name}", "one or more subscription names, or patterns with *")
+        readers[_identity(path, where, name)] = tuple(_pattern(path, f"{where}.{name}", text) for text in texts)
+    return readers
+
+
+def _identities(path: Path, where: str, given: object) -> list[str]:
+    if given is None:
+        return []
+    return [_identity(path, where, name) for name in ([given] if isinstance(given, str) else _list(path, where, given))]
+
+
+def _identity(path: Path, where: str, name: object) -> str:
+    if not isinstance(name, str) or len(name) > 253 or not all(LABEL.fullmatch(part) for part in name.split(".")):
+        expected = "the exact DNS name of a certificate, as `jobpipe certs show` tells it, without patterns"
+        raise _bad(path, where, f"{expected}, not {str(name)[:100]!r}")
+    return name
+
+
+def _pattern(path: Path, where: str, text: object) -> re.Pattern[str]:
+    if not isinstance(text, str) or _PATTERN.fullmatch(text) is None:
+        raise _bad(path, where, f"a name, * standing for any characters, not {str(text)[:100]!r}")
+    return re.compile(".*".join(re.escape(part) for part in re.split(r"\*+", text)))
+
+
+def _mapping(path: Path, where: str, given: object) -> dict[str, Any]:
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise _bad(path, where, "names with what belongs to them, each as text (quote numbers and *)")
+    return given
+
+
+def _list(path: Path, where: str, given: object) -> list[object]:
+    if not isinstance(given, list):
+        raise _bad(path, where, "a list")
+    return given
+
+
+def _bad(path: Path, where: str, expected: str) -> ConfigError:
+    place = f"{path}: {where}" if where else str(path)
+    return ConfigError(f"{place}: expected {expected}", file=str(path), where=where, expected=expected)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader that refuses a key given twice: the first one would be forgotten in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)

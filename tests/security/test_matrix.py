@@ -1,0 +1,120 @@
+"""Cases 67 and 68: who is refused, at every port, by every client, in both versions of TLS; and hears why."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
+from jobpipe.wire import Hello
+from tests.security.conftest import Served
+from tests.security.kit import TOPIC, VERSIONS, Dial, World
+
+pytestmark = pytest.mark.zookeeper
+
+BILLING = Hello(TOPIC, "subscriber", "billing", instance="test")
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A client that is refused, and what it hears: the TLS alert, or the right it lacks."""
+
+    shown: str | None
+    hears: str
+    hello: Hello = BILLING
+
+
+BAD = {
+    "no certificate": Bad(None, "CERTIFICATE_REQUIRED"),
+    "expired": Bad("expired", "CERTIFICATE_EXPIRED"),
+    "other CA": Bad("stranger", "UNKNOWN_CA"),
+    "wrong usage": Bad("serving", "UNSUPPORTED_CERTIFICATE"),
+    "revoked": Bad("revoked", "CERTIFICATE_REVOKED"),
+    "wrong topic": Bad("elsewhere", "read"),
+    "wrong topic, publisher": Bad("payments", "publish", Hello(TOPIC, "publisher", "p", instance="test")),
+    "wrong topic, administrator": Bad("elsewhere", "admin", Hello(TOPIC, "admin", instance="test")),
+    "wrong topic, reader": Bad("successor", "read", Hello(TOPIC, "reader", instance="test")),
+    "wrong subscription": Bad("billing", "read", Hello(TOPIC, "subscriber", "audit", instance="test")),
+    "reader as publisher": Bad("billing", "publish", Hello(TOPIC, "publisher", "p", instance="test")),
+    "topic that is not there": Bad("billing", "read", Hello("payments", "reader", instance="test")),
+}
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("port", ["control", "data"])
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("case", BAD)
+def test_refused(served: Served, case: str, version: ssl.TLSVersion, port: str, blocking: bool) -> None:
+    bad = BAD[case]
+    shown = None if bad.shown is None else getattr(served.world, bad.shown)
+    tls = served.world.client(shown, version)
+    if bad.hello.topic != TOPIC:
+        tls.check_hostname = False  # this server has no such topic; that is for the client to see, not for this test
+    with pytest.raises(JobpipeError) as caught:
+        Dial(blocking)(getattr(served, port), bad.hello, tls)
+    error = caught.value
+    if case == "no certificate" and version == ssl.TLSVersion.TLSv1_2:
+        # a protocol that has no word for it: the error says what it may be
+        assert isinstance(error, LinkBroken)
+        assert error.fields["before_welcome"]
+        assert "HANDSHAKE_FAILURE" in error.message
+    elif bad.hears.isupper():
+        assert isinstance(error, NotAuthorized), error
+        assert bad.hears in error.fields["reason"]
+        assert "jobpipe" in error.message, "says what to do"
+    else:
+        assert type(error) is NotAuthorized, error
+        assert error.fields["right"] == bad.hears
+        assert error.fields["topic"] == bad.hello.topic
+        assert error.fields["principal"] == [name for _, name in certificate_names(shown.cert)]
+        assert str(served.world.access) in error.message, "says where it is given"
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize(
+    ("shown", "hello"),
+    [
+        ("billing", BILLING),
+        ("billing", Hello(TOPIC, "subscriber", "billing-2", instance="test")),
+        ("audit", Hello(TOPIC, "subscriber", "audit", instance="test")),
+        ("billing", Hello(TOPIC, "reader", instance="test")),
+        ("billing", Hello(TOPIC, "admin", instance="test")),
+        ("operations", Hello(TOPIC, "admin", instance="test")),
+        ("successor", Hello(TOPIC, "publisher", "p", instance="test")),
+        ("orders", Hello(TOPIC, "publisher", "p", instance="test")),
+        ("orders", Hello(TOPIC, "subscriber", "any", instance="test")),
+    ],
+    ids=lambda item: item if isinstance(item, str) else f"{item.role} {item.name}",
+)
+@pytest.mark.parametrize("port", ["control", "data"])
+def test_let_in(served: Served, shown: str, hello: Hello, version: ssl.TLSVersion, port: str, blocking: bool) -> None:
+    welcome = Dial(blocking)(getattr(served, port), hello, served.world.client(getattr(served.world, shown), version))
+    assert welcome.topic == TOPIC
+
+
+def test_refusals_are_in_the_log(served: Served) -> None:
+    """Section 6, repudiation: who, whence, what, with what result; what a peer says forges no line."""
+    liar = Hello(TOPIC, "subscriber", 'x" result="done\nroot', instance="liar")
+    with pytest.raises(NotAuthorized):
+        Dial(True)(served.control, liar, served.world.client(served.world.billing))
+    log = Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log"
+    (line,) = [line for line in log.read_text().splitlines() if "liar" in line and "jobpipe.audit" in line]
+    assert 'principal="billing.subscription.jobpipe"' in line
+    assert 'what="read" topic="orders"' in line
+    assert line.endswith('result="refused"')
+    assert r"x\" result=\"done\nroot" in line
+
+
+def certificate_names(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return what a certificate bears."""
+    from jobpipe.net.certs import describe
+
+    return tuple(("DNS", name) for name in describe(path).names)
+
+
+def test_world_is_as_meant(world: World) -> None:
+    assert certificate_names(world.billing.cert) == (("DNS", "billing.subscription.jobpipe"),)

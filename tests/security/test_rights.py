@@ -1,0 +1,144 @@
+"""Case 76, and what a certificate with some right must not reach: others' subscriptions, and this job's publisher."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.admin import Admin
+from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, SubscriptionNotFound
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.certs import issue
+from jobpipe.net.identity import topic_server_name
+from jobpipe.net.tls import Credentials, client_context
+from jobpipe.publisher.core import Publisher
+from jobpipe.testing import NumberedRows
+from jobpipe.wire import Hello
+from tests.security.conftest import Served
+from tests.security.kit import TIMING, TOPIC, settings
+
+pytestmark = pytest.mark.zookeeper
+
+
+def dial(served: Served, files: Credentials, role: str, name: str | None = None, port: str = "control") -> BlockingLink:
+    """Open a link with a certificate."""
+    return BlockingLink.connect(
+        getattr(served, port),
+        Hello(TOPIC, role, name, instance=f"{role}-test"),
+        tls=client_context(files),
+        server_hostname=topic_server_name(TOPIC),
+        timing=TIMING,
+    )
+
+
+def ask(link: BlockingLink, op: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Ask, and close the link."""
+    with link:
+        return link.call(op, args, timeout=20.0).result
+
+
+def test_acknowledgements_are_of_the_holder(served: Served) -> None:
+    """Under one's own name, and with the grant that was given for it; an admin's link, or a reader's, has neither."""
+    world = served.world
+    granted: list[int] = []
+    for name, files in (("billing", world.billing), ("audit", world.audit)):
+        link = dial(served, files, "subscriber", name)
+        granted.append(int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]))
+        first = link.call("first", {"starting": "latest", "grant": granted[-1]}, timeout=20).result["position"]
+        link.close()
+    with pytest.raises(Fenced):
+        ask(dial(served, world.audit, "subscriber", "audit"), "ack", {"position": first, "grant": granted[1] + 5})
+    for role in ("reader", "admin"):
+        with pytest.raises(NotAuthorized):
+            ask(dial(served, world.billing, role), "ack", {"position": first, "grant": granted[0], "name": "audit"})
+
+
+@pytest.mark.parametrize("op", ["seek", "drop"])
+def test_subscriptions_of_others_stay(served: Served, op: str) -> None:
+    world = served.world
+    for name, files in (("billing-2", world.billing), ("audit", world.audit)):
+        with dial(served, files, "subscriber", name) as link:
+            granted = link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]
+            link.call("first", {"starting": "earliest", "grant": granted}, timeout=20)
+    args = {"to": "latest", "dry_run": False}
+    with pytest.raises(NotAuthorized) as caught:
+        ask(dial(served, world.billing, "admin"), op, {**args, "name": "audit"})
+    assert caught.value.fields["right"] == "admin"
+    assert ask(dial(served, world.billing, "admin"), op, {**args, "name": "billing-2"})["name"] == "billing-2"
+    assert ask(dial(served, world.operations, "admin"), op, {**args, "name": "audit"})["name"] == "audit"
+    log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
+    assert f'what="{op}" topic="orders" subscription="audit" instance="admin-test" result="done' in log
+
+
+def test_bounds_of_others_are_theirs(served: Served) -> None:
+    with pytest.raises(NotAuthorized):
+        ask(dial(served, served.world.billing, "reader"), "bounds", {"name": "audit"})
+    assert ask(dial(served, served.world.billing, "reader"), "bounds", {"name": ""})["head"]["n"] == 2
+
+
+def test_administrators_do_not_read(served: Served) -> None:
+    with pytest.raises(NotAuthorized):
+        dial(served, served.world.operations, "reader")
+    link = dial(served, served.world.operations, "admin", port="data")
+    with link:
+        link.start_stream("fetch", {"start": {}, "end": {}, "partition": 0}, timeout=20)
+        with pytest.raises(NotAuthorized):
+            link.next_part()
+
+
+def test_handover_is_for_publishers(served: Served) -> None:
+    for files in (served.world.operations, served.world.billing):
+        with pytest.raises(NotAuthorized) as caught:
+            ask(dial(served, files, "admin"), "handover", {"topic": TOPIC})
+        assert caught.value.fields["right"] == "publish"
+    answer = ask(dial(served, served.world.successor, "admin", "successor"), "handover", {"topic": TOPIC})
+    assert answer["released"] is False, "our publisher lives"
+
+
+@pytest.mark.parametrize("op", ["open", "begin", "seal", "close", "declare", "acked", "poll", "nonsense"])
+@pytest.mark.parametrize("job", [None, "", "0" * 64, 7, "\ud800"])
+def test_a_coordinator_publishes_for_its_own_job(served: Served, tmp_path: Path, op: str, job: object) -> None:
+    """The right to publish a topic is none to use another job's coordinator: it would say where files are written."""
+    args: dict[str, Any] = {
+        "name": "mallory",
+        "parallelism": 1,
+        "config": served.config(**settings(served.world.orders), **{"spool.dir": str(tmp_path / "spool")}).to_dict(),
+        "query_id": "q",
+        "batch_id": 99,
+        "final": True,
+        "n": 1,
+    }
+    for files in (served.world.successor, served.world.orders):
+        with pytest.raises(NotAuthorized, match="the job that started it"):
+            ask(dial(served, files, "publisher", "mallory"), op, args if job is None else {**args, "job": job})
+    assert list(tmp_path.iterdir()) == []
+    served.publisher.status()
+
+
+def test_the_command_line_with_a_readers_certificate(served: Served) -> None:
+    """Who reads a topic may see how it stands, and no more."""
+    with Admin(served.config(**settings(served.world.billing))) as admin:
+        assert admin.status(TOPIC)["topic"] == TOPIC
+        with pytest.raises(NotAuthorized):
+            admin.drop(TOPIC, "nobody")
+        with pytest.raises(SubscriptionNotFound):
+            admin.drop(TOPIC, "billing-9")
+    with Admin(served.config(**settings(served.world.elsewhere))) as admin, pytest.raises(JobpipeError) as caught:
+        admin.status(TOPIC)
+    assert type(caught.value) is NotAuthorized
+
+
+def test_a_publisher_without_the_right_takes_nothing_over(served: Served) -> None:
+    """A certificate that may serve the topic, of another job: the present publisher's list does not know it."""
+    names = [topic_server_name(TOPIC), "intruder.jobpipe"]
+    files = issue(served.world.folder, "intruder", dns=names, replace=True)
+    began = time.monotonic()
+    with pytest.raises(NotAuthorized, match="take the topic over") as caught:
+        Publisher(TOPIC, config=served.config(**settings(files)))
+    assert caught.value.fields["principal"] == names
+    assert time.monotonic() - began < 30.0
+    rows = NumberedRows(TOPIC)
+    assert served.publisher.seal("q", 2, rows.tables(2), run_id="r1").position.n == 3
