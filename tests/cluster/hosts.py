@@ -236,6 +236,7 @@ class Host:
         for program in self._programs:
             program.wait(END_SECONDS)
         self._unshared = self._init = None
+        self.network.unplug(self)
         assert not left, f"{self}: {left} go on running"
 
     def inside(self, *command: str, environ: Mapping[str, str] | None = None) -> list[str]:
@@ -366,8 +367,14 @@ class Network:
         """Run ``ip`` at the switch."""
         _ip(self.switch, arguments)
 
+    def unplug(self, host: Host) -> None:
+        """Take a host's cable away: the namespace lives on for as long as a connection wants to say its last word."""
+        if host is not self.switch and self.switch.up:
+            with contextlib.suppress(AssertionError):  # it went with the namespace
+                self.switch_command("link", "delete", f"to-{host.name}")
+
     def plug(self, host: Host) -> None:
-        """Lay a cable from a host to the switch; the last one went with the host's namespace."""
+        """Lay a cable from a host to the switch."""
         end = f"to-{host.name}"
         other = ("peer", "name", "eth0", "netns", str(host.init.pid))
         self.switch_command("link", "add", end, "type", "veth", *other)
