@@ -134,7 +134,7 @@ class WriteTarget:
         link = BlockingLink.connect(
             Endpoint.parse(self.data),
             hello,
-            tls=self.tls.context() if self.tls else None,
+            tls=self._context(),
             server_hostname=topic_server_name(self.topic) if self.tls else None,
         )
         try:

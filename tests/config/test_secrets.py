@@ -144,11 +144,11 @@ def test_a_literal_secret_is_refused_and_not_repeated(about: object, source: str
 
 BESIDE = {  # what a secret alone would contradict
     "jobpipe.registerserver.sasl.password": {
-        "registry_connect": "zk:2181",
-        "registry_sasl_mechanism": "DIGEST-MD5",
-        "registry_sasl_username": "alice",
-        "ssl_enabled": "false",
-        "allow_plaintext": "true",
+        "registerserver.connect": "zk:2181",
+        "registerserver.sasl.mechanism": "DIGEST-MD5",
+        "registerserver.sasl.username": "alice",
+        "ssl.enabled": "false",
+        "security.allow_plaintext": "true",
     }
 }
 

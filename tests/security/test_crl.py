@@ -94,7 +94,7 @@ def test_a_list_that_cannot_be_used_is_an_error(files: Credentials, tmp_path: Pa
         path.mkdir()
     elif damage == "missing":
         path = folder / "named.crl"
-        given = Credentials(files.ca, files.cert, files.key, path)
+        given = Credentials(files.ca, files.cert, files.key, crl=path)
     else:
         init_ca(tmp_path / "other")
         other = revoke(tmp_path / "other").read_bytes()
