@@ -79,7 +79,12 @@ class Cluster:
                     copy.write(file.read_bytes())
 
     def configure(self, host: Host, **changes: Any) -> None:
-        """Write a host's ``jobpipe.yaml``; ``changes`` are top-level keys of the section ``jobpipe``."""
+        """Write a host's ``jobpipe.yaml`` and access list, by which every host may do everything.
+
+        Args:
+            host: whose.
+            changes: top-level keys of the section ``jobpipe``.
+        """
         disk = self.network.disk
         settings = {
             "home": str(disk / "home"),
@@ -93,7 +98,12 @@ class Cluster:
             "ssl": {name: str(disk / "certs" / file) for name, file in _SSL.items()},
             **changes,
         }
-        (host.disk / "jobpipe.yaml").write_text(json.dumps({"jobpipe": settings}))  # JSON is YAML
+        names = [f"{name}.jobpipe" for name in self.network.hosts]
+        rights = {"publish": names, "read": {name: ["*"] for name in names}, "admin": names}
+        # JSON is YAML.
+        (host.disk / "access.yaml").write_text(json.dumps({"*": rights}))
+        whole = {"jobpipe": settings, "security": {"access": str(disk / "access.yaml")}}
+        (host.disk / "jobpipe.yaml").write_text(json.dumps(whole))
 
     def __enter__(self) -> Cluster:
         disk, zookeeper = self.network.disk, self.zookeeper
