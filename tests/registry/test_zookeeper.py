@@ -161,7 +161,9 @@ def test_everything_is_bounded_while_the_server_is_away(home: Path, fault: str) 
     if fault == "gone":
         server.stop()
     else:
-        psutil.Process(status.java_pid).suspend()
+        java = psutil.Process(status.java_pid)
+        java.suspend()  # a thread that runs just now may still answer
+        eventually(lambda: java.status() == psutil.STATUS_STOPPED)
     for call in (lambda: handler.records("orders"), lambda: handler.register("orders", record(2)), handler.topics):
         begun = time.monotonic()
         with pytest.raises(Unavailable) as caught:
