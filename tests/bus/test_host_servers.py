@@ -7,7 +7,6 @@ the next batch is written.
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 import subprocess
 import sys
@@ -26,59 +25,11 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.store import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows
+from tests.bus.hosts import HostServer
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, kill, named_link, read, until
 
 HOST = {"spool.placement": "host", "hostserver.lost_after": "60s", "read.timeout": "30s"}
 SOON = {**HOST, "hostserver.lost_after": "1s"}
-
-
-class HostServer:
-    """The program ``jobpipe host-server`` with a folder of its own."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        self.folder = folder
-        self._file = folder.with_suffix(".yaml")
-        changed = dataclasses.replace(config, hostserver_dir=folder, hostserver_port=(20_000, 27_000))
-        self._file.write_text(json.dumps(changed.to_dict()))
-        self._process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it can be found."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobpipe.cli.main", "--config", str(self._file), "host-server"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        killer = threading.Timer(PATIENCE, self._process.kill)
-        killer.start()
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        killer.cancel()
-        assert line.startswith("host server "), line
-        self.id = line.split()[2]
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it and wait for that; return its exit code."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        try:
-            return process.wait(PATIENCE)
-        finally:
-            process.kill()
-            assert process.stdout is not None
-            process.stdout.close()
-
-    def files(self) -> list[Path]:
-        """Return the segment files it keeps."""
-        return sorted(self.folder.glob("topics/*/*/segments/*.seg"))
 
 
 class Place:

@@ -18,6 +18,7 @@ from registry.embedded import EmbeddedZooKeeper
 from tests.bus.conftest import configure as configure
 from tests.bus.conftest import nothing_left as nothing_left
 from tests.bus.conftest import own_bus as own_bus
+from tests.bus.hosts import HostServer
 from tests.faults.conftest import shared_zookeeper as shared_zookeeper
 from tests.security.kit import TOPIC, World, full, settings
 
@@ -31,6 +32,7 @@ class Served:
     publisher: Publisher
     control: Endpoint
     data: Endpoint
+    host: Endpoint  # of a host server with the same certificate and list
 
     def config(self, **changes: str) -> Config:
         """Return the configuration of another process."""
@@ -60,7 +62,7 @@ def base(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def served(world: World, base: dict[str, str]) -> Iterator[Served]:
+def served(world: World, base: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The topic, with two batches."""
     config = load(overrides={**base, **full(settings(world.orders, world.access))}, environ={})
     publisher = Publisher(TOPIC, config=config)
@@ -68,6 +70,8 @@ def served(world: World, base: dict[str, str]) -> Iterator[Served]:
     for number in range(2):
         publisher.seal("q", number, rows.tables(number), run_id="r1")
     coordinator = publisher.coordinator
-    yield Served(world, base, publisher, coordinator.endpoint, coordinator.data)
+    server = HostServer(config, tmp_path_factory.mktemp("host") / "segments")
+    yield Served(world, base, publisher, coordinator.endpoint, coordinator.data, server.endpoint)
+    server.end()
     publisher.close()
     end_coordinators()

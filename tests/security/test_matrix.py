@@ -44,7 +44,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
-@pytest.mark.parametrize("port", ["control", "data"])
+@pytest.mark.parametrize("port", ["control", "data", "host"])
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("case", BAD)
 def test_refused(served: Served, case: str, version: ssl.TLSVersion, port: str, blocking: bool) -> None:
@@ -90,7 +90,7 @@ def test_refused(served: Served, case: str, version: ssl.TLSVersion, port: str, 
     ],
     ids=lambda item: item if isinstance(item, str) else f"{item.role} {item.name}",
 )
-@pytest.mark.parametrize("port", ["control", "data"])
+@pytest.mark.parametrize("port", ["control", "data", "host"])
 def test_let_in(served: Served, shown: str, hello: Hello, version: ssl.TLSVersion, port: str, blocking: bool) -> None:
     welcome = Dial(blocking)(getattr(served, port), hello, served.world.client(getattr(served.world, shown), version))
     assert welcome.topic == TOPIC
