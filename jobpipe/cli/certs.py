@@ -75,8 +75,14 @@ def issue_one(
     may do, the publishers' access lists say (security.access). Only one for publishing can serve. NAME.crt that is
     revoked is made anew, with a new key.
     """
+    from jobpipe.discovery.handler import map_registry_errors
     from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
     from jobpipe.net.identity import subscription_name, topic_server_name
+    from registry.names import check_name
+
+    with map_registry_errors():
+        for text in (*topics, *subscriptions):
+            check_name(text)
 
     names = [*map(topic_server_name, topics), *map(subscription_name, subscriptions), *(NODE_NAMES if node else ())]
     usages = BOTH if topics or node else (CLIENT,)

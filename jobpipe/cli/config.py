@@ -11,6 +11,7 @@ from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
 from jobpipe.errors import ConfigError
+from jobpipe.net.access import read_access
 
 __all__ = ["config"]
 
@@ -25,17 +26,20 @@ def config() -> None:
 @json_option
 @pass_settings
 def check(settings: Settings, file: str | None, as_json: bool) -> int:
-    """Check FILE, or the file in force, together with the environment; name every problem.
+    """Check FILE, or the file in force, with the environment and its access list; name every problem.
 
     Ends with 2 if there is one. JSON keys: ok, file, problems (source, key, value, expected, unknown).
     """
     settings.file = file or settings.file
     try:
         found = settings.resolved.file
+        if settings.config.access is not None:
+            read_access(settings.config.access)
     except ConfigError as error:
         if not as_json:
             raise
-        emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [])})
+        wrong = {"source": error.fields.get("file"), "key": "security.access", "expected": error.message}
+        emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [wrong])})
         return Exit.USAGE
     if as_json:
         emit_json({"ok": True, "file": None if found is None else str(found), "problems": []})

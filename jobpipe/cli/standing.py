@@ -9,7 +9,7 @@ import click
 
 from jobpipe.cli.context import Settings
 from jobpipe.cli.output import count, emit_json, printable, seconds
-from jobpipe.errors import LinkError, TopicNotFound
+from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
@@ -32,7 +32,7 @@ _FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "l
 def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[str, Any]]:
     """Return the status of the given topics, or of all that are served; the others are named on standard error.
 
-    One whose coordinator does not answer does not hide the others; it is named on standard error too.
+    One whose coordinator does not answer, or refuses us, does not hide the others; it is named on standard error too.
 
     Raises:
         TopicNotFound: a given one is not served; says what is known of it.
@@ -43,13 +43,15 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[s
     lines = admin.topics()
     if away := [line.name for line in lines if line.location is None]:
         click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
-    found, silent = [], None
+    found: list[dict[str, Any]] = []
+    silent: JobpipeError | None = None
     for name in [line.name for line in lines if line.location is not None]:
         try:
             found.append(admin.status(name, timeout))
-        except (LinkError, TopicNotFound) as error:  # a registration outlives its coordinator by a session
-            silent = error
-            click.echo(f"topic {printable(name)} does not answer: {printable(str(error))}", err=True)
+        except (LinkError, TopicNotFound, NotAuthorized) as error:
+            silent = error  # a registration outlives its coordinator by a session; not all topics are for everybody
+            said = "is not for us" if isinstance(error, NotAuthorized) else "does not answer"
+            click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
     if silent is not None and not found:
         raise silent
     return found

@@ -112,7 +112,8 @@ def _certificate_file(attribute: str) -> Callable[[Config], str | None]:
 def _plaintext_said(config: Config) -> str | None:
     if plaintext_beyond_loopback(config) and not config.allow_plaintext:
         return (
-            "true: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and links leave loopback"
+            "true: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and links leave loopback "
+            "(jobpipe.sinkserver.subnet=127.0.0.0/8 keeps them there)"
         )
     return None
 

@@ -282,7 +282,7 @@ class Config:
         "jobpipe.hostserver.port",
         PORT_RANGE,
         28443,
-        "Port the host server listens on, or a range to take the first free one from.",
+        "Port the host server listens on, or a range to take any free one from.",
         group="host server",
     )
     hostserver_lost_after: float = key(

@@ -202,7 +202,11 @@ class DataService:
         endpoint = self.hosts[piece.host]
         if endpoint is None:
             raise DataLoss(
-                f"{where}: host server {piece.host}, which keeps the segment, is lost", reason="host lost", **facts
+                f"{where}: host server {piece.host}, which keeps the segment, is lost: away for longer than "
+                "jobpipe.hostserver.lost_after. Start `jobpipe host-server` on its host and folder again, or skip what "
+                "it kept by failOnDataLoss=false; `jobpipe describe` lists host servers",
+                reason="host lost",
+                **facts,
             )
         chunks = b"".join(CHUNK.pack(chunk.offset, chunk.length, chunk.crc) for chunk in piece.chunks)
         return {

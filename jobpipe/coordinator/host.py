@@ -9,6 +9,7 @@ publisher that asks.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -164,8 +165,11 @@ class Host:
                 fsync=config.fsync,
                 shared=config.spool_placement == "shared",
             )
+            await asyncio.to_thread(store.keep_to, config.namespace)
             if config.acks == "all" and not settings.serve:
                 await asyncio.to_thread(self._restore, store)
+            if settings.serve:  # as its publisher had it
+                settings = dataclasses.replace(settings, parallelism=await asyncio.to_thread(store.parallelism))
             with map_registry_errors():
                 epoch = await asyncio.to_thread(self._handler.next_epoch, topic, store.epoch + 1)
                 await asyncio.to_thread(store.take_over, epoch, settings.publisher)

@@ -138,8 +138,10 @@ class Trust:
                 f"are let in: {who(sorted(self._own))}"
             )
         else:
-            line = name if subscription is None else f"{name}: {subscription}"
-            remedy = f"write `{line}` under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
+            what = "" if subscription is None else f" with the subscription {subscription}"
+            remedy = (
+                f"enter {name}{what} under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
+            )
         return NotAuthorized(
             f"topic {topic!r}: the certificate of {who(link.peer_names)} does not allow to {doing} it{under}; {remedy}",
             principal=list(link.peer_names),

@@ -18,6 +18,7 @@ from jobpipe.errors import (
     LinkClosed,
     LinkEnded,
     LinkError,
+    PeerNotTrusted,
     RegistryUnavailable,
     TopicNotFound,
     WaitTimeout,
@@ -100,16 +101,26 @@ class Channel:
     def _join(self, coordinator: Coordinator) -> Link:
         hello = Hello(topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex)
         portal, tls = Portal.get(), dial_tls(self.config, coordinator.endpoint)
-        link = portal.run(
-            connect(
-                coordinator.endpoint,
-                hello,
-                tls=tls,
-                server_hostname=topic_server_name(self.topic) if tls else None,
-            ),
-            15.0,
-            self.active,
-        )
+        try:
+            link = portal.run(
+                connect(
+                    coordinator.endpoint,
+                    hello,
+                    tls=tls,
+                    server_hostname=topic_server_name(self.topic) if tls else None,
+                ),
+                15.0,
+                self.active,
+            )
+        except PeerNotTrusted as error:  # it shows the certificate that we gave it
+            raise PeerNotTrusted(
+                f"topic {self.topic!r}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
+                f"is not fit to publish it ({error.fields.get('reason')}); make one by `jobpipe certs issue NAME "
+                f"--publish {self.topic}`",
+                topic=self.topic,
+                file=str(self.config.ssl_cert),
+                reason=error.fields.get("reason"),
+            ) from error
         try:
             if self.coordinator is None or self.coordinator.instance != coordinator.instance:
                 reply = portal.run(

@@ -94,6 +94,7 @@ class Publisher:
         self._min_subscribers = min_subscribers
         self._application = application
         self._closed = False
+        self._told_where = False
         self._hosts: tuple[str, ...] = ()  # that may keep segments of it
         self._write_id = ""  # of the batch in progress, given by the coordinator
         self._channel = Channel(topic, self.name, config, self._order)
@@ -259,12 +260,26 @@ class Publisher:
                 segments=len(segments),
                 partitions=target.partitions,
             ) from error
+        self._tell_where(segments)
         return SealedBatch(
             Position.from_json(reply.result["position"]),
             sum(info.rows for info in segments),
             sum(info.length for info in segments),
             replayed=False,
         )
+
+    def _tell_where(self, segments: list[SegmentInfo]) -> None:
+        """Log, once, that placement ``host`` has no effect: a user would look for it where it is not."""
+        if self.config.spool_placement != "host" or self._told_where:
+            return
+        elsewhere = sum(1 for info in segments if info.file is not None and info.host is None)
+        if elsewhere:
+            self._told_where = True
+            log.warning(
+                "topic %s: spool.placement is host, and %d segments lie with the coordinator: where they were written "
+                "no host server was found (registered: %s). Tasks look for it in jobpipe.hostserver.dir of their host",
+                *(self.topic, elsewhere, ", ".join(self._hosts) or "none"),
+            )
 
     def declare(self, schema: pa.Schema, spark_schema: str | None = None) -> None:
         """Tell subscribers the schema before the first batch."""

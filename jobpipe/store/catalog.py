@@ -114,6 +114,24 @@ class TopicLog:
         self._subscriptions.reload()
         self._retirer.frontier.lower(self._retirer.acknowledged_n())
 
+    def keep_to(self, namespace: str) -> None:
+        """Bind the log to the namespace that it is published in; a topic of the same name elsewhere is another one.
+
+        Raises:
+            SpoolError: it is bound to another namespace; nothing is changed.
+        """
+        with self._db.take_over():
+            known = self._db.value("SELECT namespace FROM meta")
+            if known is None:
+                self._db.execute("UPDATE meta SET namespace = ?", namespace)
+            elif known != namespace:
+                raise SpoolError(
+                    f"{self.directory} holds the topic {self.topic!r} of namespace {known}, not of {namespace}: two "
+                    "topics that are alike in name only. Give each namespace a jobpipe.spool.dir of its own",
+                    file=str(self.directory),
+                    namespace=known,
+                )
+
     # -- epoch ---------------------------------------------------------------------------------------------------------
 
     def take_over(self, epoch: int, publisher: str) -> None:
@@ -308,6 +326,11 @@ class TopicLog:
         position = self._batches.at(n)
         self._batches.check(position)
         return position
+
+    def parallelism(self) -> int:
+        """The partitions of the newest batch; 1 while there is none."""
+        shape = self._batches.shape(self._batches.next_n())
+        return 1 if shape is None else shape.partitions
 
     def ended(self) -> bool:
         """True when the newest batch is an end mark."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobpipe.discovery.handler import open_handler
-from jobpipe.errors import Fenced, TopicOwned, WaitTimeout
+from jobpipe.errors import Fenced, SpoolError, TopicOwned, WaitTimeout
+from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, kill, publish, read, stopped, until
 
@@ -208,3 +209,18 @@ def test_with_acks_all_the_registry_fences_before_the_seal(bus: Bus) -> None:
     with pytest.raises(Fenced, match="took it over"):
         publisher.seal("q", 1, rows.tables(1), run_id="r1")
     assert publisher.status()["head"] == 1
+
+
+def test_a_spool_belongs_to_one_namespace(own_bus: Bus) -> None:
+    """Two topics that are alike in name only: neither is taken for the other, whoever opens the spool (case 34)."""
+    first = own_bus.publisher()
+    rows = NumberedRows("orders")
+    publish(first, rows, own_bus.journal, [0])
+    first.close()
+    end_coordinators()
+    with pytest.raises(SpoolError) as caught:
+        own_bus.publisher({"registerserver.topic.storage": "/elsewhere/topics"})
+    assert caught.value.fields["namespace"] == first.config.namespace
+    assert "jobpipe.spool.dir of its own" in caught.value.message
+    again = own_bus.publisher()
+    assert again.log_id == first.log_id

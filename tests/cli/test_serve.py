@@ -58,6 +58,7 @@ def test_serve_until_told_to_stop(
     assert program.line().startswith("serving orders at ")
     status = json.loads(run("describe", "orders", "--json", file=file).stdout)
     assert (status["rows"], status["head"], status["publishing"]) == (12, 3, False)
+    assert status["parallelism"] == 2
     result = run("tail", "orders", "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
     assert sorted(numbers(result.stdout)) == list(range(12))
     program.process.send_signal(number)
