@@ -10,6 +10,7 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
+from jobpipe.config import Problem
 from jobpipe.errors import ConfigError
 from jobpipe.net.access import read_access
 
@@ -38,7 +39,7 @@ def check(settings: Settings, file: str | None, as_json: bool) -> int:
     except ConfigError as error:
         if not as_json:
             raise
-        wrong = {"source": error.fields.get("file"), "key": "security.access", "expected": error.message}
+        wrong = asdict(Problem(str(error.fields.get("file")), "security.access", None, error.message))
         emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [wrong])})
         return Exit.USAGE
     if as_json:

@@ -52,6 +52,14 @@ def test_init_needs_no_valid_configuration(run: Run, write: Callable[..., str], 
     assert run("certs", "init", "--dir", str(tmp_path / "certs"), file=file).exit_code == 0
 
 
+@pytest.mark.parametrize("option", ["--publish", "--subscription"])
+@pytest.mark.parametrize("name", ["a b", "orders*", "", "../x"])
+def test_issue_refuses_what_no_topic_is_called(run: Run, tmp_path: Path, option: str, name: str) -> None:
+    init_ca(tmp_path)
+    assert run("certs", "issue", "job", option, name, "--dir", str(tmp_path)).exit_code == 2
+    assert not (tmp_path / "job.crt").exists()
+
+
 def test_issue_by_kind(run: Run, tmp_path: Path) -> None:
     """Names and usages follow from what a certificate is for: only one for publishing can serve."""
     where = ("--dir", str(tmp_path))

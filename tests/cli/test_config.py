@@ -28,6 +28,17 @@ def test_check_accepts_a_good_file(run: Run, write: Write) -> None:
     assert json.loads(run("config", "check", "--json", file=file).stdout) == {"ok": True, "file": file, "problems": []}
 
 
+def test_check_reads_the_access_list(run: Run, write: Write, tmp_path: Path) -> None:
+    """It would be found out by the publisher, and only when that starts."""
+    (tmp_path / "access.yaml").write_text("orders: {raed: [a.jobpipe]}")
+    file = write({"security": {"access": str(tmp_path / "access.yaml")}})
+    result = run("config", "check", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "access.yaml" in result.stderr
+    (problem,) = json.loads(run("config", "check", file, "--json").stdout)["problems"]
+    assert problem["key"] == "security.access"
+
+
 def test_check_names_every_problem(run: Run, write: Write) -> None:
     file = write({"jobpipe": {"coordinator.linger": "soon", "acks": "some", "nosuch": 1}})
     result = run("config", "check", file)
