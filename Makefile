@@ -22,15 +22,15 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster
+	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster --durations=15
 
 spark: $(VENV)/.dev
-	$(BIN)/pytest -m "spark and not slow"
+	$(BIN)/pytest -m "spark and not slow" --durations=15
 
 # Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored: at least one test of each class
 # of fault; those with Spark are in "spark".
 short-faults: $(VENV)/.dev
-	$(BIN)/pytest tests/faults -m "not spark and not slow"
+	$(BIN)/pytest tests/faults -m "not spark and not slow" --durations=15
 
 # All of them.
 faults: $(VENV)/.dev
