@@ -171,8 +171,9 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
 
 
 def _not_bound(host: str, port_range: tuple[int, int], reason: str, key: str) -> AddressError:
-    ports = f"{port_range[0]}-{port_range[1]}"
-    text = f"no port of {ports} can be listened on at {host} ({reason}); see {key}"
+    first, last = port_range
+    ports = f"port {first} cannot" if first == last else f"no port of {first}-{last} can"
+    text = f"{ports} be listened on at {host} ({reason}); see {key}"
     return AddressError(text, host=host, port_range=list(port_range), reason=reason)
 
 

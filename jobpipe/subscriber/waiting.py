@@ -51,8 +51,8 @@ def telling(topic: str, config: Config, what: str, known: Callable[[], str]) -> 
         while not done.wait(pause):
             waited, pause = waited + pause, AGAIN_SECONDS
             log.warning(
-                "topic %r: waiting for %s since %.0f s (registry: %s, namespace: %s): %s. See `jobpipe topics` for "
-                "what is served, and `jobpipe doctor` for what is wrong here",
+                "topic %r: waiting for %s since %.0f s (registry: %s, namespace: %s): %s. `jobpipe doctor` "
+                "tells what is wrong here",
                 topic,
                 what,
                 waited,
