@@ -38,9 +38,16 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     click.echo()
     if status.get("hosts"):
         emit_table(
-            ("HOST SERVER", "STATE", "SEGMENTS", "BYTES", "ENDPOINT"),
+            ("HOST SERVER", "STATE", "FOR", "SEGMENTS", "BYTES", "ENDPOINT"),
             (
-                [name, at["state"], count(at["segments"]), size(at["bytes"]), at["endpoint"]]
+                [
+                    name,
+                    at["state"],
+                    seconds(at["absent"]) if at["absent"] else None,
+                    count(at["segments"]),
+                    size(at["bytes"]),
+                    at["endpoint"],
+                ]
                 for name, at in status["hosts"].items()
             ),
             right=("SEGMENTS", "BYTES"),

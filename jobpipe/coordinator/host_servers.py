@@ -169,7 +169,10 @@ class HostServers:
         return dict(zip(asked, answers, strict=True))
 
     async def describe(self, topic: ServedTopic) -> dict[str, Any]:
-        """Return what each host server keeps of the topic, and whether it is there: registered, absent or lost."""
+        """Return what each host server keeps of the topic, and whether it is there: registered, absent or lost.
+
+        ``absent`` is for how many seconds it has been away, as far as this coordinator knows.
+        """
         kept = await topic.run(topic.store.kept_by_hosts)
         lost = self.lost
         return {
@@ -177,6 +180,7 @@ class HostServers:
                 **kept.get(host, {"segments": 0, "bytes": 0}),
                 "endpoint": self._endpoints.get(host),
                 "state": "registered" if host in self._endpoints else "lost" if host in lost else "absent",
+                "absent": round(self._absent.get(host, 0.0), 1),
             }
             for host in sorted({*kept, *self._endpoints})
         }

@@ -163,6 +163,8 @@ def test_a_lost_host_is_named_with_the_exact_range(place: Place) -> None:
         place.publish(publisher, batch_id, host)
     place.a.end(signal.SIGKILL)
     until(lambda: state(publisher, place.a) == "lost", PATIENCE, "the host is not given up")
+    assert publisher.status()["hosts"][place.a.id]["absent"] >= 1.0
+    assert publisher.status()["hosts"][place.b.id]["absent"] == 0.0
     link = named_link(publisher.config, publisher.topic, "s", "i1")
     try:
         grant = link.call("grant", {"host": "h", "pid": 1}, timeout=10.0).result["grant"]
