@@ -39,17 +39,7 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     if status.get("hosts"):
         emit_table(
             ("HOST SERVER", "STATE", "FOR", "SEGMENTS", "BYTES", "ENDPOINT"),
-            (
-                [
-                    name,
-                    at["state"],
-                    seconds(at["absent"]) if at["absent"] else None,
-                    count(at["segments"]),
-                    size(at["bytes"]),
-                    at["endpoint"],
-                ]
-                for name, at in status["hosts"].items()
-            ),
+            (_host(name, facts) for name, facts in status["hosts"].items()),
             right=("SEGMENTS", "BYTES"),
         )
         click.echo()
@@ -78,6 +68,11 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
         ("stored", size(status["stored_bytes"])),
     ]
+
+
+def _host(name: str, facts: dict[str, Any]) -> list[object]:
+    away = seconds(facts["absent"]) if facts["absent"] else None
+    return [name, facts["state"], away, count(facts["segments"]), size(facts["bytes"]), facts["endpoint"]]
 
 
 def _subscription(line: dict[str, Any]) -> list[object]:
