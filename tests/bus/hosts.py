@@ -20,16 +20,16 @@ class HostServer:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.folder = folder
-        self._file = folder.with_suffix(".yaml")
+        self.file = folder.with_suffix(".yaml")
         changed = dataclasses.replace(config, hostserver_dir=folder, hostserver_port=(20_000, 27_000))
-        self._file.write_text(json.dumps(changed.to_dict()))
+        self.file.write_text(json.dumps(changed.to_dict()))
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it can be found."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobpipe.cli.main", "--config", str(self._file), "host-server"],
+            [sys.executable, "-m", "jobpipe.cli.main", "--config", str(self.file), "host-server"],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from jobpipe.cli.main import cli
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
 from jobpipe.net.blocking import BlockingLink
@@ -102,6 +104,9 @@ def test_segments_stay_where_they_were_written(place: Place) -> None:
     assert served[place.a.id] == kept[place.a.id]["bytes"]
     assert served[place.b.id] == kept[place.b.id]["bytes"]
     assert 0 < served["data process"] < served[place.a.id]
+    shown = CliRunner().invoke(cli, ["--config", str(place.a.file), "describe", publisher.topic])
+    (line,) = [line.split() for line in shown.stdout.splitlines() if line.startswith(place.a.id)]
+    assert line[1:4] == ["registered", "-", "4"]
 
 
 def test_a_task_of_another_user_uploads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
