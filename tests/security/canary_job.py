@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import pickle
@@ -76,7 +77,8 @@ def main() -> None:
     with (folder / "processes").open("wb") as file:
         for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
             for name in ("cmdline", "environ"):
-                file.write(Path(f"/proc/{process.pid}/{name}").read_bytes() + b"\n")
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a worker that has just ended
+                    file.write(Path(f"/proc/{process.pid}/{name}").read_bytes() + b"\n")
     sink.close()
     spark.stop()
 
