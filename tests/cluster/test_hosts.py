@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_hosts_end_with_their_maker(tmp_path: Path) -> None:
         "print(network['one'].init.pid, network.switch.init.pid, network.folder, flush=True); time.sleep(600)"
     )
     root = Path(__file__).parents[2]
-    command = ["env", f"PYTHONPATH={root}", "python", "-c", program]
+    command = ["env", f"PYTHONPATH={root}", sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as maker:
         assert maker.stdout is not None
         *pids, folder = maker.stdout.readline().split()
