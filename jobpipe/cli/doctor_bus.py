@@ -24,18 +24,15 @@ def certificates(config: Config) -> Iterator[Finding]:
     """The certificates in force fit together, are valid, and stay so for a while. Makes none."""
     from jobpipe.config.checks import plaintext_beyond_loopback
     from jobpipe.net.expiry import expiries
-    from jobpipe.net.tls import Credentials, client_context
+    from jobpipe.net.tls import Credentials, client_context, configured
 
     if not config.tls:
         detail = "encryption is switched off: no identities, nobody is refused"
         remedy = "set jobpipe.ssl.enabled and security.ssl.enabled to true"
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
-    if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        files = Credentials(
-            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
-        )
-    else:
+    files = configured(config)
+    if files is None:
         home = config.home / "certs"
         files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key", crl=config.ssl_crl)
         if not files.cert.exists():

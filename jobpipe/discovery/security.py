@@ -9,7 +9,7 @@ import ssl
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, demand_plaintext_allowed
-from jobpipe.net.tls import Credentials, client_context, latest_context
+from jobpipe.net.tls import Credentials, client_context, configured, latest_context
 
 __all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
 
@@ -24,10 +24,8 @@ def credentials(config: Config) -> Credentials | None:
     Raises:
         ConfigError: they cannot be made.
     """
-    if config.tls and config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(
-            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
-        )
+    if config.tls and (given := configured(config)) is not None:
+        return given
     from jobpipe.net import certs  # loads `cryptography`, which a Spark worker has no use for
 
     return certs.credentials(config)

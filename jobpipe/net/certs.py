@@ -37,7 +37,7 @@ from jobpipe.net.keyfile import (
     write_certificate,
 )
 from jobpipe.net.revocation import is_revoked, keep_crl
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls import Credentials, configured
 
 __all__ = [
     "BOTH",
@@ -93,10 +93,8 @@ def credentials(config: Config) -> Credentials | None:
     """
     if not config.tls:
         return None
-    if config.ssl_ca is not None and config.ssl_cert is not None and config.ssl_key is not None:
-        return Credentials(
-            config.ssl_ca, config.ssl_cert, config.ssl_key, password=config.ssl_key_password, crl=config.ssl_crl
-        )
+    if (given := configured(config)) is not None:
+        return given
     return dataclasses.replace(ensure_home(config.home), crl=config.ssl_crl)
 
 

@@ -14,11 +14,12 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobpipe.config import Config
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.net.alerts import AlertingObject
 
-__all__ = ["Credentials", "ServerTls", "client_context", "latest_context", "server_context"]
+__all__ = ["Credentials", "ServerTls", "client_context", "configured", "latest_context", "server_context"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class Credentials:
     def revoked(self) -> Path:
         """Where the revocation list is, or would be."""
         return self.crl or self.ca.with_suffix(".crl")
+
+
+def configured(config: Config) -> Credentials | None:
+    """Return the files that the configuration names; None unless it names all three."""
+    if config.ssl_ca is None or config.ssl_cert is None or config.ssl_key is None:
+        return None
+    return Credentials(config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_key_password, config.ssl_crl)
 
 
 log = logging.getLogger(__name__)

@@ -79,14 +79,11 @@ class Hosts:
             found[row["n"]] = LostBatch(row["n"], row["rows"], hosts)
         return list(found.values())
 
-    def take_back(self, query_id: str, batch_id: int) -> RecoveryPoint:
+    def take_back(self, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch, so that its publisher may seal it again, under a higher epoch.
 
         Afterwards the log stands as one that was lost while this batch was sealed, see :mod:`jobpipe.store.recovery`:
         subscriptions that have the batch stay behind it.
-
-        Returns:
-            Where the log stands.
         """
         db, n = self._db, self._batches.next_n() - 1
         batch = self._batches.row(n)
@@ -110,4 +107,3 @@ class Hosts:
         else:
             db.execute("DELETE FROM queries WHERE query_id = ?", query_id)
         db.execute("INSERT OR REPLACE INTO restored VALUES (1, ?, ?, ?, ?, NULL)", n, epoch, n + 1, point.to_text())
-        return point
