@@ -21,7 +21,6 @@ from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
-from jobpipe.net.admission import Limits
 from jobpipe.net.server import Server
 
 log = logging.getLogger(__name__)
@@ -51,12 +50,7 @@ async def run(order: dict[str, Any]) -> None:
             parent=parent,
             instance=order["instance"],
         )
-        server = Server(
-            ControlService(host, trust, order["secret"]),
-            tls=trust if trust.encrypted else None,
-            limits=Limits.of(config),
-            max_age=config.ssl_max_connection_age,
-        )
+        server = trust.server(ControlService(host, trust, order["secret"]))
         await server.start(sock)
         handle_signals(host.finished)
         answer_ready(endpoint=str(host.control_endpoint), data=str(host.data_endpoint))

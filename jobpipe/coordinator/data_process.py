@@ -20,20 +20,14 @@ from jobpipe.coordinator.process import (
 )
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import bind_in_range
-from jobpipe.net.admission import Limits
-from jobpipe.net.server import Server
 
 
 async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = Config.from_dict(order["config"])
     trust = Trust(config)
-    server = Server(
-        service := DataService(config, order["instance"], trust),
-        tls=trust if trust.encrypted else None,
-        limits=Limits.of(config),
-        max_age=config.ssl_max_connection_age,
-    )
+    service = DataService(config, order["instance"], trust)
+    server = trust.server(service)
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
     await server.start(sock)

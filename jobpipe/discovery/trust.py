@@ -17,9 +17,11 @@ from jobpipe.config import Config
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
+from jobpipe.net.admission import Limits
 from jobpipe.net.audit import audit, who
 from jobpipe.net.expiry import ExpiryWatch
 from jobpipe.net.link import Link
+from jobpipe.net.server import Handler, Server
 from jobpipe.net.tls import ServerTls
 
 __all__ = ["Trust"]
@@ -58,6 +60,11 @@ class Trust:
     def encrypted(self) -> bool:
         """Whether there are identities at all."""
         return self._tls is not None
+
+    def server(self, handler: Handler) -> Server:
+        """Return a server that goes by these identities, with the configuration's limits."""
+        tls, limits = self if self.encrypted else None, Limits.of(self._config)
+        return Server(handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age)
 
     @property
     def context(self) -> ssl.SSLContext:

@@ -13,7 +13,6 @@ from jobpipe.discovery.trust import Trust
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.hostserver.service import HostService
 from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
-from jobpipe.net.admission import Limits
 from jobpipe.net.retry import backoff
 from jobpipe.net.server import Server
 from jobpipe.store.hostfolder import HostFolder
@@ -42,12 +41,7 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
         if not trust.encrypted:
             demand_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
-        server = Server(
-            HostService(folder, trust, fsync=config.fsync),
-            tls=trust if trust.encrypted else None,
-            limits=Limits.of(config),
-            max_age=config.ssl_max_connection_age,
-        )
+        server = trust.server(HostService(folder, trust, fsync=config.fsync))
         await server.start(sock)
         endpoint = Endpoint(config.advertise or interface, sock.getsockname()[1])
         directory = await _register(config, folder, endpoint, finished)
