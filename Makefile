@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench chaos fuzz lock audit sbom clean
+.PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka chaos fuzz \
+	docs lock audit sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -21,8 +22,10 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+# Most of these wait for sockets and processes: two at a time take little more than half the time.
 unit: $(VENV)/.dev
-	$(BIN)/pytest -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster --durations=15
+	$(BIN)/pytest -n 2 --dist loadfile -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster \
+		--durations=15
 
 spark: $(VENV)/.dev
 	$(BIN)/pytest -m "spark and not slow" --durations=15
@@ -40,11 +43,26 @@ faults: $(VENV)/.dev
 cluster-test: $(VENV)/.dev
 	$(BIN)/pytest tests/cluster --durations=0
 
-bench: $(VENV)/.dev
+# jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. Some four hours on a quiet machine with
+# 2 cores, 8 GiB of free memory and 30 GiB of disk; RUNS=1 tells within one whether all works. Parts: benchmarks/README.md.
+BENCH = $(BIN)/python -m benchmarks.side_by_side
+bench: bench-kafka
+	failed=0; \
+	for measure in latency throughput fanout transport growth; do \
+		$(BENCH) $$measure --runs $(or $(RUNS),5) || failed=1; \
+	done; \
+	$(BENCH) report && exit $$failed
+
+# jobpipe against limits of its own; each fails above them.
+bench-limits: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py
 	$(BIN)/python benchmarks/catalog.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/slow_subscriber.py
+
+# The jars of Apache Kafka, from Maven Central into .bench/jars; needs mvn.
+bench-kafka: $(VENV)/.bench
+	$(BENCH) fetch
 
 # Random faults for so many seconds; the printed seed draws them again: make chaos SECONDS=600 SEED=1 SHAPE=mixed
 # SHAPE is small, large, or, as is the default, one after the other.
@@ -61,12 +79,17 @@ fuzz: $(VENV)/.dev
 		$(BIN)/python -m tests.security.segments $$mode --mutants 10000 --seed $(or $(SEED),1) || exit 1; \
 	done
 
+# The page that is made from the definitions of options and keys; a test compares.
+docs: $(VENV)/.dev
+	$(BIN)/python -m jobpipe.config.page > docs/options.md
+
 # After a change of the dependencies in pyproject.toml; UPGRADE=--upgrade takes the newest versions.
 COMPILE = $(VENV)/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 lock: $(VENV)/.tools
 	$(COMPILE) pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) --extra demo pyproject.toml -o requirements/demo.txt
+	$(COMPILE) --extra bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --extra demo --extra dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --allow-unsafe requirements/tools.in -o requirements/tools.txt
 
@@ -96,6 +119,12 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --editable .
 	$(BIN)/pip check
 	touch $@ $(VENV)/.demo
+
+# Only added to what is there: both locks have the same version of what both hold.
+$(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
+	$(BIN)/pip install --quiet --require-hashes -r requirements/bench.txt
+	$(BIN)/pip check
+	touch $@
 
 # Tools for the supply chain, apart from what jobpipe needs.
 $(VENV)/.tools: $(VENV)/bin/python requirements/tools.txt

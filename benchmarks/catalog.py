@@ -45,7 +45,7 @@ def fill(directory: Path, count: int) -> None:
     )
     db.execute(
         f"INSERT INTO segments {numbers} SELECT x, partition, ordinal, file, offset, length, rows, record_batches, "  # noqa: S608
-        "idx, data FROM c, segments WHERE n = 0 ORDER BY x, partition"
+        "idx, data, host FROM c, segments WHERE n = 0 ORDER BY x, partition"
     )
     db.execute("UPDATE meta SET next_n = ?, total_rows = ?, total_bytes = ?", (count, rows * count, size * count))
     db.execute("COMMIT")
@@ -53,18 +53,26 @@ def fill(directory: Path, count: int) -> None:
     db.close()
 
 
-def timed(name: str, work: Callable[[], object], times: int = 200) -> None:
+def timed(name: str, work: Callable[[], object], times: int = 200) -> dict[str, float]:
+    """Print, and return, the milliseconds that it takes."""
     spent = []
     for _ in range(times):
         start = time.perf_counter()
         work()
         spent.append((time.perf_counter() - start) * 1000)
     print(f"  {name:42} median {statistics.median(spent):8.3f} ms   max {max(spent):8.3f} ms")
+    return {
+        "p50": statistics.median(spent),
+        "p99": statistics.quantiles(spent, n=100, method="inclusive")[98],
+        "max": max(spent),
+    }
 
 
-def run(count: int) -> None:
+def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
+    """Measure a catalog of so many batches, in a folder below ``work``; return start, seal and plan in milliseconds."""
     print(f"{count:,} batches x {PARTITIONS} segments")
-    with tempfile.TemporaryDirectory() as home:
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(dir=work) as home:
         directory = Path(home) / "topic"
         log = TopicLog.open(directory, "topic")
         log.take_over(1, "benchmark")
@@ -72,16 +80,18 @@ def run(count: int) -> None:
         log.seal(*write(log, inline=False))
         log.close()
         fill(directory, count)
-        timed("open + take over + sweep", lambda: reopen(directory), 5)
+        found["start"] = timed("open + take over + sweep", lambda: reopen(directory), 5)
         log = reopen(directory)
         for inline in (False, True):
             ready = [write(log, inline=inline) for _ in range(100)]
             source = iter(ready)
             name = f"seal, {'inline' if inline else 'file'} (writing not counted)"
-            timed(name, lambda source=source: log.seal(*next(source)), 100)
+            found["seal, inline" if inline else "seal"] = timed(
+                name, lambda source=source: log.seal(*next(source)), 100
+            )
         head = log.head()
         tail, near = log.tail(), log._batches.at(head.n - 4)
-        timed("plan of 4 batches", lambda: log.plan(near, max_bytes=1 << 40))
+        found["plan"] = timed("plan of 4 batches", lambda: log.plan(near, max_bytes=1 << 40))
         size = log.status()["total_bytes"] // count
         timed("plan from the tail, limit in the middle", lambda: log.plan(tail, max_bytes=size * count // 2))
         timed("plan from the tail, no limit", lambda: log.plan(tail))
@@ -108,6 +118,7 @@ def run(count: int) -> None:
             f"  retain: {removed.batches} batches in {spent:.0f} ms, {spent / (removed.batches / 1000):.1f} ms a 1,000"
         )
         log.close()
+    return found
 
 
 def reopen(directory: Path) -> TopicLog:

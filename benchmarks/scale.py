@@ -37,6 +37,7 @@ from jobpipe.net.link import Link, connect
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import Position
+from jobpipe.store.boundary import LATEST
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
 from registry.embedded import EmbeddedZooKeeper
@@ -153,7 +154,7 @@ async def _follow(config: Config, topic: str, endpoint: Endpoint, names: list[st
     async def one(name: str, link: Link) -> None:
         granted = (await link.call("grant", {"host": "bench", "pid": 1}, timeout=60.0)).result
         grant = granted["grant"]
-        first = await link.call("first", {"grant": grant, "starting": "latest"}, timeout=60.0)
+        first = await link.call("first", {"grant": grant, "start": LATEST.to_json()}, timeout=60.0)
         at = first.result["position"]
         news = {key: granted[key] for key in ("head", "ended", "waiting")}
         reached[name] = at["n"]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,7 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
+from jobpipe.store import Boundary
 from jobpipe.wire.messages import Hello
 
 __all__ = ["Admin", "TopicLine"]
@@ -80,8 +82,10 @@ class Admin:
         with self._link(topic) as link:
             return link.call("status", timeout=timeout).result
 
-    def seek(self, topic: str, name: str, to: str | int, *, dry_run: bool = False) -> dict[str, Any]:
-        """Move a subscription that nobody holds to ``earliest``, ``latest`` or an offset.
+    def seek(
+        self, topic: str, name: str, to: str | int | datetime | Boundary, *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Move a subscription that nobody holds to ``earliest``, ``latest``, an offset, or a time with its zone.
 
         Returns:
             ``{"name", "from", "to"}``, in offsets; with ``dry_run`` nothing is changed.
@@ -89,9 +93,11 @@ class Admin:
         Raises:
             NameTaken: a live subscriber holds it; the message names it.
             SubscriptionNotFound, DataLoss: there is no such subscription, or no such offset.
+            ConfigError: nothing was published since that time.
         """
+        args = {"name": name, "to": Boundary.of(to, "to").to_json(), "dry_run": dry_run}
         with self._link(topic) as link:
-            return link.call("seek", {"name": name, "to": to, "dry_run": dry_run}, timeout=10.0).result
+            return link.call("seek", args, timeout=10.0).result
 
     def drop(self, topic: str, name: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete a subscription that nobody holds; returns and raises as :meth:`seek`."""

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = {"runtime": (), "demo": ("demo",), "dev": ("demo", "dev")}
+LOCKS = {"runtime": (), "demo": ("demo",), "bench": ("bench",), "dev": ("demo", "dev")}
 
 
 def locked(name: str) -> dict[str, str]:

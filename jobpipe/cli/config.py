@@ -24,18 +24,24 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", required=False)
+@click.option(
+    "-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="Check this option of format('jobpipe') too."
+)
 @json_option
 @pass_settings
-def check(settings: Settings, file: str | None, as_json: bool) -> int:
+def check(settings: Settings, file: str | None, options: tuple[str, ...], as_json: bool) -> int:
     """Check FILE, or the file in force, with the environment and its access list; name every problem.
 
-    Ends with 2 if there is one. JSON keys: ok, file, problems (source, key, value, expected, unknown).
+    With --option, once for each, check what a load() would be given: `-o subscribe=orders -o maxRowsPerTrigger=1000`.
+    Ends with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown).
     """
     settings.file = file or settings.file
     try:
         found = settings.resolved.file
         if settings.config.access is not None:
             read_access(settings.config.access)
+        if options:
+            _check_options(settings.file, options)
     except ConfigError as error:
         if not as_json:
             raise
@@ -47,6 +53,18 @@ def check(settings: Settings, file: str | None, as_json: bool) -> int:
     else:
         click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}")
     return Exit.OK
+
+
+def _check_options(file: str | None, options: tuple[str, ...]) -> None:
+    from jobpipe.spark.options import SourceOptions
+
+    given = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{option!r} is not NAME=VALUE", param_hint="--option")
+        given[name.strip()] = value
+    SourceOptions.parse(given if file is None else {"config": file, **given}, credentials=False)
 
 
 @config.command()
@@ -92,9 +110,16 @@ def encrypt(new_key: bool) -> None:
 
 
 @config.command()
-@click.argument("key")
-def explain(key: str) -> None:
-    """Tell what KEY means, what is expected, its default, and how it can be set."""
-    from jobpipe.config import explain as explained
+@click.argument("name", required=False)
+def explain(name: str | None) -> None:
+    """Tell what NAME means, what is expected, its default, and how it can be set; without NAME list all of them.
 
-    click.echo("\n".join(map(printable, explained(key).splitlines())))
+    NAME is a key of the configuration, an option of format('jobpipe'), or an argument of JobPipeSink.
+    """
+    from jobpipe.config import explain as explained
+    from jobpipe.config import names
+
+    if name is None:
+        emit_table(("NAME", "GIVEN AS"), names())
+        return
+    click.echo("\n".join(map(printable, explained(name).splitlines())))

@@ -8,7 +8,9 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table
+from jobpipe.cli.place import Place
 from jobpipe.cli.standing import connection, holder, last_seen, position, told
+from jobpipe.store.boundary import Boundary
 
 __all__ = ["subscriptions"]
 
@@ -51,11 +53,17 @@ def _row(line: dict[str, Any]) -> list[object]:
 @subscriptions.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--to", required=True, metavar="earliest|latest|OFFSET", help="Where the next new checkpoint begins.")
+@click.option(
+    "--to",
+    type=Place("earliest", "latest"),
+    required=True,
+    metavar="earliest|latest|OFFSET|TIME",
+    help="Where the next new checkpoint begins; TIME: with the first batch published then or later.",
+)
 @_dry_run
 @json_option
 @pass_settings
-def seek(settings: Settings, topic: str, name: str, to: str, dry_run: bool, as_json: bool) -> None:
+def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool, as_json: bool) -> None:
     """Move subscription NAME of TOPIC.
 
     A checkpoint with a committed batch goes on where it stands: seek is for readers that start with a new checkpoint,
@@ -63,10 +71,8 @@ def seek(settings: Settings, topic: str, name: str, to: str, dry_run: bool, as_j
     """
     from jobpipe.admin import Admin
 
-    if to not in ("earliest", "latest") and not to.isdecimal():
-        raise click.BadParameter(f"{to!r} is neither earliest, latest nor an offset", param_hint="--to")
     with Admin(settings.config) as admin:
-        done = admin.seek(topic, name, int(to) if to.isdecimal() else to, dry_run=dry_run)
+        done = admin.seek(topic, name, to, dry_run=dry_run)
     if as_json:
         emit_json({**done, "dry_run": dry_run})
         return

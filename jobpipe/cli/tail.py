@@ -11,6 +11,8 @@ import click
 
 from jobpipe.cli.audience import while_read
 from jobpipe.cli.context import Settings, pass_settings
+from jobpipe.cli.place import Place
+from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +29,10 @@ LEAST_DISCOVERY_SECONDS = 5.0
 @click.option(
     "--from",
     "starting",
-    type=click.Choice(["earliest", "latest", "committed"]),
-    help="Where to begin.  [default: latest; with --name: committed]",
+    type=Place("earliest", "latest", "committed"),
+    metavar="earliest|latest|committed|OFFSET|TIME",
+    help="Where to begin; TIME, such as 2026-11-21T10:00:00Z: with the first batch published then or later.  "
+    "[default: latest; with --name: committed]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after so many rows.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without news.")
@@ -38,7 +42,7 @@ LEAST_DISCOVERY_SECONDS = 5.0
 def tail(
     settings: Settings,
     topic: str,
-    starting: str | None,
+    starting: Boundary | None,
     limit: int | None,
     timeout: float | None,
     name: str | None,
@@ -52,7 +56,7 @@ def tail(
 
     A topic that is not there yet is waited for up to discovery.timeout, or --timeout if that is less (at least 5 s).
     """
-    if starting == "committed" and name is None:
+    if starting == COMMITTED and name is None:
         raise click.UsageError("--from committed needs --name: only a subscription has a committed position")
     config = settings.config
     if timeout is not None:
@@ -70,17 +74,17 @@ def tail(
 
 
 def _batches(
-    stack: ExitStack, config: Config, topic: str, name: str | None, starting: str | None, timeout: float | None
+    stack: ExitStack, config: Config, topic: str, name: str | None, starting: Boundary | None, timeout: float | None
 ) -> Iterator[pa.RecordBatch]:
     if name is None:
         from jobpipe.cli.topic_reader import TopicReader
 
         reader = stack.enter_context(TopicReader(config, topic))
-        batches = reader.batches(starting or "latest", timeout)
+        batches = reader.batches(starting or LATEST, timeout)
     else:
         from jobpipe.subscriber.client import subscribe
 
-        subscription = stack.enter_context(subscribe(topic, name=name, starting=starting or "committed", config=config))
+        subscription = stack.enter_context(subscribe(topic, name=name, starting=starting or COMMITTED, config=config))
         batches = subscription.batches(timeout)
     stack.callback(batches.close)  # type: ignore[attr-defined]  # a generator: its streams end before their links
     return batches

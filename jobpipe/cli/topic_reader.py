@@ -18,7 +18,7 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.questions import control_link
 
@@ -50,22 +50,23 @@ class TopicReader:
         self._owned.close()
         self._locator.close()
 
-    def batches(self, starting: str, timeout: float | None) -> Iterator[pa.RecordBatch]:
+    def batches(self, starting: Boundary, timeout: float | None) -> Iterator[pa.RecordBatch]:
         """Yield record batches, batch after batch, and within one by partition; end at the end mark.
 
         Args:
-            starting: ``earliest`` or ``latest``.
+            starting: where to begin; not where a subscription stands, since there is none.
             timeout: end after so many seconds without news; None follows for ever.
 
         Raises:
             TopicNotFound: no publisher came within ``discovery.timeout``.
-            DataLoss: rows were removed before we read them.
+            DataLoss: rows were removed before we read them, or never were there.
+            ConfigError: nothing was published since the time to begin at.
         """
-        news = self._call("bounds", {"name": ""})
+        news = self._call("bounds", {"name": "", "start": starting.to_json()})
         if timeout is None and (why := without_publisher(self._call("status", {}))) is not None:
             log.warning("topic %s: %s", self._topic, why)
         known = {"head": news["head"], "ended": news["ended"], "waiting": None}
-        at = Position.from_json(news["tail"] if starting == "earliest" else news["head"])
+        at = Position.from_json(news["start"])
         hold, quiet = True, time.monotonic()
         while True:
             head = Position.from_json(known["head"])

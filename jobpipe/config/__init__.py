@@ -4,15 +4,17 @@ This package knows nothing of the network, the registry or Spark; it turns texts
 """
 
 from jobpipe.config.checks import check_acks
-from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
+from jobpipe.config.definition import Definition, Key, Option, Problem, config_error, shown, unknown
 from jobpipe.config.model import Config
 from jobpipe.config.names import suggest
-from jobpipe.config.show import Row, explain, find_key, keys, render
+from jobpipe.config.show import Row, explain, find_key, keys, names, render
 from jobpipe.config.sources import Resolved, load, node_settings, resolve
 
 __all__ = [
     "Config",
+    "Definition",
     "Key",
+    "Option",
     "Problem",
     "Resolved",
     "Row",
@@ -22,6 +24,7 @@ __all__ = [
     "find_key",
     "keys",
     "load",
+    "names",
     "node_settings",
     "render",
     "resolve",

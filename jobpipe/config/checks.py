@@ -10,7 +10,7 @@ from jobpipe.config.definition import Problem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
-__all__ = ["check_acks", "check_together", "plaintext_beyond_loopback"]
+__all__ = ["check_acks", "check_together", "depends_on", "plaintext_beyond_loopback"]
 
 MAKE_CERTIFICATES = "make them with: jobpipe certs init, then jobpipe certs issue"
 
@@ -44,6 +44,13 @@ def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collec
             value = about.show(getattr(config, check.blamed))
             problems.append(Problem(sources[about.name], about.name, value, expected))
     return problems
+
+
+def depends_on(attribute: str) -> tuple[str, ...]:
+    """Return the names of the other keys that decide whether a value of this one is right."""
+    names = {about.attribute: about.name for about in KEYS}
+    reads = (name for check in _CHECKS if check.blamed == attribute for name in check.reads)
+    return tuple(dict.fromkeys(names[name] for name in reads if name != attribute))
 
 
 def check_acks(config: Config, required_subscribers: Iterable[str] | None, min_subscribers: int | None) -> None:

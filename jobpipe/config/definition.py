@@ -11,45 +11,28 @@ from typing import Any
 from jobpipe.config.values import Kind
 from jobpipe.errors import ConfigError
 
-__all__ = ["Key", "Problem", "config_error", "key", "shown", "unknown"]
+__all__ = ["Definition", "Key", "Option", "Problem", "config_error", "key", "shown", "unknown"]
 
 HIDDEN = "***"
 _SECRET = re.compile(r"pas|psw|pwd|secret|token|auth|cred|key", re.IGNORECASE)
 _SHOWN = 200  # characters of a wrong value that a message repeats
 
 
-@dataclass(frozen=True)
-class Key:
-    """One configuration key; everything that is known about it.
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """Everything that is known about one setting: a key of the configuration, or an option of source or sink.
 
-    ``name`` is the full dotted name, ``attribute`` the field of :class:`jobpipe.config.Config` it fills, ``default``
-    the value as it would stand in YAML, ``recommended`` values worth offering (not the only ones allowed).
-    The value of a ``secret`` key is never shown.
+    ``default`` is the value as it would stand in YAML, ``recommended`` are values worth offering (not the only ones
+    allowed). The value of a ``secret`` one is never shown.
     """
 
     name: str
-    attribute: str
     kind: Kind
     default: Any
     documentation: str
     group: str
     recommended: tuple[str, ...] = ()
     secret: bool = False
-
-    @property
-    def short(self) -> str:
-        """The name without the leading ``jobpipe.``, as options give it."""
-        return self.name.removeprefix("jobpipe.")
-
-    @property
-    def environment(self) -> str:
-        """The environment variable that sets the key."""
-        return "JOBPIPE__" + self.short.replace(".", "__").upper()
-
-    @property
-    def spark(self) -> str:
-        """The Spark property that sets the key."""
-        return "spark.jobpipe." + self.short
 
     @property
     def expected(self) -> str:
@@ -69,7 +52,7 @@ class Key:
         """Return the value of ``raw``; relative paths start from ``base`` (default: the working folder).
 
         Raises:
-            BadValueError: it is not of this key's kind.
+            BadValueError: it is not of this kind.
         """
         return self.kind.parse(raw, base if base is not None else Path.cwd())
 
@@ -80,6 +63,46 @@ class Key:
     def show(self, value: Any) -> str:
         """Return ``value`` for people: a secret is hidden."""
         return HIDDEN if self.secret and value is not None else self.format(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key(Definition):
+    """A key of the configuration.
+
+    ``name`` is the full dotted name, ``attribute`` the field of :class:`jobpipe.config.Config` it fills.
+    """
+
+    attribute: str
+
+    @property
+    def short(self) -> str:
+        """The name without the leading ``jobpipe.``, as options give it."""
+        return self.name.removeprefix("jobpipe.")
+
+    @property
+    def environment(self) -> str:
+        """The environment variable that sets the key."""
+        return "JOBPIPE__" + self.short.replace(".", "__").upper()
+
+    @property
+    def spark(self) -> str:
+        """The Spark property that sets the key."""
+        return "spark.jobpipe." + self.short
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option(Definition):
+    """An option of ``format("jobpipe")``, or an argument of the sink.
+
+    Attributes:
+        also: Other names of it, those of Spark's Kafka source.
+        needs: It says something only beside one of these.
+        excludes: It may not stand beside any of these.
+    """
+
+    also: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
 
 
 def key(

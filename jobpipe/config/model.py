@@ -312,7 +312,7 @@ class Config:
     )
     parallelism: int | None = key(
         "jobpipe.parallelism",
-        optional(whole(1, 10_000)),
+        optional(whole(1, 4096)),
         None,
         "Partitions of a published topic. null = Spark's default parallelism.",
         group="publisher",

@@ -10,6 +10,7 @@ from jobpipe.config.model import KEYS
 
 __all__ = ["by_exact_name", "by_loose_name", "is_section", "suggest"]
 
+SHOWN = 12  # names in an error
 _EXACT = {about.name: about for about in KEYS}
 _LOOSE: dict[str, Key] = {}
 for _about in KEYS:
@@ -58,4 +59,6 @@ def suggest(name: str, spell: Callable[[Key], str], *, beside: Sequence[str] = (
         known = bare[found[0]] if found else None
     if known is not None:
         return f"did you mean {spell(known)}?"
+    if len(beside) > SHOWN:
+        return "`jobpipe config explain` lists what is possible"
     return f"possible are {', '.join(beside)}{' and ' if beside else ''}the keys that `jobpipe config show` lists"

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.definition import Key, Problem, config_error
+from jobpipe.config.checks import depends_on
+from jobpipe.config.definition import Definition, Key, Option, Problem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_loose_name, suggest
+from jobpipe.config.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
 
-__all__ = ["Row", "explain", "find_key", "keys", "render"]
+__all__ = ["Row", "explain", "find_key", "keys", "names", "render"]
 
 
 @dataclass(frozen=True)
@@ -35,32 +38,67 @@ def find_key(name: str) -> Key:
         ConfigError: there is no such key; it suggests the nearest.
     """
     about = by_loose_name(name)
+    if about is None and name.lower() in MEANT:
+        raise config_error([Problem("option", name, None, f"did you mean {MEANT[name.lower()]}?", unknown=True)])
     if about is None:
-        raise config_error([Problem("option", name, None, suggest(name, lambda key: key.name), unknown=True)])
+        meant = suggest(name, lambda key: key.name, beside=[each for each, _ in names()])
+        raise config_error([Problem("option", name, None, meant, unknown=True)])
     return about
 
 
 def explain(name: str) -> str:
-    """Return all that is known about a key as lines of text.
+    """Return all that is known about a key, an option of the source, or an argument of the sink, as lines of text.
 
     Raises:
-        ConfigError: as :func:`find_key`.
+        ConfigError: there is none of that name; it suggests the nearest.
     """
-    about = find_key(name)
+    lines: list[str] = []
+    for title, options in _OPTIONS.items():
+        for about in options:
+            if name.lower() in (known.lower() for known in (about.name, *about.also)):
+                lines += [f"{about.name} ({title})", *_facts(about), *_company(about)]
+    if lines and by_loose_name(name) is None:
+        return "\n".join(lines)
+    key = find_key(name)
+    lines += [key.name, *_facts(key)]
+    if others := depends_on(key.attribute):
+        lines.append(f"  with:        {', '.join(others)}")
+    lines += [f"  option:      {key.short}", f"  spark:       {key.spark}", f"  environment: {key.environment}"]
+    return "\n".join(lines)
+
+
+def names() -> list[tuple[str, str]]:
+    """Return every name that :func:`explain` knows, and where it is given."""
+    options = [(about.name, title) for title, options in _OPTIONS.items() for about in options]
+    return [*options, *((about.name, "configuration") for about in KEYS)]
+
+
+_OPTIONS: dict[str, tuple[Option, ...]] = {
+    "option of format('jobpipe')": SOURCE_OPTIONS,
+    "argument of JobPipeSink": SINK_ARGUMENTS,
+}
+
+
+def _facts(about: Definition) -> list[str]:
     lines = [
-        about.name,
         f"  {about.documentation}",
         f"  expected:    {about.expected}",
         f"  default:     {about.default_text}",
     ]
     if about.recommended:
         lines.append(f"  recommended: {', '.join(about.recommended)}")
-    lines += [
-        f"  option:      {about.short}",
-        f"  spark:       {about.spark}",
-        f"  environment: {about.environment}",
-    ]
-    return "\n".join(lines)
+    return lines
+
+
+def _company(about: Option) -> list[str]:
+    lines = []
+    if about.also:
+        lines.append(f"  also called: {', '.join(about.also)} (in Spark's Kafka source)")
+    if about.needs:
+        lines.append(f"  needs:       {' or '.join(about.needs)}")
+    if about.excludes:
+        lines.append(f"  not with:    {', '.join(about.excludes)}")
+    return lines
 
 
 def render(config: Config, sources: Mapping[str, str]) -> list[Row]:

@@ -64,6 +64,7 @@ SIZE_UNITS = {
     "tib": 2**40,
 }
 SIZE_MAX = 2**60
+WHOLE_MAX = 2**63 - 1
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
@@ -103,7 +104,7 @@ def size(minimum: int = 0) -> Kind:
     return Kind("size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size)
 
 
-def whole(minimum: int, maximum: int) -> Kind:
+def whole(minimum: int, maximum: int = WHOLE_MAX) -> Kind:
     """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(raw: object, _base: Path) -> int:
@@ -112,7 +113,8 @@ def whole(minimum: int, maximum: int) -> Kind:
             raise BadValueError
         return number
 
-    return Kind("number", f"a whole number from {minimum} to {maximum}", parse)
+    span = f"of at least {minimum}" if maximum == WHOLE_MAX else f"from {minimum} to {maximum}"
+    return Kind("number", f"a whole number {span}", parse)
 
 
 def choice(*values: str) -> Kind:

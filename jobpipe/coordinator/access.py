@@ -1,7 +1,8 @@
 """Which right each role and operation of the control server needs. The one place where it asks.
 
 The right is asked for at WELCOME and again with each request, so that a changed access list counts for links that are
-there already. A subscriber is bound to the name in its HELLO: it acknowledges, plans and reads under no other.
+there already. A subscriber is bound to the name in its HELLO: it acknowledges, plans and reads under no other. A
+worker of it, which binds a slot, needs the right to read under the name that it says.
 """
 
 from __future__ import annotations
@@ -51,5 +52,5 @@ def demand_operation(trust: Trust, link: Link, op: str, args: dict[str, Any]) ->
             trust.demand(link, ADMIN, topic)
     elif op == "handover":
         trust.demand(link, PUBLISH, topic)
-    elif op == "bounds" and name and not trust.allows(link, ADMIN, topic):
+    elif op == "bind" or (op == "bounds" and name and not trust.allows(link, ADMIN, topic)):
         trust.demand(link, READ, topic, str(name))

@@ -1,7 +1,7 @@
 """The control server's answers: one method for each operation of publishers, subscribers and administrators.
 
 Every operation is legal for some roles only (``OPERATIONS``). Positions travel as JSON objects with the keys
-``log``, ``epoch``, ``n`` and ``r``.
+``log``, ``epoch``, ``n`` and ``r``, boundaries with ``kind``, ``value`` and ``otherwise``.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import base64
 import hmac
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobpipe.coordinator.access import demand_operation, demand_role
+from jobpipe.coordinator.slots import Limits
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
-from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import DataLoss, Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
 from jobpipe.net.audit import audit
 from jobpipe.net.link import Link
-from jobpipe.store import Last, NewBatch, Plan, Position, SegmentInfo
+from jobpipe.store import Boundary, Last, NewBatch, Plan, Position, SegmentInfo, Window, slot_id
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -67,8 +69,12 @@ class ControlService:
             "poll": (everyone, self._poll),
             "plan": ({subscriber}, self._plan),
             "ack": ({subscriber}, self._ack),
+            "slot": ({subscriber}, self._slot),
+            "settle": ({subscriber}, self._settle),
+            "bind": ({reader}, self._bind),
             "bounds": ({subscriber, reader}, self._bounds),
             "range": ({subscriber, reader}, self._range),
+            "cut": ({subscriber, reader}, self._cut),
             "lease": ({reader}, self._lease),
             "release": ({reader}, self._release),
             "schema": (everyone, self._schema),
@@ -278,10 +284,13 @@ class ControlService:
 
     async def _first(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         topic.subscribers.held(_name(link), int(args["grant"]))
-        starting = str(args["starting"])
-        if starting not in ("earliest", "latest", "committed"):
-            raise ValueError(f"starting={starting!r}")
-        return {"position": (await topic.subscribers.first_position(_name(link), starting)).to_json()}, b""
+        position, lost = await topic.subscribers.first_position(
+            _name(link),
+            Boundary.from_json(args["start"]),
+            _boundary(args, "end"),
+            skip_removed=bool(args.get("skip_removed")),
+        )
+        return {"position": position.to_json(), "lost": lost}, b""
 
     async def _poll(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         known = {key: args.get(key) for key in ("head", "ended", "waiting")}
@@ -295,15 +304,28 @@ class ControlService:
         return {"head": topic.head.to_json(), "ended": topic.ended, "waiting": topic.waiting}
 
     async def _plan(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        plan = await topic.subscribers.plan(
+        count = args.get("count", False)
+        if type(count) is not bool:
+            raise TypeError("count")
+        plan, stop, ahead = await topic.subscribers.plan(
             _name(link),
             int(args["grant"]),
             Position.from_json(args["start"]),
-            None if args.get("stop") is None else Position.from_json(args["stop"]),
+            _boundary(args, "end"),
             None if args.get("max_rows") is None else int(args["max_rows"]),
             None if args.get("max_bytes") is None else int(args["max_bytes"]),
+            count=count,
         )
-        return {**self._planned(plan), "lost": await self._lost(topic, [plan])}, b""
+        answer = {**self._planned(plan), "stop": None if stop is None else stop.to_json()}
+        if ahead is not None:
+            answer["ahead"] = {
+                "rows": ahead.rows,
+                "bytes": ahead.bytes,
+                "end": ahead.end.to_json(),
+                "final": ahead.final,
+                "waiting": topic.waiting is not None,
+            }
+        return {**answer, "lost": await self._lost(topic, [plan])}, b""
 
     async def _lost(self, topic: ServedTopic, plans: list[Plan]) -> list[dict[str, Any]]:
         if not plans or plans[0].start.place == plans[-1].end.place:
@@ -315,18 +337,55 @@ class ControlService:
         await topic.subscribers.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
         return {}, b""
 
+    async def _slot(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        found = await topic.slots.next(
+            _name(link),
+            int(args["grant"]),
+            Position.from_json(args["start"]),
+            None if args["last"] is None else slot_id(args["last"]),
+            slot_id(args["slot"]),
+            _boundary(args, "end"),
+        )
+        here = found.plan.start
+        return {
+            **self._planned(found.plan),
+            "made": found.made,
+            "stop": None if found.stop is None else found.stop.to_json(),
+            "over": found.over,
+            "newest": found.schema_id,
+            "lost": [] if found.plan.end.place == here.place else await topic.lost(here.n, here.n + 1),
+        }, b""
+
+    async def _settle(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        start, committed = Position.from_json(args["start"]), args["committed"]
+        if type(committed) is not bool:
+            raise TypeError("committed")
+        end = await topic.slots.settle(
+            _name(link), int(args["grant"]), start, slot_id(args["slot"]), committed=committed
+        )
+        return {"end": end.to_json()}, b""
+
     # -- readers -------------------------------------------------------------------------------------------------------
 
     async def _bounds(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        start, end = _boundary(args, "start"), _boundary(args, "end")
+
         def work() -> dict[str, Any]:
             known = {s.name: s for s in topic.store.subscriptions()}.get(str(args.get("name", "")))
-            acked, first = (None, None) if known is None else (known.acked, known.first)
+            acked, tail = None if known is None else known.acked, topic.store.tail()
+            if start is None:
+                window = Window(tail, None if end is None else topic.store.end_of(end), 0)
+            else:
+                skip = bool(args.get("skip_removed"))
+                window = topic.store.window(start, end, committed=acked or tail, skip_removed=skip)
             return {
-                "begun": acked is not None and first is not None and acked.n <= first.n,  # its first position holds
-                "tail": topic.store.tail().to_json(),
+                "standing": None if known is None or acked is None else "first" if known.holds_first else "moved",
+                "tail": tail.to_json(),
                 "head": topic.store.head().to_json(),
-                "committed": None if acked is None else acked.to_json(),
                 "ended": topic.store.ended(),
+                "start": window.start.to_json(),
+                "end": None if window.end is None else window.end.to_json(),
+                "lost": window.lost,
             }
 
         return await topic.run(work), b""
@@ -346,6 +405,42 @@ class ControlService:
         lost = await self._lost(topic, plans)
         data = str(self._host.data_endpoint)
         return {"plans": [self._planned(plan) for plan in plans], "data": data, "lost": lost}, b""
+
+    async def _bind(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        limits = Limits(
+            _boundary(args, "end"),
+            None if args.get("max_rows") is None else int(args["max_rows"]),
+            None if args.get("max_bytes") is None else int(args["max_bytes"]),
+            frozenset(int(number) for number in args["schemas"]),
+        )
+        plans = await topic.slots.bind(
+            str(args["name"]), int(args["grant"]), slot_id(args["slot"]), limits, _wait(args)
+        )
+        if len(plans) > 1:
+            raise DataLoss(
+                f"topic {topic.topic!r}: slot {args['slot']} crosses a change of partitions or schema that was "
+                "not there when it was bound",
+                topic=topic.topic,
+                slot=str(args["slot"]),
+            )
+        lost = await self._lost(topic, plans)
+        return {**self._planned(plans[0]), "data": str(self._host.data_endpoint), "lost": lost}, b""
+
+    async def _cut(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+        start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
+        make = partial(
+            topic.store.cutter,
+            wanted=[int(k) for k in args["partitions"]],
+            max_rows=None if args.get("max_rows") is None else int(args["max_rows"]),
+            at_least=int(args.get("at_least", 1)),
+        )
+        if link.hello.role == "subscriber":
+            cutter = await topic.subscribers.cutter(_name(link), int(args["grant"]), start, end, make)
+        else:
+            cutter = await topic.run(make, start, end)
+        while (cuts := await topic.run(cutter.step)) is None:
+            pass  # what else the log's thread is to do comes in between
+        return {"pieces": [{"end": cut.end.to_json(), "partitions": cut.partitions} for cut in cuts]}, b""
 
     def _planned(self, plan: Plan) -> dict[str, Any]:
         return {
@@ -392,7 +487,9 @@ class ControlService:
         return status, b""
 
     async def _seek(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return await topic.subscribers.seek(str(args["name"]), args["to"], dry_run=bool(args["dry_run"])), b""
+        return await topic.subscribers.seek(
+            str(args["name"]), Boundary.from_json(args["to"]), dry_run=bool(args["dry_run"])
+        ), b""
 
     async def _drop(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         return await topic.subscribers.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
@@ -404,6 +501,10 @@ class ControlService:
 
 def _name(link: Link) -> str:
     return link.hello.name or ""
+
+
+def _boundary(args: dict[str, Any], key: str) -> Boundary | None:
+    return None if args.get(key) is None else Boundary.from_json(args[key])
 
 
 def _wait(args: dict[str, Any]) -> float:

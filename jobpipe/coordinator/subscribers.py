@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, LinkError, NameTaken, SubscriptionNotFound, TopicNotFound
 from jobpipe.net.link import Link
-from jobpipe.store import Plan, Position, Subscription
+from jobpipe.store import Ahead, Boundary, Cutter, Plan, Position, Subscription
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.topic import ServedTopic
@@ -109,30 +110,35 @@ class Subscribers:
         holder.seen = time.monotonic()
         return holder
 
-    async def first_position(self, name: str, starting: str) -> Position:
-        """Return where a new checkpoint of this subscription begins; the answer is stored and repeated."""
+    async def first_position(
+        self, name: str, start: Boundary, end: Boundary | None, *, skip_removed: bool
+    ) -> tuple[Position, int]:
+        """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
-        def decide() -> Position:
-            if starting != "committed" and self._topic.store.waits_for_publisher:
+        Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
+        :meth:`jobpipe.store.locate.Locator.window`.
+        """
+
+        def decide() -> tuple[Position, int]:
+            store = self._topic.store
+            if start.kind != "committed" and store.waits_for_publisher:
                 raise TopicNotFound(
                     f"topic {self._name!r}: its spool was lost; where it goes on is known once its publisher has "
                     "sealed the next batch",
                     topic=self._name,
                 )
-            known = {s.name: s for s in self._topic.store.subscriptions()}.get(name)
+            known = {s.name: s for s in store.subscriptions()}.get(name)
             if known is None:
                 raise Fenced(
                     f"topic {self._name!r}: subscription {name!r} was dropped or expired",
                     topic=self._name,
                     name=name,
                 )
-            if starting == "earliest":
-                proposed = self._topic.store.tail()
-            elif starting == "latest" or known.acked is None:
-                proposed = self._topic.store.head()
-            else:
-                proposed = known.acked
-            return self._topic.store.first_position(name, proposed)
+            if known.first is not None and known.holds_first:
+                return known.first, 0
+            committed = store.head() if known.acked is None else known.acked
+            window = store.window(start, end, committed=committed, skip_removed=skip_removed)
+            return store.first_position(name, window.start), window.lost
 
         return await self._topic.run(decide)
 
@@ -153,28 +159,40 @@ class Subscribers:
         name: str,
         grant: int,
         start: Position,
-        stop: Position | None,
+        end: Boundary | None,
         max_rows: int | None,
         max_bytes: int | None,
-    ) -> Plan:
-        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``stop``."""
+        *,
+        count: bool = False,
+    ) -> tuple[Plan, Position | None, Ahead | None]:
+        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``end``.
+
+        Args:
+            count: Tell too how much there is behind ``start``, whatever the limits are.
+
+        Returns:
+            The plan, and the position of ``end`` once that is decided; nothing is planned if it lies before ``start``.
+        """
         self.held(name, grant)
 
-        def work() -> tuple[Plan, bool]:
+        def work() -> tuple[Plan, Position | None, Ahead | None, bool]:
             store = self._topic.store
             here = store.resolve(start)
             if here is None:  # it has the batch that the publisher is about to repeat
-                return Plan(start, start, 0, 0, 0, None, False), False
-            until = None if stop is None else store.resolve(stop)
+                ahead = Ahead(0, 0, start, final=False) if count else None
+                return Plan(start, start, 0, 0, 0, None, False), None, ahead, False
             store.declare(name, grant, here)
             advanced = store.acknowledge(name, grant, here)
-            return store.plan(here, until=until, max_rows=max_rows, max_bytes=max_bytes), advanced
+            stop = None if end is None else store.end_of(end)
+            until = here if stop is not None and stop.place < here.place else stop
+            ahead = store.ahead(here, until) if count else None
+            return store.plan(here, until=until, max_rows=max_rows, max_bytes=max_bytes), stop, ahead, advanced
 
-        plan, advanced = await self._topic.run(work)
+        plan, stop, ahead, advanced = await self._topic.run(work)
         if advanced:
             self._topic.progress_at = time.monotonic()
             self._topic.acked.ring()
-        return plan
+        return plan, stop, ahead
 
     async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
         """Return the plans of a range that an earlier run planned; what lies in it is kept for the holder.
@@ -187,34 +205,48 @@ class Subscribers:
 
         def work() -> list[Plan]:
             store = self._topic.store
-            first, last = store.resolve(start), store.resolve(end)
-            if first is None or last is None:
-                raise TopicNotFound(
-                    f"topic {self._name!r}: its spool was lost; batch {end.n - 1} is there again once its publisher "
-                    "has repeated it",
-                    topic=self._name,
-                )
+            first, last = self._resolved(start, end)
             store.declare(name, grant, first)
             store.check(last)
             return store.describe_range(first, last)
 
         return await self._topic.run(work)
 
-    async def seek(self, name: str, to: str | int, *, dry_run: bool) -> dict[str, Any]:
-        """Move a subscription nobody holds; ``to`` is ``earliest``, ``latest`` or an offset.
+    async def cutter(
+        self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], Cutter]
+    ) -> Cutter:
+        """Return what cuts a planned range; ``make`` is :meth:`TopicLog.cutter` with its limits.
+
+        Raises:
+            TopicNotFound, DataLoss: as :meth:`describe`.
+        """
+        self.held(name, grant)
+        return await self._topic.run(lambda: make(*self._resolved(start, end)))
+
+    def _resolved(self, start: Position, end: Position) -> tuple[Position, Position]:
+        first, last = self._topic.store.resolve(start), self._topic.store.resolve(end)
+        if first is None or last is None:
+            raise TopicNotFound(
+                f"topic {self._name!r}: its spool was lost; batch {end.n - 1} is there again once its publisher "
+                "has repeated it",
+                topic=self._name,
+            )
+        return first, last
+
+    async def seek(self, name: str, to: Boundary, *, dry_run: bool) -> dict[str, Any]:
+        """Move a subscription nobody holds.
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss: the log does not have that offset.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.locate.Locator.window`.
         """
         await self._demand_free(name)
 
         def work() -> dict[str, Any]:
-            known = self._known(name)
-            ends = {"earliest": self._topic.store.tail, "latest": self._topic.store.head}
-            target = ends[to]() if isinstance(to, str) else self._topic.store.at(to)
+            store, known = self._topic.store, self._known(name)
+            target = store.window(to, None, committed=known.acked or store.tail()).start
             if not dry_run:
-                self._topic.store.seek(name, target)
+                store.seek(name, target)
             return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
 
         result = await self._topic.run(work)

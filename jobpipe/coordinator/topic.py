@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
     Fenced,
@@ -73,6 +74,7 @@ class ServedTopic:
         self.publishing = not settings.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
+        self.slots = SlotBinder(self)
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()

@@ -7,6 +7,7 @@ by DNS names *who* somebody is (``orders.topic.jobpipe``), never where: jobs mov
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -63,6 +64,10 @@ BOTH = (SERVER, CLIENT)
 _USAGES = {SERVER: ExtendedKeyUsageOID.SERVER_AUTH, CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
 NODE = "node"
 NODE_NAMES = ("*.topic.jobpipe", "node.jobpipe")
+
+_good: dict[
+    Credentials, tuple[tuple[tuple[int, ...], ...], datetime]
+] = {}  # what the files were, and until when they do
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -329,16 +334,32 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
 
 
 def _is_current(files: Credentials, now: datetime) -> bool:
-    """Whether the pair of ``home`` is there, fits, comes from the CA beside it and lasts."""
-    if not all(path.exists() for path in (files.ca, files.cert, files.key)) or not _ca_is_current(files.ca, now):
+    """Whether the pair of ``home`` is there, fits, comes from the CA beside it and lasts.
+
+    Every batch of a publisher asks (0.5 ms): files that were found good are read again when they have changed.
+    """
+    try:
+        stats = [os.stat(path) for path in (files.ca, files.cert, files.key)]
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    stamps = tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+    known = _good.get(files)
+    if known is None or known[0] != stamps:
+        known = (stamps, _good_until(files))
+        _good[files] = known
+    return now < known[1]
+
+
+def _good_until(files: Credentials) -> datetime:
+    """Return when the pair must be renewed; long ago if it does not fit."""
     try:
         ca, certificate, key = read_certificate(files.ca), read_certificate(files.cert), read_key(files.key)
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):  # of another CA, which was removed
-        return False
-    lasts = now + RENEW_BEFORE < certificate.not_valid_after_utc
-    return lasts and is_pair(certificate, key) and _dns_names(certificate) == NODE_NAMES
+        return datetime.min.replace(tzinfo=UTC)
+    if not is_pair(certificate, key) or _dns_names(certificate) != NODE_NAMES:
+        return datetime.min.replace(tzinfo=UTC)
+    return min(certificate.not_valid_after_utc, ca.not_valid_after_utc) - RENEW_BEFORE
 
 
 def _ca_is_current(path: Path, now: datetime) -> bool:

@@ -189,8 +189,8 @@ class Publisher:
         if run_id == last["run_id"]:
             raise DuplicateCall(
                 f"topic {self.topic!r}: batch {batch_id} of query {query_id} was published already in this run: "
-                "call the "
-                "sink once in each foreachBatch (union the DataFrames, or use two topics)",
+                "call the sink once in each foreachBatch (union the DataFrames, or use two topics); outside a query, "
+                "with a higher number each time",
                 topic=self.topic,
                 query_id=query_id,
                 batch_id=batch_id,

@@ -1,4 +1,4 @@
-"""Stops a subscriber's query at the end marks of its topics: a Spark source cannot end its own query."""
+"""Stops a subscriber's query at the ends of its topics: a Spark source cannot end its own query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ POLL_SECONDS = 0.1  # Spark tells Python no event when a query goes idle
 
 
 def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
-    """Wait until the query has committed and acknowledged the end marks of all its jobpipe topics, then stop it.
+    """Wait until the query has committed and acknowledged the ends of all its jobpipe topics, then stop it.
+
+    A topic ends where its publisher closed it for good, or where the source's options end, whichever comes first.
 
     Returns too when the query ends by itself (``availableNow``).
 

@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from jobpipe.errors import SchemaMismatch
+from jobpipe.spark.schema import arrow_schema
 from jobpipe.subscriber.fetch import Fetched, FetchRange
 
 __all__ = ["METADATA", "metadata_column", "with_metadata"]
@@ -24,15 +26,25 @@ _FIELDS = StructType(
         StructField("row", LongType(), False),  # number of the row within its partition of its batch
     ]
 )
+_ARROW = arrow_schema(_FIELDS)
 
 
 def with_metadata(schema: StructType) -> StructType:
-    """Return ``schema`` with the metadata column at its end."""
+    """Return ``schema`` with the metadata column at its end.
+
+    Raises:
+        SchemaMismatch: it has a column of that name.
+    """
+    if METADATA in schema.names:
+        raise SchemaMismatch(
+            f"a column {METADATA} is published: leave includeMetadata out to read it, or drop it before publishing",
+            columns=[METADATA],
+        )
     return StructType([*schema.fields, StructField(METADATA, _FIELDS, False)])
 
 
-def metadata_column(fetched: Fetched, wanted: FetchRange, target: pa.DataType) -> pa.StructArray:
-    """Return the metadata of one record batch as a struct array of type ``target``."""
+def metadata_column(fetched: Fetched, wanted: FetchRange) -> pa.StructArray:
+    """Return the metadata of one record batch."""
     count, header = fetched.batch.num_rows, fetched.header
     values: dict[str, Any] = {
         "topic": pa.repeat(pa.scalar(wanted.topic), count),
@@ -45,5 +57,4 @@ def metadata_column(fetched: Fetched, wanted: FetchRange, target: pa.DataType) -
         ),
         "row": pa.array(range(fetched.row, fetched.row + count), pa.int64()),
     }
-    fields = [target.field(i) for i in range(target.num_fields)]
-    return pa.StructArray.from_arrays([values[field.name].cast(field.type) for field in fields], fields=fields)
+    return pa.StructArray.from_arrays([values[field.name].cast(field.type) for field in _ARROW], fields=list(_ARROW))

@@ -1,112 +1,144 @@
-"""The source's options: names as in Spark's Kafka source where it has them."""
+"""The source's options: what one ``load()`` was given, checked, all of it at once."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from jobpipe.config import Config, Problem, config_error, load, shown, suggest, unknown
+from jobpipe.config import Config, Option, Problem, config_error, load, shown, suggest, unknown
+from jobpipe.config.names import by_loose_name
+from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS, WHICH
+from jobpipe.config.values import BadValueError
 from jobpipe.discovery.security import with_credentials
 from jobpipe.errors import ConfigError
-from jobpipe.subscriber.matching import MOST, TopicPattern
-from registry.errors import RegistryError
-from registry.names import check_name
+from jobpipe.spark.boundaries import Ends, ends
+from jobpipe.store.boundary import Boundary
+from jobpipe.subscriber.matching import TopicPattern
 
 __all__ = ["SourceOptions"]
 
-NAMES = (
-    "subscribe",
-    "name",
-    "startingOffsets",
-    "maxRowsPerTrigger",
-    "failOnDataLoss",
-    "includeMetadata",
-    "config",
-    "discoveryTimeout",
-    "subscribePattern",
-    "assign",
-    "maxTopics",
-)
-WHICH = ("subscribe", "subscribePattern", "assign")
-STARTING = ("earliest", "latest", "committed")
-MEANT = {  # what other sources, or other parts of jobpipe, call it; "path" is the argument of load()
-    "topic": "subscribe",
-    "topics": "subscribe",
-    "path": "subscribe",
-    "topicpattern": "subscribePattern",
-    "topicspattern": "subscribePattern",
-    "pattern": "subscribePattern",
-    "starting": "startingOffsets",
-    "subscription": "name",
-    "group": "name",
-    "kafka.group.id": "name",
-    "group.id": "name",
-}
+OF = "format('jobpipe')"
+_BY_NAME = {name.lower(): about for about in SOURCE_OPTIONS for name in (about.name, *about.also)}
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Parsed options of one ``load()``."""
+    """Parsed options of one ``load()``; those that are not commented are as :mod:`jobpipe.config.source_options` says.
 
-    topics: tuple[str, ...]  # in name order; none where there is a pattern
+    Attributes:
+        topics: in name order; none where there is a pattern.
+        assigned: by topic, from 1; a topic that is not here: all.
+        starts, ends: see :meth:`start_of` and :meth:`end_of`.
+        max_trigger_delay: seconds.
+    """
+
+    topics: tuple[str, ...]
     name: str | None
-    starting: str | None
-    max_rows: int | None
-    include_metadata: bool
-    fail_on_data_loss: bool
     config: Config
     pattern: TopicPattern | None = None
-    assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by topic, from 1; a topic not here: all
+    assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    starts: Ends = field(default_factory=Ends)
+    ends: Ends = field(default_factory=Ends)
+    max_rows: int | None = None
+    max_bytes: int = 4 * 1024**3
+    min_rows: int | None = None
+    max_trigger_delay: float = 900.0
+    min_partitions: int | None = None
+    max_rows_per_partition: int | None = None
+    read_ahead: bool = False
+    include_metadata: bool = False
+    schema_evolution: str = "compatible"
+    merge_schema: bool = False
+    fail_on_data_loss: bool = True
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], spark: Mapping[str, str] | None = None) -> SourceOptions:
+    def parse(
+        cls, given: Mapping[str, str], spark: Mapping[str, str] | None = None, *, credentials: bool = True
+    ) -> SourceOptions:
         """Parse the options of ``load()``; names are case-insensitive, as Spark has them.
 
-        Keys that begin with ``jobpipe.`` or ``security.`` are settings of the configuration.
+        Keys of the configuration are settings of it, with or without their ``jobpipe.``.
 
         Args:
             given: the options.
             spark: Spark's properties; only ``spark.jobpipe.*`` are looked at.
+            credentials: make the certificates of an embedded registry, if these are their first use.
 
         Raises:
             ConfigError: lists everything that is wrong, each with option, value, and what was expected.
         """
-        known = {name.lower(): name for name in NAMES}
-        values: dict[str, str] = {}
-        overrides: dict[str, Any] = {}
-        problems: list[Problem] = []
-        for key, value in given.items():
-            lowered = key.lower()
-            if lowered in known:
-                values[known[lowered]] = value
-            elif lowered.startswith(("jobpipe.", "security.")):
-                overrides[lowered] = value
-            else:
-                problems.append(unknown("option", key, value, _suggest(lowered)))
-        topics, pattern, assigned = _which(values, problems)
-        if "name" in values:
-            _check_name("name", values["name"], problems)
-        starting = values.get("startingOffsets")
-        if starting is not None and starting not in STARTING:
-            problems.append(_wrong("startingOffsets", starting, ", ".join(STARTING)))
-        max_rows = _number(values, "maxRowsPerTrigger", problems)
-        include = _switch(values, "includeMetadata", False, problems)
-        fail = _switch(values, "failOnDataLoss", True, problems)
-        if "discoveryTimeout" in values:
-            overrides["jobpipe.discovery.timeout"] = values["discoveryTimeout"]
+        read = _Reading(given)
+        values = read.values
+        text = values.get("subscribePattern")
+        topics = values.get("subscribe") or tuple(sorted(values.get("assign", ())))
+        starts, end = ends(values, topics, text, read.complain)
+        if values.get("minRowsPerTrigger", 0) > values.get("maxRowsPerTrigger", float("inf")):
+            read.complain("minRowsPerTrigger", f"at most maxRowsPerTrigger, {values['maxRowsPerTrigger']}")
+        if values.get("readAhead"):
+            _demand_ahead(read)
         config: Config | None = None
         try:
-            config = with_credentials(load(values.get("config"), overrides=overrides, spark=spark))
+            config = load(read.values.get("config"), overrides=read.overrides, spark=spark)
+            if credentials:
+                config = with_credentials(config)
         except ConfigError as error:
-            if not problems and "problems" not in error.fields:  # no wrong value, but what right ones lead to
+            if not read.problems and "problems" not in error.fields:  # no wrong value, but what right ones lead to
                 raise
-            problems.extend(Problem(**problem) for problem in error.fields.get("problems", ()))
-        if problems or config is None:
-            raise config_error(problems, of="format('jobpipe')", what="wrong option")
-        return cls(topics, values.get("name"), starting, max_rows, include, fail, config, pattern, assigned)
+            read.problems.extend(Problem(**problem) for problem in error.fields.get("problems", ()))
+        if read.problems or config is None:
+            raise config_error(read.problems, of=OF, what="wrong option")
+        chosen = {
+            about.name: values.get(about.name, about.parse(about.default))
+            for about in SOURCE_OPTIONS
+            if about.default is not None or about.kind.nullable
+        }
+        return cls(
+            topics=topics,
+            name=values.get("name"),
+            config=config,
+            pattern=None if text is None else TopicPattern(text, chosen["maxTopics"]),
+            assigned=values.get("assign", {}),
+            starts=starts,
+            ends=end,
+            max_rows=chosen["maxRowsPerTrigger"],
+            max_bytes=chosen["maxBytesPerTrigger"],
+            min_rows=chosen["minRowsPerTrigger"],
+            max_trigger_delay=chosen["maxTriggerDelay"],
+            min_partitions=chosen["minPartitions"],
+            max_rows_per_partition=chosen["maxRowsPerPartition"],
+            read_ahead=chosen["readAhead"],
+            include_metadata=chosen["includeMetadata"],
+            schema_evolution=chosen["schemaEvolution"],
+            merge_schema=chosen["mergeSchema"],
+            fail_on_data_loss=chosen["failOnDataLoss"],
+        )
+
+    def start_of(self, topic: str) -> Boundary | None:
+        """Return where a topic begins; None: committed for a stream, earliest for a batch read."""
+        return self.starts.of(topic)
+
+    def end_of(self, topic: str) -> Boundary | None:
+        """Return where a topic ends; None: nowhere for a stream, at the newest batch for a batch read."""
+        return self.ends.of(topic)
+
+    def demand_batch(self) -> None:
+        """Check what only a batch read must not have.
+
+        Raises:
+            ConfigError: it would start at ``latest``, where there is nothing to read, or at the position of a
+                subscription without a name.
+        """
+        kinds = {start.kind for start in (*self.starts.topics.values(), self.starts.others) if start is not None}
+        expected = ""
+        if "latest" in kinds:
+            expected = "another start than latest: a batch read ends where it would begin"
+        elif "committed" in kinds and self.name is None:
+            expected = "an option 'name' beside it: the subscription whose position it is"
+        if expected:
+            problem = Problem("option", self.starts.option, self.starts.said, expected)
+            raise config_error([problem], of=OF, what="wrong option")
 
     def need_name(self) -> str:
         """Return the subscription's name, which a stream must have.
@@ -145,83 +177,83 @@ class SourceOptions:
         return [number - 1 for number in wanted]
 
 
-def _which(
-    values: Mapping[str, str], problems: list[Problem]
-) -> tuple[tuple[str, ...], TopicPattern | None, dict[str, tuple[int, ...]]]:
-    """Return topics, pattern and assigned partitions, of which exactly one option was to tell."""
-    given = [key for key in WHICH if key in values]
-    most = _number(values, "maxTopics", problems) or MOST
-    if len(given) != 1:
-        expected = "topic, or topic,topic; or else subscribePattern, or assign"
-        problems.extend(_wrong(key, values[key], f"exactly one of {', '.join(WHICH)}") for key in given)
-        if not given:
-            problems.append(_wrong("subscribe", None, expected))
-        return (), None, {}
-    if "subscribePattern" in values:
-        text = values["subscribePattern"]
+class _Reading:
+    """Reads the options by their definitions, and collects every problem on the way."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.problems: list[Problem] = []
+        self.given: dict[str, str] = {}  # by the option's own name
+        self.values: dict[str, Any] = {}
+        self.overrides: dict[str, Any] = {}  # of the configuration
+        self._spelt: dict[str, str] = {}  # as it was given, by its own name
+        for key, value in given.items():
+            about = _BY_NAME.get(key.lower())
+            if about is not None:
+                self._take(key, value, about)
+            elif key.lower().startswith(("jobpipe.", "security.")) or by_loose_name(key.lower()) is not None:
+                self.overrides[key.lower()] = value
+            else:
+                self.problems.append(unknown("option", key, value, _suggest(key.lower())))
+        for about in SOURCE_OPTIONS:
+            if about.name in self.given:
+                self._demand_company(about)
+        if not any(name in self.given for name in WHICH):
+            expected = "topic, or topic,topic; or else subscribePattern, or assign"
+            self.problems.append(Problem("option", "subscribe", None, expected))
+        if "discoveryTimeout" in self.values:
+            self.overrides["jobpipe.discovery.timeout"] = self.values["discoveryTimeout"]
+
+    def complain(self, name: str, expected: str) -> None:
+        """Add a problem of an option, by its own name."""
+        value = self.given.get(name)
+        spelt = self._spelt.get(name, name)
+        self.problems.append(Problem("option", spelt, None if value is None else shown(value), expected))
+
+    def _take(self, key: str, value: str, about: Option) -> None:
+        spelt = next(name for name in (about.name, *about.also) if name.lower() == key.lower())
+        if about.name in self.given:
+            other = self._spelt[about.name]
+            self.problems.append(Problem("option", spelt, shown(value), f"it once; {other} is the same option"))
+            return
+        self.given[about.name], self._spelt[about.name] = value, spelt
         try:
-            re.compile(text)
-        except re.error as error:
-            problems.append(_wrong("subscribePattern", text, f"a regular expression of Python ({error})"))
-        if not text:
-            problems.append(_wrong("subscribePattern", text, "a regular expression that a whole topic name matches"))
-        return (), TopicPattern(text, most), {}
-    assigned = _assigned(values["assign"], problems) if "assign" in values else {}
-    listed = values.get("subscribe", "").split(",")
-    topics = tuple(sorted({*assigned, *(topic.strip() for topic in listed if topic.strip())}))
-    if "subscribe" in values and not topics:
-        problems.append(_wrong("subscribe", values["subscribe"], "topic, or topic,topic"))
-    for topic in topics:
-        _check_name(given[0], topic, problems)
-    return topics, None, assigned
+            parsed = about.parse(value, Path.cwd())
+        except BadValueError as error:
+            self.complain(about.name, str(error) or about.expected)
+            return
+        if parsed is not None:
+            self.values[about.name] = parsed
+
+    def _demand_company(self, about: Option) -> None:
+        if about.needs and not any(name in self.given for name in about.needs):
+            self.complain(about.name, f"{' or '.join(about.needs)} beside it, without which it says nothing")
+        beside = [name for name in about.excludes if name in self.given]
+        if beside and about.name in WHICH:
+            self.complain(about.name, f"exactly one of {', '.join(WHICH)}")
+        elif beside:
+            self.complain(about.name, f"it without {', '.join(beside)}, which would tell the same in another way")
 
 
-def _assigned(text: str, problems: list[Problem]) -> dict[str, tuple[int, ...]]:
-    expected = 'JSON such as {"orders": [1, 3]}: of each topic the numbers of parallel-1, parallel-2, ...'
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value:
-        problems.append(_wrong("assign", text, expected))
-        return {}
-    for topic, numbers in value.items():
-        right = isinstance(numbers, list) and numbers and all(type(n) is int and n >= 1 for n in numbers)
-        if not right:
-            problems.append(_wrong("assign", f"{topic}: {json.dumps(numbers)}", expected + "; they begin at 1"))
-            return {}
-    return {topic: tuple(sorted(set(numbers))) for topic, numbers in value.items()}
-
-
-def _check_name(key: str, name: str, problems: list[Problem]) -> None:
-    try:
-        check_name(name)
-    except RegistryError:
-        problems.append(_wrong(key, name, "letters, digits, . _ - (at most 128)"))
+def _demand_ahead(read: _Reading) -> None:
+    """Demand what a slot can be: a range of one topic, without holes, that is read by as many tasks as were planned."""
+    topics = read.values.get("subscribe", ())
+    if "subscribe" in read.given and len(topics) > 1:
+        read.complain("readAhead", "subscribe of one topic beside it: each would wait for the others")
+    elif "subscribePattern" in read.given or "assign" in read.given:
+        read.complain("readAhead", "subscribe of one topic beside it, not subscribePattern or assign")
+    else:
+        beside: list[str] = [
+            n for n in ("minRowsPerTrigger", "minPartitions", "maxRowsPerPartition") if n in read.values
+        ]
+        if read.values.get("failOnDataLoss") is False:
+            beside.append("failOnDataLoss=false")
+        if beside:
+            read.complain("readAhead", f"it without {', '.join(beside)}: what it reads is not known when it is planned")
 
 
 def _suggest(name: str) -> str:
     if name in MEANT:
         return f"did you mean {MEANT[name]}?"
-    return suggest(name, lambda key: key.name, beside=NAMES)
-
-
-def _wrong(key: str, value: str | None, expected: str) -> Problem:
-    return Problem("option", key, None if value is None else shown(value), expected)
-
-
-def _switch(values: Mapping[str, str], key: str, default: bool, problems: list[Problem]) -> bool:
-    text = values.get(key, str(default)).lower()
-    if text not in ("true", "false"):
-        problems.append(_wrong(key, values[key], "true or false"))
-    return text == "true"
-
-
-def _number(values: Mapping[str, str], key: str, problems: list[Problem]) -> int | None:
-    text = values.get(key)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        problems.append(_wrong(key, text, "a whole number of at least 1"))
-        return None
-    return int(text)
+    if name.startswith("kafka."):
+        return "Kafka's clients are not configured here; docs/kafka.md has what does their work"
+    return suggest(name, lambda key: key.name, beside=[about.name for about in SOURCE_OPTIONS])

@@ -24,6 +24,7 @@ class ReadRange:
         partitions: The publisher's.
         lost: Some of the range in Spark's log is lost.
         holes: Batches inside that lost host servers kept a part of, each with start, end, rows and hosts.
+        rows: Of all partitions, those in holes too.
     """
 
     start: Position
@@ -31,6 +32,7 @@ class ReadRange:
     partitions: int
     lost: bool
     holes: tuple[dict[str, Any], ...] = ()
+    rows: int = 0
 
     def readable(self) -> list[tuple[Position, Position]]:
         """Return what lies between the holes."""

@@ -8,10 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from jobpipe.config import Config
+from jobpipe.spark.casting import cast_batch
+from jobpipe.spark.fitness import demand_in_task
 from jobpipe.spark.metadata import METADATA, metadata_column
-from jobpipe.spark.schema import arrow_schema, cast_batch
-from jobpipe.store.segment import empty_batch
+from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.schema import arrow_schema
 from jobpipe.subscriber.fetch import FetchRange, fetch
 
 __all__ = ["RangePartition", "read_range"]
@@ -25,7 +26,7 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
-def read_range(wanted: FetchRange, schema: StructType, config: Config) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``wanted`` in exactly ``schema``.
 
     Raises:
@@ -33,17 +34,19 @@ def read_range(wanted: FetchRange, schema: StructType, config: Config) -> Iterat
         DataLoss, SegmentCorrupt, LinkError: see :func:`jobpipe.subscriber.fetch.fetch`.
     """
     target = arrow_schema(schema)
-    at = target.get_field_index(METADATA)
-    rows = target if at < 0 else target.remove(at)
+    rows = target.remove(target.get_field_index(METADATA)) if options.include_metadata else target
+    accepted: pa.Schema | None = None
 
-    def accept(schema: pa.Schema) -> None:
-        cast_batch(empty_batch(schema), rows, f"topic {wanted.topic!r}, partition {wanted.partition}")
+    def accept(found: pa.Schema) -> None:
+        nonlocal accepted
+        if accepted is None or not found.equals(accepted, check_metadata=True):
+            where = f"topic {wanted.topic!r}, partition {wanted.partition}"
+            demand_in_task(found, rows, options.schema_evolution, wanted.topic, where)
+            accepted = found
 
-    for fetched in fetch(wanted, config, accept):
+    for fetched in fetch(wanted, options.config, accept):
+        batch = fetched.batch
+        if options.include_metadata:
+            batch = batch.append_column(METADATA, metadata_column(fetched, wanted))
         where = f"topic {wanted.topic!r}, offset {fetched.header['n']}, partition {wanted.partition}"
-        batch = cast_batch(fetched.batch, rows, where)
-        if at >= 0:
-            columns = list(batch.columns)
-            columns.insert(at, metadata_column(fetched, wanted, target.field(at).type))
-            batch = pa.RecordBatch.from_arrays(columns, schema=target)
-        yield batch
+        yield cast_batch(batch, target, where, evolve=True)

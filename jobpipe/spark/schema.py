@@ -1,16 +1,15 @@
-"""Between Spark's schemas and Arrow's: which types pass, and the exact form Spark demands of record batches.
+"""Between Spark's schemas and Arrow's: which types pass, and the form that Spark demands.
 
-Spark takes only batches whose schema equals ``to_arrow_schema(schema, timezone="UTC")``, nullability
-included; it checks the first batch of a task and crashes on a later bad one, so every batch is cast.
+Spark takes only batches whose schema equals ``to_arrow_schema(schema, timezone="UTC")``, nullability included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,9 +39,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.errors import UnsupportedType
 
-__all__ = ["arrow_schema", "as_rows_have_it", "cast_batch", "check_types", "parse_spark_schema", "schema_difference"]
+__all__ = ["arrow_schema", "as_rows_have_it", "check_types", "parse_spark_schema", "published_schema", "spark_schema"]
 
 # Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
 # have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
@@ -134,90 +133,35 @@ def parse_spark_schema(text: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
 
-def schema_difference(published: pa.Schema, asked: pa.Schema) -> list[str]:
-    """Return a line for each column in which two schemas differ in name or type; nullability does not count."""
-    lines = []
-    for name in dict.fromkeys([*published.names, *asked.names]):
-        if name not in published.names:
-            lines.append(f"{name}: asked for as {asked.field(name).type}, not published")
-        elif name not in asked.names:
-            lines.append(f"{name}: published as {published.field(name).type}, not asked for")
-        elif not _same_type(published.field(name).type, asked.field(name).type):
-            lines.append(f"{name}: published as {published.field(name).type}, asked for as {asked.field(name).type}")
-    return lines
-
-
-def _same_type(one: Any, other: Any) -> bool:
-    """Tell whether two Arrow types are the same but for nullability and the names of list and map children."""
-    if one.equals(other):
-        return True
-    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
-        return (one.tz is None) == (other.tz is None)
-    if one.id != other.id or one.num_fields != other.num_fields or not pa.types.is_nested(one):
-        return False
-    if pa.types.is_struct(one) and [f.name for f in one] != [f.name for f in other]:
-        return False
-    return all(_same_type(one.field(i).type, other.field(i).type) for i in range(one.num_fields))
-
-
-def cast_batch(batch: pa.RecordBatch, target: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return ``batch`` in exactly the schema ``target``, by column name.
+def published_schema(topic: str, arrow: bytes, spark: str | None) -> StructType:
+    """Return a topic's schema as Spark has it, from Arrow's serialized form and, if its publisher was Spark, its JSON.
 
     Raises:
-        SchemaMismatch: a column is missing, has another type, or has nulls where none may be; names the column.
+        UnsupportedType: its publisher was not, and Spark has no type for one of its columns.
     """
-    if batch.schema.equals(target):
-        return batch
-    columns = []
-    for field in target:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            raise SchemaMismatch(f"{where}: column {field.name!r} is missing", column=field.name)
-        column = batch.column(index)
-        if not field.nullable and column.null_count:
-            raise SchemaMismatch(
-                f"{where}: column {field.name!r} has {column.null_count} nulls, but may have none", column=field.name
-            )
-        if not column.type.equals(field.type):
-            try:
-                column = _cast(column, field.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-                raise SchemaMismatch(
-                    f"{where}: column {field.name!r} is {column.type} and does not fit {field.type}: {error}",
-                    column=field.name,
-                ) from error
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    if spark is not None:
+        return parse_spark_schema(spark)
+    return spark_schema(topic, pa.ipc.read_schema(pa.py_buffer(arrow)))
 
 
-def _cast(array: Any, target: Any) -> Any:
-    """Cast an array; children of structs apart from them.
+def spark_schema(topic: str, schema: pa.Schema) -> StructType:
+    """Return as Spark schema what Arrow's tells; collations, for example, it does not.
 
-    Arrow's own cast refuses a null struct whose children may not be null, which in Spark is an everyday thing (the
-    right side of an outer join).
+    Raises:
+        UnsupportedType: Spark has no type for a column; names topic and columns.
     """
-    kind = array.type
-    if pa.types.is_struct(kind) and pa.types.is_struct(target) and [f.name for f in kind] == [f.name for f in target]:
-        fields = list(target)
-        if not fields:
-            return array
-        children = [_cast(array.field(i), field.type) for i, field in enumerate(fields)]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-    if kind.id == target.id and (pa.types.is_list(kind) or pa.types.is_map(kind)) and _holds_struct(target):
-        if pa.types.is_map(kind):
-            pair = target.field(0).type
-            columns = [_cast(array.keys, pair.field(0).type), _cast(array.items, pair.field(1).type)]
-            values = pa.StructArray.from_arrays(columns, fields=list(pair))
-        else:
-            values = _cast(array.values, target.value_type)
-        own = array.buffers()[:2]  # validity and offsets, which a slice shares with its whole
-        return pa.Array.from_buffers(target, len(array), own, array.null_count, array.offset, children=[values])
-    return array.cast(target)
-
-
-def _holds_struct(kind: Any) -> bool:
-    if pa.types.is_map(kind):
-        return True
-    return any(
-        pa.types.is_struct(kind.field(i).type) or _holds_struct(kind.field(i).type) for i in range(kind.num_fields)
-    )
+    fields, bad = [], {}
+    for field in schema:
+        try:
+            fields += from_arrow_schema(pa.schema([field])).fields
+        except PySparkTypeError:
+            bad[field.name] = str(field.type)
+    if bad:
+        named = ", ".join(f"{name} ({kind})" for name, kind in bad.items())
+        raise UnsupportedType(
+            f"topic {topic!r}: Spark has no type for what was published as: {named}. Cast these columns before "
+            "publishing",
+            topic=topic,
+            columns=bad,
+        )
+    return StructType(fields)

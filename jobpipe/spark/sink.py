@@ -14,14 +14,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from jobpipe.config import load
+from jobpipe.config import Problem, config_error, load
+from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.spark.classic import demand_classic, session_settings, this_session
 from jobpipe.spark.jvm import end_with_jvm
+from jobpipe.spark.partitioner import Partitioner, PartitionFunction
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QUERY_ID, activity, stop_is_no_failure
-from jobpipe.spark.write import TASK_INLINE_MAX, number_rows, write_by_collect, write_by_tasks
+from jobpipe.spark.write import TASK_INLINE_MAX, write_by_collect, write_by_tasks
 
 __all__ = ["JobPipeSink"]
 
@@ -42,8 +44,13 @@ class JobPipeSink:
         topic: name of the topic, ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
         name: who publishes, for listings and errors; by default topic and host.
         parallelism: number of the topic's partitions; by default Spark's default parallelism.
-        partition_by: columns whose hash chooses the partition, ``pmod(hash(columns), parallelism)``; by default the
-            DataFrame's partitions as they come, modulo the parallelism. Order holds within a partition.
+        partition_by: columns whose hash chooses the partition, ``pmod(hash(columns), parallelism)``, where ``hash`` is
+            Spark's own: Murmur3 with seed 42, the same in every run and version. Order holds within a partition.
+        partitioner: ``hash`` (the default with ``partition_by``), ``fixed`` (the default without: the DataFrame's
+            partitions, modulo the parallelism), ``round-robin`` (each task deals its rows out in turn), or a function
+            ``f(batch: pyarrow.RecordBatch, partitions: int)`` that returns one number of 0..partitions-1 for each row,
+            as an array or a sequence. It is called for some thousand rows at a time where they are written, in the
+            driver or in tasks; let a number depend on its row alone, then the order of a key holds.
         schema: a StructType or DDL string; told to subscribers before the first batch, and demanded of every batch.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
@@ -67,6 +74,7 @@ class JobPipeSink:
         name: str | None = None,
         parallelism: int | None = None,
         partition_by: Sequence[str] | str | None = None,
+        partitioner: str | PartitionFunction | None = None,
         schema: StructType | str | None = None,
         acks: str | None = None,
         required_subscribers: str | Sequence[str] | None = None,
@@ -76,15 +84,30 @@ class JobPipeSink:
         **overrides: Any,
     ) -> None:
         spark = this_session("JobPipeSink")
-        given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
-        self._config = load(
-            config,
-            overrides={key: value for key, value in given.items() if value is not None},
-            spark=session_settings(spark) if spark else {},
-            caller=JobPipeSink,
+        values, problems = read_arguments(
+            {
+                "topic": topic,
+                "name": name,
+                "partition_by": partition_by,
+                "partitioner": partitioner,
+                "required_subscribers": required_subscribers,
+                "min_subscribers": min_subscribers,
+            }
         )
+        given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
+        try:
+            self._config = load(
+                config,
+                overrides={key: value for key, value in given.items() if value is not None},
+                spark=session_settings(spark) if spark else {},
+                caller=JobPipeSink,
+            )
+        except ConfigError as error:
+            problems += [Problem(**problem) for problem in error.fields["problems"]]
+        if problems:
+            raise config_error(problems, of=f"JobPipeSink({topic!r})", what="wrong argument")
         self.topic = topic
-        self._partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+        self._partitioner = Partitioner.choose(topic, partitioner, values["partition_by"])
         self._parallelism = self._config.parallelism or (spark.sparkContext.defaultParallelism if spark else 1)
         self._declared = None if schema is None else _parse(schema)
         if self._declared is not None:
@@ -106,9 +129,9 @@ class JobPipeSink:
             config=self._config,
             name=name,
             parallelism=self._parallelism,
-            partitioner=f"hash({', '.join(self._partition_by)})" if self._partition_by else "as they come",
-            required_subscribers=required_subscribers or (),
-            min_subscribers=min_subscribers or 0,
+            partitioner=str(self._partitioner),
+            required_subscribers=values["required_subscribers"] or (),
+            min_subscribers=values["min_subscribers"] or 0,
             application=(spark.sparkContext.appName or "") if spark else "",
         )
         if spark is not None:
@@ -128,6 +151,7 @@ class JobPipeSink:
 
         Raises:
             UnsupportedType: a column's type cannot pass.
+            ConfigError: ``partition_by`` names a column that is not there, or the partitioner's function is wrong.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             DuplicateCall: the second call in one batch.
@@ -176,7 +200,7 @@ class JobPipeSink:
         if schema == self._checked:
             return
         check_types(schema, self.topic)
-        missing = [name for name in self._partition_by if name not in schema.names]
+        missing = [name for name in self._partitioner.columns if name not in schema.names]
         if missing:
             raise ConfigError(
                 f"topic {self.topic!r}: partition_by names {', '.join(missing)}, and the rows have the columns "
@@ -197,12 +221,12 @@ class JobPipeSink:
     ) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
-        numbered = number_rows(df, self._partition_by, self._parallelism)
+        numbered = self._partitioner.number_rows(df, self._parallelism, batch_id)
         target = self._publisher.target()
         path = self._path()
         if path == "collect":
             try:
-                segments = write_by_collect(numbered, target, schema, active)
+                segments = write_by_collect(numbered, target, self._partitioner, schema, active)
             except (PySparkException, Py4JError) as error:
                 if "maxResultSize" not in str(error):
                     raise
@@ -211,7 +235,7 @@ class JobPipeSink:
                 path = "tasks"
         if path == "tasks":
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
-            segments = write_by_tasks(numbered, small, schema)
+            segments = write_by_tasks(numbered, small, self._partitioner, schema)
         sealed = self._publisher.commit(query_id, batch_id, run_id, target, schema, spark_schema.json(), segments)
         self._last_bytes = sealed.bytes
         self._counts[path] += 1

@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, SchemaMismatch, TopicNotFound
+from jobpipe.spark.ahead_reader import ReadAheadStreamReader
 from jobpipe.spark.batch_reader import JobPipeBatchReader
+from jobpipe.spark.evolution import differences, merge
 from jobpipe.spark.installed import demand_installed
 from jobpipe.spark.launched import launch
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
-from jobpipe.spark.schema import arrow_schema, schema_difference
+from jobpipe.spark.refused import RefusedStream
+from jobpipe.spark.schema import published_schema
 from jobpipe.spark.stream_reader import JobPipeStreamReader
-from jobpipe.spark.topics import demand_schema, published_schema
 from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
@@ -56,57 +58,75 @@ class JobPipeDataSource(DataSource):
     def schema(self) -> StructType:
         """Ask the publishers, waiting up to ``discoveryTimeout`` for the first of them to come and know its schema.
 
+        Unless ``schemaEvolution=strict``, columns may be null, as those of Spark's file sources: batches before and
+        behind the newest need not have them.
+
         Raises:
             TopicNotFound: no publisher, or none that knows its schema, in time.
-            SchemaMismatch: the topics have different schemas.
+            SchemaMismatch: the topics have different schemas, or, with ``mergeSchema``, none that fits all.
+            UnsupportedType: Spark has no type for a column of a publisher without Spark.
         """
-        found = self._published()
-        names = list(found)
-        first = found[names[0]]
-        for name in names[1:]:
-            lines = schema_difference(arrow_schema(first), arrow_schema(found[name]))
-            if lines:
-                raise SchemaMismatch(
-                    f"topics {names[0]!r} and {name!r} have different schemas: {'; '.join(lines)}. Read them by "
-                    "separate "
-                    "load() calls",
-                    columns=lines,
-                )
-        schema = with_metadata(first) if self._settings.include_metadata else first
+        schema = _one_schema(self._published(), merging=self._settings.merge_schema)
+        if self._settings.schema_evolution != "strict":
+            schema = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields])
+        if self._settings.include_metadata:
+            schema = with_metadata(schema)
         self._checked = schema.json()
         return schema
 
     @plainly
-    def streamReader(self, schema: StructType) -> JobPipeStreamReader:
+    def streamReader(self, schema: StructType) -> JobPipeStreamReader | RefusedStream:
         """Make the reader of a stream.
 
-        Its first call raises what is wrong here: Spark's runner answers an error of this very method with one of its
-        own, which hides ours (PySpark 4.3: it stops a reader that it does not have yet).
-
-        Raises, later:
-            ConfigError: option ``name`` is missing.
-            SchemaMismatch: the schema given to ``.schema(...)`` is not the published one; names the columns.
+        Raises, with the first call of the reader, see :class:`RefusedStream`:
+            ConfigError: an option is wrong, or ``name`` is missing.
+            SchemaMismatch: published rows do not fit the schema given to ``.schema(...)``; names the columns.
         """
         try:
             self._settings.need_name()
             self._compare(schema)
         except JobpipeError as error:
-            return JobPipeStreamReader(self._settings, schema, error)
+            return RefusedStream(error)
+        if self._settings.read_ahead:
+            return ReadAheadStreamReader(self._settings, schema)
         return JobPipeStreamReader(self._settings, schema)
 
     @plainly
     def reader(self, schema: StructType) -> JobPipeBatchReader:
-        """Make the reader of everything that is there now."""
+        """Make the reader of everything that is there now.
+
+        Raises:
+            ConfigError: the read would start at ``latest``, or at the position of a subscription without a name.
+        """
+        self._settings.demand_batch()
         self._compare(schema)
         return JobPipeBatchReader(self._settings, schema)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: Spark rebuilds such a writer for each batch, so it cannot own the server."""
-        raise ConfigError(_WRITE_WITH_SINK)
+        """Refuse, and say how a batch job publishes."""
+        topic = self._topic_to_write()
+        raise ConfigError(
+            f"format('jobpipe') reads. To publish a DataFrame to topic {topic!r}: "
+            f"sink = jobpipe.JobPipeSink({topic!r}); sink(df, 0); sink.close(). {_WHY_A_SINK}",
+            topic=topic,
+        )
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse, like :meth:`writer`."""
-        raise ConfigError(_WRITE_WITH_SINK)
+        """Refuse, and say how a query publishes; Spark asks with the first rows, no sooner (PySpark 4.3)."""
+        topic = self._topic_to_write()
+        raise ConfigError(
+            f"format('jobpipe') reads. To publish a query to topic {topic!r}: "
+            f"df.writeStream.foreachBatch(jobpipe.JobPipeSink({topic!r})), with the same checkpointLocation and "
+            f"trigger. {_WHY_A_SINK}",
+            topic=topic,
+        )
+
+    def _topic_to_write(self) -> str:
+        """Return the topic that a writer was given, under whatever name."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        return next((given[key] for key in ("topic", "subscribe", "path") if given.get(key)), "topic")
 
     def _published(self) -> dict[str, StructType]:
         settings = self._settings
@@ -119,26 +139,47 @@ class JobPipeDataSource(DataSource):
             if self.settings is None and launch().submitted:
                 raise type(error)(f"{error}. {_SET_IN_PROGRAM}", **error.fields) from error
             raise
-        return {name: published_schema(arrow, spark) for name, (arrow, spark) in found.items()}
+        return {name: published_schema(name, arrow, spark) for name, (arrow, spark) in found.items()}
 
     def _compare(self, schema: StructType) -> None:
-        """Compare a schema given by hand with the published ones: in a task it would crash the JVM."""
+        """Wait for the publishers of a schema given by hand, too; the plans tell whether their rows fit it."""
         if self._checked == schema.json():
             return
-        if (METADATA in schema.names) != self._settings.include_metadata:
+        published = any(METADATA in rows.names for rows in self._published().values())  # as by a job before this one
+        if (METADATA in schema.names) != self._settings.include_metadata and not published:
             raise SchemaMismatch(
-                f"column {METADATA} belongs to the schema exactly when includeMetadata=true", columns=[METADATA]
+                f"column {METADATA} belongs to the schema exactly when includeMetadata=true: {METADATA} "
+                f"{with_metadata(StructType())[METADATA].dataType.simpleString()}",
+                columns=[METADATA],
             )
-        for topic, published in self._published().items():
-            demand_schema(topic, published, schema, "Leave .schema() out: it is learned from the publisher")
         self._checked = schema.json()
+
+
+def _one_schema(found: dict[str, StructType], *, merging: bool) -> StructType:
+    """Return the one schema of all topics; in what may be null, and under ``merging`` in more, the widest of them."""
+    names = list(found)
+    schema = found[names[0]]
+    for number, name in enumerate(names[1:], 1):
+        for earlier in names[:number]:  # two of them are at odds, if the schema so far and this one are
+            pair = found[earlier], found[name]
+            lines = merge(*pair, (earlier, name))[1] if merging else differences(*pair, (earlier, name))
+            if lines:
+                raise SchemaMismatch(
+                    f"topics {earlier!r} and {name!r} have "
+                    + ("no common schema" if merging else "different schemas")
+                    + f": {'; '.join(lines)}. Read them by separate load() calls, give the columns by .schema(...)"
+                    + ("" if merging else ", or let mergeSchema=true make one schema of all"),
+                    columns=lines,
+                )
+        schema, _ = merge(schema, found[name], (names[0], name))
+    return schema
 
 
 _SET_IN_PROGRAM = (
     "Was the registry, or the namespace, set by builder.config or spark.conf.set in this program? Under spark-submit "
     "the source sees such settings only after jobpipe.register(spark)"
 )
-_WRITE_WITH_SINK = (
-    "format('jobpipe') reads. To publish use df.writeStream.foreachBatch(jobpipe.JobPipeSink('topic')): Spark makes a "
-    "format's writer anew for each batch, and a publisher must outlive its batches"
+_WHY_A_SINK = (
+    "Spark makes a format's writer anew with the first rows of each batch, and never tells it that the query is to "
+    "stop, or has ended; a publisher serves its topic all the while"
 )

@@ -17,18 +17,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import DataLoss, JobpipeError
+from jobpipe.errors import DataLoss, JobpipeError, SchemaMismatch, UnsupportedType
 from jobpipe.net.retry import RETRYABLE
+from jobpipe.spark.input_partitions import Stretch, input_partitions
+from jobpipe.spark.limits import MicroBatchLimits, Share
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
 from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
+from jobpipe.spark.slots import read_place
+from jobpipe.spark.stream_ends import StreamEnds
 from jobpipe.spark.topics import StreamTopics
-from jobpipe.store import Position
-from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.session import SubscriberSession
 
 __all__ = ["JobPipeStreamReader"]
@@ -37,25 +40,25 @@ log = logging.getLogger(__name__)
 
 IDLE_MIN_SECONDS = 0.01
 IDLE_MAX_SECONDS = 1.0
-MAX_BYTES = 4 * 1024**3  # of one micro-batch where no limit is given
 Offset = dict[str, Any]
 
 
 class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream under one subscription name."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, failure: JobpipeError | None = None) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._failure = failure  # why the query cannot start; raised by the first call
         self._topics: StreamTopics | None = None
         self._lock = threading.Lock()
         self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
         self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names first
-        self._reading: set[str] = set()  # topics of the newest end offset
-        self._target: dict[str, Position] | None = None  # availableNow: read up to here
+        self._reading: dict[str, Position] = {}  # the newest end offset
+        self._ends = StreamEnds(options.end_of)
+        self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
         self._planned: dict[str, ReadRange] = {}  # by start and end in Spark's log
+        self._settled: dict[str, Position] = {}  # by slot: where it ends
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
         self._lost_rows: dict[str, int] = {}  # by topic: rows of batches that lost host servers kept
 
@@ -75,57 +78,64 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return ``maxRowsPerTrigger`` as Spark's limit."""
-        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+        """Return what :meth:`latestOffset` gets unless Spark wants all there is; see :class:`MicroBatchLimits`."""
+        return self._limits.default()
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads."""
         topics = self._open()
-        self._target = {topic: topics.session.head(topic) for topic in topics.at_start}
+        self._ends.stop_now(topics.session, topics.at_start)
 
     @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
 
-        Waits for news only when idle: from nothing to one second, growing.
+        Waits for news only when idle, or while rows are held back: from nothing to one second, growing.
 
         Raises:
             DataLoss: ``start`` does not fit the log.
             Fenced, NameTaken: somebody else has the subscription's name.
-            SchemaMismatch, ConfigError: a topic that a pattern found does not fit, or is one too many.
+            SchemaMismatch: what comes next in a topic does not fit; all before it is delivered and acknowledged.
+            ConfigError: a topic that a pattern found is one too many.
         """
         topics = self._open()
-        positions = _positions(start)
-        topics.follow(positions)
-        newcomers = self._newcomers = topics.newcomers(positions, found_by_now=self._target is not None)
+        topics.follow(start)
+        positions = self._positions(topics, start)
+        newcomers = self._newcomers = topics.newcomers(positions, found_by_now=self._ends.now)
+        self._ends.look(topics.session, positions)
         planned = self._plan_all(topics.session, positions, limit)
-        if planned == positions and not newcomers and self._target is None:
-            if topics.session.wait(positions, self._idle):
+        if planned == positions and not newcomers and not self._ends.now:
+            known, held = self._ends.ahead(self._limits.known(positions)), self._limits.held
+            if topics.session.wait(known, min(self._idle, self._limits.patience()), held=held):
                 planned = self._plan_all(topics.session, positions, limit)
             self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
         if planned != positions:
+            self._limits.planned()
             self._idle = IDLE_MIN_SECONDS
-        self._reading = {*planned, *newcomers}
-        return _offset({**planned, **newcomers})
+        self._reading = {**planned, **newcomers}
+        return _offset(self._reading)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
         if self._topics is None:
             return None
-        report = self._topics.session.report(self._reading or self._topics.at_start)
-        for topic, count in self._skipped.items():
-            if report is not None and topic in report:
-                report[topic]["losses"] = count
-                report[topic]["lost_rows"] = self._lost_rows.get(topic, 0)
+        session = self._topics.session
+        report = session.report(self._reading or self._topics.at_start)
+        if report is None:
+            return None
+        self._ends.report(report, self._reading)
+        for topic in report.keys() & (self._skipped.keys() | session.losses.keys()):
+            report[topic]["losses"] = self._skipped.get(topic, 0) + session.losses.get(topic, 0)
+            report[topic]["lost_rows"] = self._lost_rows.get(topic, 0)
         return report
 
     @plainly
     def commit(self, end: Offset) -> None:
         """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
         topics = self._open()
-        positions = _positions(end)
-        topics.follow(positions)
+        topics.follow(end)
+        positions = self._positions(topics, end)
         for topic, position in positions.items():
             try:
                 topics.session.acknowledge(topic, position)
@@ -146,41 +156,55 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan_all(
         self, session: SubscriberSession, positions: dict[str, Position], limit: ReadLimit
     ) -> dict[str, Position]:
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         planned = {}
+        unfit: JobpipeError | None = None
         self._planned.clear()
-        for left, (topic, start) in zip(range(len(positions), 0, -1), sorted(positions.items()), strict=True):
-            # An equal share of what is left: a topic without news leaves its share to those after it.
-            share = None if rows is None else -(-rows // left)
-            end, used = self._plan_one(session, topic, start, share)
-            rows = None if rows is None else max(rows - used, 0)
-            planned[topic] = end
-        return planned
+        self._limits.begin(limit, drains=self._ends.now)
+        for topic, start, share in self._limits.shares(positions):
+            try:
+                planned[topic] = self._plan_one(session, topic, start, share)
+            except (SchemaMismatch, UnsupportedType) as error:
+                unfit = unfit or error  # what the other topics have delivered is acknowledged all the same
+        if unfit is not None:
+            raise unfit
+        if len(planned) > 1:
+            ahead = self._ends.ahead(planned)
+            short = [
+                topic
+                for topic in ahead
+                if planned[topic] != positions[topic] and session.has_more(topic, planned[topic])
+            ]
+            for topic, share in self._limits.rest(short):
+                planned[topic] = self._plan_one(session, topic, positions[topic], share)
+        return dict(positions) if self._limits.holds() else planned
 
-    def _plan_one(
-        self, session: SubscriberSession, topic: str, start: Position, max_rows: int | None
-    ) -> tuple[Position, int]:
-        if max_rows == 0 or (self._target is not None and topic not in self._target):
-            return start, 0
-        stop, begin = None if self._target is None else self._target[topic], start
+    def _plan_one(self, session: SubscriberSession, topic: str, start: Position, share: Share) -> Position:
+        if self._ends.excludes(topic):
+            return start
+        end_at, begin = self._ends.of(topic), start
         try:
             try:
-                plan = session.plan(topic, start, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
+                plan = session.plan(topic, start, end=_at(start) if share.is_nothing else end_at, **share.limits)
             except DataLoss as loss:
                 begin = self._behind(session, topic, loss)
-                plan = session.plan(topic, begin, stop=stop, max_rows=max_rows, max_bytes=MAX_BYTES)
+                plan = session.plan(topic, begin, end=_at(begin) if share.is_nothing else end_at, **share.limits)
+            if not share.is_nothing:
+                self._ends.heard(topic, plan)
+            if not self._ends.is_behind(topic, Position.from_json(plan["start"])):  # else what comes is not for us
+                self._open().demand_fit(topic, plan)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
-            return start, 0
+            return start
         end = Position.from_json(plan["end"])
         first = Position.from_json(plan["start"])  # the same place as `begin`, as the log counts it now
-        if plan["partitions"]:
+        if plan["rows"]:
             self._options.partitions(topic, int(plan["partitions"]))  # tells of a wrong `assign` before Spark logs it
         holes = tuple(plan["lost"])
         self._planned[_range_key(topic, start, end)] = ReadRange(
-            first, end, int(plan["partitions"]), begin != start, holes
+            first, end, int(plan["partitions"]), begin != start, holes, int(plan["rows"])
         )
-        return end, int(plan["rows"])
+        self._limits.take(topic, plan, moved=first != start)
+        return end
 
     def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
         """Return where reading goes on behind what is lost, if ``failOnDataLoss=false`` allows it."""
@@ -192,16 +216,17 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one input partition for each publisher partition of each topic's range.
+        """Return the input partitions of each topic's range; see :func:`input_partitions`.
 
         Raises:
             DataLoss: the range does not fit the log any more.
+            ConfigError: the options lead to too many input partitions.
         """
         topics = self._open()
         session = topics.session
-        first, last = _positions(start), _positions(end)
-        topics.follow(last)
-        found: list[InputPartition] = []
+        topics.follow(end)
+        first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
+        found: list[Stretch] = []
         for topic, stop in last.items():
             begin = first.get(topic)
             if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
@@ -215,11 +240,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if plan.lost or plan.holes:
                 self._skipped[topic] = self._skipped.get(topic, 0) + plan.lost + len(plan.holes)
             data = session.data_endpoint(topic)
-            wanted = self._options.partitions(topic, plan.partitions) if plan.partitions else []
-            found.extend(
-                RangePartition(FetchRange(topic, low, high, k, data)) for low, high in plan.readable() for k in wanted
-            )
-        return found
+            wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
+            parts = plan.readable()
+            found.extend(Stretch(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
+        return input_partitions(found, self._options, session.cut)
 
     def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
         """Look a range from Spark's log up again, after a restart."""
@@ -247,27 +271,36 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if not plans:
             return ReadRange(stop, stop, 0, lost)
+        self._open().demand_fit(topic, plans[0], wait=True)
         start, end = Position.from_json(plans[0]["start"]), Position.from_json(plans[0]["end"])
-        return ReadRange(start, end, int(plans[0]["partitions"]), lost, tuple(holes))
+        return ReadRange(start, end, int(plans[0]["partitions"]), lost, tuple(holes), int(plans[0]["rows"]))
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition; stateless."""
         assert isinstance(partition, RangePartition)  # noqa: S101 - ours came back
-        return read_range(partition.wanted, self._schema, self._options.config)
+        return read_range(partition.wanted, self._schema, self._options)
+
+    def _positions(self, topics: StreamTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
+        """Return what an offset says; an end that only a slot knows, of a run with ``readAhead``, is looked up."""
+        found: dict[str, Position] = {}
+        for topic, value in offset.items():
+            here, slot = read_place(value)
+            if slot is not None and slot not in self._settled:
+                self._settled[slot] = topics.session.settle(topic, here, slot, committed=committed)
+            found[topic] = here if slot is None else self._settled[slot]
+        return found
 
     def _open(self) -> StreamTopics:
-        if self._failure is not None:
-            raise self._failure
         with self._lock:
             if self._topics is None:
                 self._topics = StreamTopics(self._options, self._schema)
             return self._topics
 
 
-def _positions(offset: Offset) -> dict[str, Position]:
-    return {topic: Position.from_json(value) for topic, value in offset.items()}
+def _at(position: Position) -> Boundary:
+    return Boundary("position", position)
 
 
 def _offset(positions: dict[str, Position]) -> Offset:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.errors import ConfigError, SchemaMismatch
-from jobpipe.spark.metadata import METADATA
+from jobpipe.errors import ConfigError
+from jobpipe.spark.fitness import STREAM, SchemaJudge
 from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.schema import arrow_schema, parse_spark_schema, schema_difference
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
+from jobpipe.store.boundary import COMMITTED, EARLIEST
 from jobpipe.subscriber.matching import TopicFinder
 from jobpipe.subscriber.session import SubscriberSession
 
-__all__ = ["StreamTopics", "demand_schema", "published_schema"]
+__all__ = ["StreamTopics"]
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,22 @@ class StreamTopics:
         """
         began = time.monotonic()
         self._options = options
-        self._starting = options.starting or "committed"
         self._finder: TopicFinder | None = None
-        name = options.need_name()
+        self._judge = SchemaJudge(schema, options, STREAM)
+        name, skip = options.need_name(), not options.fail_on_data_loss
         if options.pattern is None:
-            self.session = SubscriberSession.open(options.config, options.topics, name)
+            self.session = SubscriberSession.open(options.config, options.topics, name, skip_removed=skip)
             self.at_start = list(options.topics)
             self._demand_partitions()
         else:
-            self.session = SubscriberSession(options.config, TopicLocator(options.config), name)
+            self.session = SubscriberSession(options.config, TopicLocator(options.config), name, skip_removed=skip)
             self._finder = TopicFinder(
-                self.session, options.pattern, lambda topic, arrow, spark: self._demand(topic, arrow, spark, schema)
+                self.session,
+                options.pattern,
+                partial(
+                    self._judge.demand_newest,
+                    remedy=f"It was found by subscribePattern={options.pattern.text!r}. Read it by a load() of its own",
+                ),
             )
             try:
                 self.at_start = self._finder.connect()
@@ -72,11 +77,12 @@ class StreamTopics:
         Raises:
             TopicNotFound: no topic of the pattern could.
             SchemaMismatch: a topic of the pattern has another schema.
+            DataLoss, ConfigError: there is no such position, or it lies behind the end; see ``session``.
         """
         if self._finder is None:
-            return {topic: self.session.first_position(topic, self._starting) for topic in self._options.topics}
+            return {topic: self.first_position(topic) for topic in self._options.topics}
         deadline = time.monotonic() + self._options.config.discovery_timeout
-        while not (found := self._finder.first_positions(self.at_start, self._starting)):
+        while not (found := self._finder.first_positions(self.at_start, self._between)):
             if time.monotonic() >= deadline:
                 assert self._options.pattern is not None  # noqa: S101 - there is a finder
                 raise self._options.pattern.none_found(self._options.config, "no topic that has a schema was reached")
@@ -85,7 +91,30 @@ class StreamTopics:
 
     def first_position(self, topic: str) -> Position:
         """Return where ``topic`` begins in the first batch of a checkpoint, waiting for its publisher."""
-        return self.session.first_position(topic, self._starting if self._finder is None else "earliest")
+        start, end = self._between(topic) if self._finder is None else (EARLIEST, None)
+        return self.session.first_position(topic, start, end)
+
+    def demand_fit(self, topic: str, plan: dict[str, Any], *, wait: bool = False) -> None:
+        """See that the batches of a plan fit the query's schema, before Spark is told of them.
+
+        Args:
+            topic: whose plan.
+            plan: as the coordinator answered.
+            wait: for its publisher, should the link be away.
+
+        Raises:
+            SchemaMismatch: names topic, offset, and each column with both types.
+            LinkError: the coordinator cannot be asked for the schema now.
+        """
+        self._judge.demand(topic, plan, partial(self.session.schema, topic, wait=wait))
+
+    def fits(self, topic: str, number: int) -> bool:
+        """Tell whether a schema of ``topic`` fits the query's, without complaint if not.
+
+        Raises:
+            LinkError: the coordinator cannot be asked for the schema now.
+        """
+        return self._judge.fits(topic, number, partial(self.session.schema, topic))
 
     def follow(self, topics: Iterable[str]) -> None:
         """Take in the topics of a checkpoint.
@@ -118,8 +147,11 @@ class StreamTopics:
             return {topic: self.first_position(topic) for topic in self._options.topics if topic not in known}
         if not found_by_now:
             return self._finder.newcomers(known)
-        found = {t: self._finder.first_position(t, "earliest") for t in self.at_start if t not in known}
+        found = {t: self._finder.first_position(t, EARLIEST) for t in self.at_start if t not in known}
         return {topic: position for topic, position in found.items() if position is not None}
+
+    def _between(self, topic: str) -> tuple[Boundary, Boundary | None]:
+        return self._options.start_of(topic) or COMMITTED, self._options.end_of(topic)
 
     def _demand_partitions(self) -> None:
         """Tell of a wrong ``assign`` now, not with the first batch."""
@@ -129,34 +161,3 @@ class StreamTopics:
         except ConfigError:
             self.close()
             raise
-
-    def _demand(self, topic: str, arrow: bytes, spark: str | None, schema: StructType) -> None:
-        pattern = self._options.pattern
-        found = f"It was found by subscribePattern={pattern.text!r}. " if pattern else ""
-        demand_schema(topic, published_schema(arrow, spark), schema, f"{found}Read it by a load() of its own")
-
-
-def demand_schema(topic: str, published: StructType, asked: StructType, remedy: str) -> None:
-    """Compare what a topic has with what is read: in a task a difference would crash the JVM.
-
-    Raises:
-        SchemaMismatch: names topic and columns.
-    """
-    rows = StructType([field for field in asked.fields if field.name != METADATA])
-    lines = schema_difference(arrow_schema(published), arrow_schema(rows))
-    if lines:
-        raise SchemaMismatch(
-            f"topic {topic!r}: the schema asked for is not the published one: {'; '.join(lines)}. {remedy}",
-            topic=topic,
-            columns=lines,
-        )
-
-
-def published_schema(arrow: bytes, spark: str | None) -> StructType:
-    """Return a topic's schema as Spark has it."""
-    if spark is not None:
-        return parse_spark_schema(spark)
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    schema: Any = pa.ipc.read_schema(pa.py_buffer(arrow))
-    return from_arrow_schema(schema)

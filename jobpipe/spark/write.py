@@ -9,65 +9,59 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
-from jobpipe.spark.schema import cast_batch
+from jobpipe.spark.casting import cast_batch
+from jobpipe.spark.partitioner import NUMBER, Partitioner
 from jobpipe.store import SegmentInfo
 
-__all__ = ["number_rows", "write_by_collect", "write_by_tasks"]
+__all__ = ["write_by_collect", "write_by_tasks"]
 
 T = TypeVar("T")
 
-NUMBER = "__jobpipe_partition"
 RESULT_SCHEMA = "task int, ordinal int, info string, data binary"
 ACTIVE_SECONDS = 0.1
 TASK_INLINE_MAX = 8 * 1024  # many tasks' inline segments travel through one collect and one seal
 
 
-def number_rows(df: DataFrame, partition_by: Sequence[str], partitions: int) -> DataFrame:
-    """Add the partition number of each row: Spark's ``pmod(hash(columns), P)``, or the DataFrame's partition modulo P.
-
-    Spark's hash is Murmur3 with seed 42 and stable across versions; with one partition no column is needed.
-    """
-    if partitions == 1:
-        return df
-    columns = [F.col(f"`{name.replace('`', '``')}`") for name in partition_by]  # a dot in a name is no path
-    number = F.hash(*columns) if columns else F.spark_partition_id()
-    return df.withColumn(NUMBER, F.pmod(number, F.lit(partitions)).cast("int"))
-
-
 def _pairs(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, where: str
+    batches: Iterator[pa.RecordBatch], target: WriteTarget, partitioner: Partitioner, schema: pa.Schema, where: str
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
     for batch in batches:
         index = batch.schema.get_field_index(NUMBER)
-        if index < 0:
-            yield cast_batch(batch, schema, where), 0
+        if index >= 0:
+            numbers: Any = batch.column(index)  # int32, by number_rows
+            yield cast_batch(batch.remove_column(index), schema, where), numbers
             continue
-        numbers: Any = batch.column(index)  # int32, by number_rows
-        yield cast_batch(batch.remove_column(index), schema, where), numbers
+        rows = cast_batch(batch, schema, where)
+        if partitioner.function is None or rows.num_rows == 0:
+            yield rows, 0
+        else:
+            yield rows, partitioner.numbers(rows, target.partitions, where)
 
 
 def write_by_collect(
-    df: DataFrame, target: WriteTarget, schema: pa.Schema, active: Callable[[], bool]
+    df: DataFrame, target: WriteTarget, partitioner: Partitioner, schema: pa.Schema, active: Callable[[], bool]
 ) -> list[SegmentInfo]:
-    """Write the rows of ``df`` from the driver; bounded by ``spark.driver.maxResultSize``.
+    """Write the rows of ``df``, which the partitioner has numbered, from the driver.
+
+    Bounded by ``spark.driver.maxResultSize``.
 
     Raises:
+        ConfigError: the partitioner's function is wrong.
         WaitTimeout: ``active()`` turned false while the disk did not answer.
     """
     # What toArrow() does before its last step, a cast that refuses a null struct whose children may not be null.
     collected: Any = df
     batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
-    pairs = _pairs(iter(batches), schema, f"topic {target.topic!r}")
+    pairs = _pairs(iter(batches), target, partitioner, schema, f"topic {target.topic!r}")
     return _while_active(active, lambda: target.write(schema, pairs, "driver"), target.directory)
 
 
@@ -88,23 +82,32 @@ def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str)
     return future.result()
 
 
-def write_by_tasks(df: DataFrame, target: WriteTarget, schema: pa.Schema) -> list[SegmentInfo]:
-    """Write the rows of ``df`` from its tasks; return the segments of the attempts that won, in task order."""
-    rows = df.mapInArrow(_task(target, schema), RESULT_SCHEMA).collect()
+def write_by_tasks(
+    df: DataFrame, target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
+) -> list[SegmentInfo]:
+    """Write the rows of ``df``, which the partitioner has numbered, from its tasks.
+
+    Returns:
+        The segments of the attempts that won, in task order.
+    """
+    rows = df.mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA).collect()
     return [
         SegmentInfo.from_json(json.loads(row.info), None if row.data is None else bytes(row.data))
         for row in sorted(rows, key=lambda row: (row.task, row.ordinal))
     ]
 
 
-def _task(target: WriteTarget, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(
+    target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - only ever called in a task
         task = context.partitionId()
         # The attempt *number* is used again by a retried stage; the attempt id never is.
         attempt = f"{task}-{context.taskAttemptId()}"
-        infos = target.write(schema, _pairs(batches, schema, f"topic {target.topic!r}, task {task}"), attempt)
+        pairs = _pairs(batches, target, partitioner, schema, f"topic {target.topic!r}, task {task}")
+        infos = target.write(schema, pairs, attempt)
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([task] * len(infos), pa.int32()),

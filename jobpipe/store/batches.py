@@ -84,6 +84,25 @@ class Batches:
         )
         return 0 if found is None else int(found)
 
+    def sealed_ms(self, n: int) -> int:
+        """The publish time of batch ``n``, which must be there: milliseconds since 1970."""
+        return int(self._db.value("SELECT sealed_ms FROM batches WHERE n = ?", n))
+
+    def time_floor(self) -> int:
+        """No batch to come is published before this; the newest one's publish time, or later."""
+        return int(self._db.value("SELECT sealed_ms FROM meta"))
+
+    def raise_time_floor(self, ms: int) -> None:
+        """Let no batch to come be published before ``ms``. Inside a transaction."""
+        self._db.execute("UPDATE meta SET sealed_ms = max(sealed_ms, ?)", ms)
+
+    def newest_ms(self) -> int | None:
+        """The publish time of the newest batch; where it was removed, of none later; None if there never was one."""
+        newest = self._db.value("SELECT sealed_ms FROM batches ORDER BY n DESC LIMIT 1")
+        if newest is None and self.next_n() > 0:
+            newest = self.time_floor() or None
+        return None if newest is None else int(newest)
+
     def ended(self) -> bool:
         """True when the newest batch is an end mark."""
         return bool(self._db.value("SELECT ended FROM meta"))
@@ -138,6 +157,18 @@ class Batches:
             found[row["partition"]] += [(rows, index.cost(number)) for number, (rows, _) in enumerate(index.batches)]
         return Parts(tuple(tuple(parts) for parts in found))
 
+    def sizes(self, first: int, stop: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
+        """(rows, record batches) by partition of each batch from ``first`` to ``stop`` (exclusive) that has rows."""
+        found: dict[int, dict[int, tuple[int, int]]] = {}
+        for n, partition, rows, count in self._db.all(
+            "SELECT n, partition, sum(rows), sum(record_batches) FROM segments WHERE n >= ? AND n < ? "
+            "GROUP BY n, partition ORDER BY n, partition",
+            first,
+            stop,
+        ):
+            found.setdefault(n, {})[partition] = (rows, count)
+        return list(found.items())
+
     def check(self, position: Position) -> None:
         """Check that reading can go on at ``position``.
 
@@ -176,17 +207,18 @@ class Batches:
     def loss(self, position: Position, reason: str) -> DataLoss:
         """Return the error for a position that does not fit."""
         earliest, head = self.tail(), self.head()
+        place = f"{position.n}.{position.r}" if position.r else str(position.n)
         texts = {
             "log": f"it is of log {position.log}, the topic's log is {self.log_id}",
             "epoch": f"epoch {self.epoch_before(position.n)} sealed what lies before it, not epoch {position.epoch}",
             "removed": f"batches {position.n} to {earliest.n - 1} are missing",
-            "beyond head": f"the log ends at offset {head.n}",
+            "beyond head": f"the log ends at offset {head.n}; begin there, or before",
             "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
             "sealed again": "the spool was lost while this batch was read, its rows may lie in other record batches "
             "now; start the query again, it reads the whole batch anew",
         }
         return DataLoss(
-            f"topic {self.topic!r}: position {position.n}.{position.r} does not fit: {texts[reason]}",
+            f"topic {self.topic!r}: position {place} does not fit: {texts[reason]}",
             topic=self.topic,
             reason=reason,
             position=position.to_json(),
@@ -197,8 +229,12 @@ class Batches:
 
     def sealed_again(self, n: int) -> bool:
         """True for the batch that an earlier copy of this log, lost by now, had too."""
+        return self.sealed_again_n() == n
+
+    def sealed_again_n(self) -> int | None:
+        """The offset of the batch that an earlier copy of this log, lost by now, had too; None for none."""
         row = self._db.one("SELECT start_n, outcome FROM restored")
-        return row is not None and row["start_n"] == n and row["outcome"] != "read"
+        return None if row is None or row["outcome"] == "read" else int(row["start_n"])
 
     def row(self, n: int) -> sqlite3.Row | None:
         """The catalog's row of batch ``n``."""

@@ -13,15 +13,19 @@ from typing import Any
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
 from jobpipe.store import plan as planning
 from jobpipe.store.batches import Batches
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.cuts import Cutter
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, prepare_topic
 from jobpipe.store.hosts import Hosts, LostBatch
 from jobpipe.store.index import SegmentInfo
-from jobpipe.store.plan import Plan
+from jobpipe.store.locate import Locator, Window
+from jobpipe.store.plan import Ahead, Plan
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery, RecoveryPoint
 from jobpipe.store.retention import Removed, Retention, Retirer
 from jobpipe.store.seal import Last, NewBatch, Sealer
+from jobpipe.store.slots import Slot, Slots
 from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscription, Subscriptions
 
@@ -52,9 +56,11 @@ class TopicLog:
         self._wall = wall
         self._batches = Batches(database, topic)
         self._subscriptions = Subscriptions(database, self._batches)
+        self._slots = Slots(database, self._batches)
         self._recovery = Recovery(database, self._batches)
         self._hosts = Hosts(database, self._batches)
         self._sealer = Sealer(database, self._batches, self._recovery, self._hosts, self.segments, fsync=fsync)
+        self._locator = Locator(database, self._batches, self._recovery.resolve, wall)
         self._retirer = Retirer(database, self._batches, self._subscriptions, self._hosts, self.segments)
         self._reserve = Reserve(directory)
         if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
@@ -322,10 +328,18 @@ class TopicLog:
         return self._batches.tail()
 
     def at(self, n: int) -> Position:
-        """The position at offset ``n``, checked: raises DataLoss when the log does not have it."""
-        position = self._batches.at(n)
-        self._batches.check(position)
-        return position
+        """The position at offset ``n``."""
+        return self._batches.at(n)
+
+    def window(
+        self, start: Boundary, end: Boundary | None, *, committed: Position, skip_removed: bool = False
+    ) -> Window:
+        """Return what lies between two boundaries; see :meth:`jobpipe.store.locate.Locator.window`."""
+        return self._locator.window(start, end, committed=committed, skip_removed=skip_removed, epoch=self.epoch)
+
+    def end_of(self, boundary: Boundary) -> Position | None:
+        """Return where a read ends, None while that is open; see :meth:`jobpipe.store.locate.Locator.end`."""
+        return self._locator.end(boundary, epoch=self.epoch)
 
     def parallelism(self) -> int:
         """The partitions of the newest batch; 1 while there is none."""
@@ -375,6 +389,23 @@ class TopicLog:
         """Return a given range, cut where the shape changes; see :func:`jobpipe.store.plan.describe`."""
         with self._db.read():
             return planning.describe(self._batches, start, end)
+
+    def ahead(self, start: Position, until: Position | None = None) -> Ahead:
+        """Return how much lies behind ``start``; see :func:`jobpipe.store.plan.ahead`."""
+        with self._db.read():
+            return planning.ahead(self._batches, start, until=until)
+
+    def cutter(
+        self,
+        start: Position,
+        end: Position,
+        *,
+        wanted: Collection[int] | None = None,
+        max_rows: int | None = None,
+        at_least: int = 1,
+    ) -> Cutter:
+        """Return what cuts a given range in pieces that are read side by side, step by step; see :class:`Cutter`."""
+        return Cutter(self._batches, self._db.read, start, end, wanted=wanted, max_rows=max_rows, at_least=at_least)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -482,6 +513,45 @@ class TopicLog:
     def tick(self, seconds: float) -> None:
         """Count uptime."""
         self.uptime += seconds
+
+    # -- slots, see slots.py -------------------------------------------------------------------------------------------
+
+    def slot(self, name: str, grant: int, slot: str) -> Slot:
+        """Return a subscription's slot.
+
+        Raises:
+            Fenced: another grant is valid.
+            DataLoss: this log does not know the slot.
+        """
+        self._subscriptions.check_grant(name, grant)
+        return self._slots.get(name, slot)
+
+    def add_slot(self, name: str, grant: int, slot: str, start: Position, *, empty: bool = False) -> None:
+        """Add a slot that begins at ``start``; again, it changes nothing. Only the newest of a name are kept.
+
+        Args:
+            empty: It ends there too.
+
+        Raises:
+            Fenced: another grant is valid.
+        """
+        with self._db.write(self.epoch):
+            self._subscriptions.check_grant(name, grant)
+            self._slots.add(name, slot, start, epoch=self.epoch)
+            if empty:
+                self._slots.bind(name, slot, start, uptime=self.uptime)
+
+    def bind_slot(self, name: str, grant: int, slot: str, end: Position) -> Slot:
+        """Let a slot end at ``end``, durably, and return it; one that is bound stays as it is.
+
+        Raises:
+            Fenced: another grant is valid.
+            DataLoss: this log does not know the slot.
+        """
+        with self._db.write(self.epoch):
+            self._subscriptions.check_grant(name, grant)
+            self._slots.bind(name, slot, end, uptime=self.uptime)
+        return self._slots.get(name, slot)
 
     # -- retention -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ __all__ = ["Database"]
 log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4A504950  # "JPIP"
-_FORMAT = 3
+_FORMAT = 4
 _BUSY_SECONDS = 10.0
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 _TABLES = """
@@ -60,6 +60,11 @@ CREATE TABLE subscriptions(
 CREATE TABLE restored(
     one INTEGER PRIMARY KEY CHECK (one = 1), start_n INTEGER NOT NULL, end_epoch INTEGER NOT NULL,
     end_n INTEGER NOT NULL, point TEXT NOT NULL, outcome TEXT);
+-- Ranges that a subscriber named before their data existed; bound once they have an end.
+CREATE TABLE slots(
+    name TEXT NOT NULL, slot TEXT NOT NULL, number INTEGER NOT NULL, epoch INTEGER NOT NULL, "start" TEXT NOT NULL,
+    "end" TEXT, bound_up REAL, PRIMARY KEY (name, slot));
+CREATE INDEX slots_by_age ON slots(name, number);
 CREATE TABLE leases(
     id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
 """

@@ -8,7 +8,7 @@ from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.batches import Batches, Shape
 from jobpipe.store.position import Position
 
-__all__ = ["Plan", "describe", "plan"]
+__all__ = ["Ahead", "Plan", "ahead", "describe", "plan"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,22 @@ class Plan:
     partitions: int
     schema_id: int | None
     ends: bool
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How much lies behind a position, planned or not.
+
+    Attributes:
+        rows, bytes: All that is there, or up to where the read ends.
+        end: Up to where that is.
+        final: Nothing will follow it: an end mark is the newest batch, or the read ends there.
+    """
+
+    rows: int
+    bytes: int
+    end: Position
+    final: bool
 
 
 class _Limit:
@@ -79,6 +95,19 @@ def plan(
         if limit.allows(rows, size):
             return _planned(batches, shape, start, stop)
     return _planned(batches, shape, start, batches.at(whole))
+
+
+def ahead(batches: Batches, start: Position, *, until: Position | None = None) -> Ahead:
+    """Return what lies between ``start`` and the head, or ``until``. Costs O(log n), or one batch.
+
+    Raises:
+        DataLoss: one of them does not fit.
+    """
+    batches.check(start)
+    if until is not None:
+        batches.check(until)
+    end = until or batches.head()
+    return Ahead(*_between(batches, start, end), end, until is not None or batches.ended())
 
 
 def describe(batches: Batches, start: Position, end: Position) -> list[Plan]:

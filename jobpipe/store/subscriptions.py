@@ -43,6 +43,11 @@ class Subscription:
     declared: Position | None
     stale: int
 
+    @property
+    def holds_first(self) -> bool:
+        """True while the stored first position holds: nothing beyond it was acknowledged."""
+        return self.acked is not None and self.first is not None and self.acked.n <= self.first.n
+
 
 @dataclass
 class _Live:
@@ -155,7 +160,7 @@ class Subscriptions:
         Stored means: the subscription stands there, forwards or backwards. Inside a transaction.
         """
         known = self.get(name)
-        if known.first is not None and known.acked is not None and known.acked.n <= known.first.n:
+        if known.holds_first:
             return known.first
         self._db.execute(
             "UPDATE subscriptions SET first = ?, acked_n = ?, positioned = 1 WHERE name = ?",
@@ -177,6 +182,7 @@ class Subscriptions:
 
     def drop(self, name: str) -> bool:
         """Delete it; False when it did not exist. Inside a transaction."""
+        self._db.execute("DELETE FROM slots WHERE name = ?", name)
         return self._db.execute("DELETE FROM subscriptions WHERE name = ?", name) > 0
 
     def acknowledge(self, name: str, grant: int, position: Position, *, uptime: float) -> bool:
@@ -211,6 +217,14 @@ class Subscriptions:
         live = self._held(name, grant)
         self._batches.check(position)
         live.seen_up, live.seen, live.declared = uptime, True, position
+
+    def check_grant(self, name: str, grant: int) -> None:
+        """Check that a grant is the newest one.
+
+        Raises:
+            Fenced: it is not, or the subscription is gone.
+        """
+        self._held(name, grant)
 
     def drop_declared(self, name: str) -> None:
         """Forget what a holder declared that is not live any more."""

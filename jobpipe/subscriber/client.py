@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.follower import TopicFollower
 from jobpipe.subscriber.waiting import awaiting_publisher
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 ACK_SECONDS = 2.0
 ACK_EVERY_SECONDS = 0.1  # at most: an acknowledgement costs a round trip, small batches come by the thousand
 PLAN_BYTES = 64 * 1024 * 1024  # of whole batches for which one plan, and one stream a partition, will do
-STARTING = ("earliest", "latest", "committed")
 
 
 class Subscription:
@@ -40,7 +40,7 @@ class Subscription:
     some that it read just before. Use it as a context manager, or call :meth:`close`.
     """
 
-    def __init__(self, topic: str, *, name: str, starting: str, config: Config) -> None:
+    def __init__(self, topic: str, *, name: str, starting: Boundary, config: Config) -> None:
         self.topic = topic
         self.name = name
         self._config = config
@@ -68,14 +68,20 @@ class Subscription:
         self._locator.close()
 
     def position(self) -> Position:
-        """Return where the next batch begins, asking for the first position once."""
+        """Return where the next batch begins, asking for the first position once.
+
+        Raises:
+            DataLoss: the log does not have the offset to start at.
+            ConfigError: nothing was published since the time to start at.
+        """
         if not self._started:
             self._follower.start()
             with awaiting_publisher(self.topic, self._config, self._locator):
                 self._follower.connected(self._config.discovery_timeout)
             self._started = True
         if self._position is None:
-            reply = self._follower.call("first", {"starting": self._starting}, timeout=self._config.discovery_timeout)
+            args = {"start": self._starting.to_json()}
+            reply = self._follower.call("first", args, timeout=self._config.discovery_timeout)
             self._position = Position.from_json(reply.result["position"])
         return self._position
 
@@ -149,25 +155,23 @@ def subscribe(
     topic: str,
     *,
     name: str,
-    starting: str = "committed",
+    starting: str | int | datetime | Boundary = "committed",
     config: str | Path | Config | None = None,
     **overrides: Any,
 ) -> Subscription:
     """Subscribe to ``topic`` under ``name`` and return an iterable of ``pyarrow.RecordBatch``.
 
     Args:
-        starting: ``committed`` (where this name stopped; a new name starts at ``latest``), ``earliest`` or ``latest``.
+        starting: ``committed`` (where this name stopped; a new name starts at ``latest``), ``earliest``, ``latest``,
+            an offset, or a time with its zone: begin with the first batch published then or later.
         config: a file, or a loaded configuration; otherwise found as always.
         overrides: single settings, as for :class:`jobpipe.JobPipeSink`.
 
     Raises:
         ConfigError: a value does not fit.
     """
-    if starting not in STARTING:
-        raise ConfigError(
-            f"starting={starting!r}, expected one of {', '.join(STARTING)}", key="starting", value=starting
-        )
+    start = Boundary.of(starting, "starting")
     if not name:
         raise ConfigError("name is empty: a subscription needs a name of its own", key="name")
     loaded = config if isinstance(config, Config) else load(config, overrides=overrides, caller=subscribe)
-    return Subscription(topic, name=name, starting=starting, config=loaded)
+    return Subscription(topic, name=name, starting=start, config=loaded)

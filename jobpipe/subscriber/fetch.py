@@ -40,7 +40,7 @@ from jobpipe.subscriber.kept import kept_part
 from jobpipe.subscriber.part import PartSource
 from jobpipe.subscriber.pool import give_back, take
 
-__all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan"]
+__all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan", "look_up"]
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator
             time.sleep(next(delays))
             if isinstance(error, HostAway):
                 continue  # the data process says where that is, when it is back
-            location = _look_up(config, wanted.topic, location, deadline)
+            location = look_up(config, wanted.topic, location, deadline)
             endpoint = endpoint if location is None else location.data
 
 
@@ -139,7 +139,7 @@ def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
     )
 
 
-def _look_up(config: Config, topic: str, failed: Location | None, deadline: float) -> Location | None:
+def look_up(config: Config, topic: str, failed: Location | None, deadline: float) -> Location | None:
     """Ask the registry, with a client of its own made after the fork; None while it is silent, or nobody serves."""
     try:
         return locate(config, topic, min(5.0, max(deadline - time.monotonic(), 0.1)), failed)

@@ -121,6 +121,11 @@ class TopicFollower:
         """Where the present, or last, link was made to."""
         return self._location
 
+    @property
+    def grant(self) -> int:
+        """The number of the right to use the name; 0 before the first link."""
+        return self._grant
+
     def report(self) -> dict[str, Any]:
         """Return the link's state as JSON, since when it is so, the next attempt and the last error; in seconds."""
         with self._changed:

@@ -14,12 +14,13 @@ from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import TopicLocator, from_records
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
+from jobpipe.store.boundary import EARLIEST
 from jobpipe.subscriber.questions import control_link
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.subscriber.waiting import telling
 
-__all__ = ["Fits", "TopicFinder", "TopicPattern", "matching_schemas"]
+__all__ = ["Between", "Fits", "TopicFinder", "TopicPattern", "matching_schemas"]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ MOST = 100  # each topic has a control link of its own
 
 Fits = Callable[[str, bytes, str | None], None]
 """(topic, Arrow's schema, Spark's JSON or None): raises if the topic does not fit what its reader reads."""
+Between = Callable[[str], tuple[Boundary, Boundary | None]]
+"""Returns where the reading of a topic is to begin and to end."""
 
 
 @dataclass(frozen=True)
@@ -153,40 +156,40 @@ class TopicFinder:
                     raise self._pattern.none_found(config, "no topic was reached")
                 self._closed.wait(EAGER_SECONDS)
 
-    def first_positions(self, topics: Iterable[str], starting: str) -> dict[str, Position]:
+    def first_positions(self, topics: Iterable[str], between: Between) -> dict[str, Position]:
         """Return where a new checkpoint begins in those of ``topics`` that can say so now.
 
-        If one of them was asked before, and nothing was acknowledged since, this is the same query, started again
-        before its first batch was committed: those that were not asked then were found later.
+        If some of them were asked before, and nothing was acknowledged since in any, this is the same query, started
+        again before its first batch was committed: those that were not asked then were found later.
 
         Raises:
             SchemaMismatch: one has another schema.
         """
-        begun: dict[str, bool] = {}
+        standing: dict[str, str | None] = {}
         for topic in topics:
             try:
-                begun[topic] = self._session.has_begun(topic)
+                standing[topic] = self._session.standing(topic)
             except RETRYABLE as error:
                 log.info("topic %s: taken in later (%s)", topic, error)
-        again = any(begun.values())
+        again = "first" in standing.values() and "moved" not in standing.values()
         found = {
-            topic: self.first_position(topic, "earliest" if again and not known else starting)
-            for topic, known in begun.items()
+            topic: self.first_position(topic, *((EARLIEST, None) if again and stands is None else between(topic)))
+            for topic, stands in standing.items()
         }
         return {topic: position for topic, position in found.items() if position is not None}
 
-    def first_position(self, topic: str, starting: str) -> Position | None:
+    def first_position(self, topic: str, start: Boundary, end: Boundary | None = None) -> Position | None:
         """Return where this name begins, stored by now; None if ``topic`` cannot say so yet.
 
         Raises:
             SchemaMismatch: it has another schema than its reader reads.
         """
         try:
-            schema = self._session.newest_schema(topic)
+            schema = self._session.schema(topic)
             if schema is None:  # nothing was published, so that nothing is passed over
                 return None
             self._fits(topic, *schema)
-            return self._session.first_position_now(topic, starting)
+            return self._session.first_position_now(topic, start, end)
         except RETRYABLE as error:
             log.info("topic %s: taken in later (%s)", topic, error)
             return None
@@ -238,7 +241,7 @@ class TopicFinder:
         for topic in self._expected():
             if not self._session.is_connected(topic):
                 continue
-            position = self.first_position(topic, "earliest")
+            position = self.first_position(topic, EARLIEST)
             if position is not None:
                 log.info("topic %s: found, begins at offset %d", topic, position.n)
                 self._ready = {**self._ready, topic: position}

@@ -17,9 +17,10 @@ from jobpipe.net.retry import RETRYABLE, Distrust
 from jobpipe.subscriber.waiting import awaiting_publisher, telling
 from jobpipe.wire.messages import Hello
 
-__all__ = ["control_link", "published_schemas"]
+__all__ = ["ask_schema", "control_link", "published_schemas"]
 
 POLL_SECONDS = 5.0
+ASK_SECONDS = 10.0
 NO_SCHEMA = "its publisher runs, but has published no batch yet, and was given no schema=..."
 
 
@@ -52,6 +53,12 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: fl
         yield link
     finally:
         link.close()
+
+
+def ask_schema(link: BlockingLink, number: int | None = None) -> tuple[bytes, str | None] | None:
+    """Return a topic's schema as Arrow and Spark have it, the newest or that of an id; None if it is not known."""
+    reply = link.call("schema", {"id": number}, timeout=ASK_SECONDS)
+    return None if reply.result["id"] is None else (reply.blob, reply.result["spark"])
 
 
 def published_schemas(config: Config, topics: Sequence[str]) -> dict[str, tuple[bytes, str | None]]:

@@ -28,7 +28,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.session import SubscriberSession
 
@@ -138,7 +138,7 @@ def consume(order: ConsumeOrder, stop: threading.Event) -> None:
     with closing(Received(Path(order.store))) as received:
         session = SubscriberSession.open(config, [order.topic], order.name)
         try:
-            at = received.position or session.first_position(order.topic, order.starting)
+            at = received.position or session.first_position(order.topic, Boundary.of(order.starting, "starting"))
             while not stop.is_set() and os.getppid() == order.parent:
                 end = _read_on(session, order, config, received, at)
                 if end == at and _at_end(session, order.topic, at):
@@ -156,7 +156,7 @@ def _read_on(
 ) -> Position:
     """Acknowledge ``at``, store what follows it, and return the new position."""
     try:
-        plan = session.plan(order.topic, at, stop=None, max_rows=order.max_rows, max_bytes=MAX_BYTES)
+        plan = session.plan(order.topic, at, end=None, max_rows=order.max_rows, max_bytes=MAX_BYTES)
     except RETRYABLE as error:
         log.info("no plan now: %s", error)
         time.sleep(RETRY_SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from jobpipe.spark.source import JobPipeDataSource
@@ -28,7 +28,7 @@ class Query:
 
     def __init__(self, **options: str) -> None:
         self.options = options
-        self.schema = self._source().schema()
+        self.schema = self._learn()
         self.offsets: list[str] = []  # Spark's log: JSON, as it compares it
         self.committed = 0
         self.sink: dict[int, dict[str, list[pa.RecordBatch]]] = {}  # by batch id and topic
@@ -38,6 +38,10 @@ class Query:
 
     def _source(self) -> JobPipeDataSource:
         return JobPipeDataSource(self.options)
+
+    def _learn(self) -> StructType:
+        """What ``load()`` gives."""
+        return self._source().schema()
 
     def _start(self) -> None:
         source = _sent(self._source())
@@ -52,13 +56,17 @@ class Query:
             self.run()
             self.commit()
 
-    def plan(self) -> bool:
-        """Ask for the next end offset and log it; tell whether there is anything new."""
+    def plan(self, limit: ReadLimit | None = None) -> bool:
+        """Ask for the next end offset and log it; tell whether there is anything new.
+
+        Args:
+            limit: ReadAllAvailable is what Spark gives with ``Trigger.Once``; otherwise it is the reader's own.
+        """
         if len(self.offsets) > self.committed:
             return True
         start = self.offsets[-1] if self.offsets else json.dumps(self.reader.initialOffset())
         began = time.monotonic()
-        end = json.dumps(self.reader.latestOffset(json.loads(start), ReadAllAvailable()))
+        end = json.dumps(self.reader.latestOffset(json.loads(start), limit or self.reader.getDefaultReadLimit()))
         self.slowest = max(self.slowest, time.monotonic() - began)
         if self.offsets and end == start:
             return False
@@ -114,3 +122,14 @@ class Query:
             for batch in found.get(rows.topic, ()):
                 checker.take(batch)
         checker.check()
+
+
+def read_once(**options: str) -> dict[str, list[pa.RecordBatch]]:
+    """Return what ``spark.read`` reads, by topic."""
+    source = _sent(JobPipeDataSource(options))
+    reader = _sent(source.reader(source.schema()))
+    found: dict[str, list[pa.RecordBatch]] = {}
+    for partition in reader.partitions():
+        wanted = _sent(partition)
+        found.setdefault(wanted.wanted.topic, []).extend(_sent(reader).read(wanted))
+    return found

@@ -25,10 +25,12 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import Position
+from jobpipe.store.boundary import EARLIEST
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.hosts import HostServer
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, kill, named_link, read, until
+from tests.bus.query import Query
 
 HOST = {"spool.placement": "host", "hostserver.lost_after": "60s", "read.timeout": "30s"}
 SOON = {**HOST, "hostserver.lost_after": "1s"}
@@ -173,7 +175,7 @@ def test_a_lost_host_is_named_with_the_exact_range(place: Place) -> None:
     link = named_link(publisher.config, publisher.topic, "s", "i1")
     try:
         grant = link.call("grant", {"host": "h", "pid": 1}, timeout=10.0).result["grant"]
-        first = link.call("first", {"grant": grant, "starting": "earliest"}, timeout=10.0).result["position"]
+        first = link.call("first", {"grant": grant, "start": EARLIEST.to_json()}, timeout=10.0).result["position"]
         plan = link.call("plan", {"grant": grant, "start": first}, timeout=10.0).result
         assert [hole["start"]["n"] for hole in plan["lost"]] == [1, 2, 4]
         assert [hole["end"]["n"] for hole in plan["lost"]] == [2, 3, 5]
@@ -346,3 +348,25 @@ def test_one_server_a_folder(place: Place, tmp_path: Path, configure: Callable[.
     assert (tmp_path / "a" / "server.json").exists()
     assert place.a.end() == 0
     assert not (tmp_path / "a" / "server.json").exists()
+
+
+def test_reading_ahead_stops_before_what_is_lost(place: Place, settings_of_test: dict[str, str]) -> None:
+    """A slot is bound up to there; what lies before is read and acknowledged, then the query fails with the offset."""
+    publisher = place.publisher(SOON)
+    place.publish(publisher, 0, place.b)
+    options = {"subscribe": publisher.topic, "name": "ahead", "startingOffsets": "earliest", "readAhead": "true"}
+    query = Query(**{**settings_of_test, **options})
+    try:
+        assert query.plan()
+        for batch_id, host in ((1, place.b), (2, place.a), (3, place.b)):
+            place.publish(publisher, batch_id, host)
+        place.a.end(signal.SIGKILL)
+        until(lambda: state(publisher, place.a) == "lost", PATIENCE, "the host is not given up")
+        with pytest.raises(DataLoss) as caught:
+            query.until(lambda: False, "the loss")
+        assert caught.value.fields["offsets"] == [2]
+        assert query.rows(publisher.topic) == 2 * 2000
+        (line,) = publisher.status()["subscriptions"]
+        assert line["position"] == 2
+    finally:
+        query.reader.stop()

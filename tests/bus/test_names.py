@@ -13,6 +13,7 @@ import pytest
 
 from jobpipe.coordinator.subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError, Fenced, NameTaken
+from jobpipe.store.boundary import EARLIEST, LATEST
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
@@ -74,7 +75,7 @@ def test_grants_fence_the_older_holder(bus: Bus) -> None:
     config = bus.config()
     old = named_link(config, bus.topic, "billing", "instance-1")
     grant = old.call("grant", {"host": "a", "pid": 1}, timeout=10).result["grant"]
-    start = old.call("first", {"grant": grant, "starting": "earliest"}, timeout=10).result["position"]
+    start = old.call("first", {"grant": grant, "start": EARLIEST.to_json()}, timeout=10).result["position"]
     old.abort()
     until(lambda: publisher.status()["subscriptions"][0]["state"] == "reconnecting", PATIENCE, "the cut is seen")
     new = named_link(config, bus.topic, "billing", "instance-2")
@@ -82,7 +83,7 @@ def test_grants_fence_the_older_holder(bus: Bus) -> None:
     assert fresh == grant + 1
     head = {**start, "epoch": publisher.epoch, "n": 3}
     late = named_link(config, bus.topic, "billing", "instance-1")
-    for op, args in (("ack", {"position": head}), ("plan", {"start": head}), ("first", {"starting": "latest"})):
+    for op, args in (("ack", {"position": head}), ("plan", {"start": head}), ("first", {"start": LATEST.to_json()})):
         with pytest.raises(Fenced, match="taken over"):
             late.call(op, {"grant": grant, **args}, timeout=10)
     stranger = named_link(config, bus.topic, "shipping", "instance-3")

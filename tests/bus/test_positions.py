@@ -9,6 +9,7 @@ import pytest
 
 from jobpipe.errors import DataLoss
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
@@ -24,7 +25,7 @@ def test_topic_wiped_and_made_again(own_bus: Bus) -> None:
     client, checker = own_bus.subscribe("billing"), Checker(rows, own_bus.journal)
     read(client, checker, 30)
     session = SubscriberSession.open(own_bus.config(), [own_bus.topic], "spark")
-    start = session.first_position(own_bus.topic, "earliest")
+    start = session.first_position(own_bus.topic, EARLIEST)
     old = publisher.log_id
     end_coordinators()
     shutil.rmtree(publisher.config.spool_dir / own_bus.topic)
@@ -42,7 +43,7 @@ def test_topic_wiped_and_made_again(own_bus: Bus) -> None:
     assert caught.value.fields["position"]["n"] == 3
     until(lambda: session.connected, PATIENCE, "the session is connected again")
     with pytest.raises(DataLoss) as caught:
-        session.plan(own_bus.topic, start, stop=None, max_rows=None, max_bytes=None)
+        session.plan(own_bus.topic, start, end=None, max_rows=None, max_bytes=None)
     assert caught.value.fields["reason"] == "log"
     session.close()
 
@@ -52,20 +53,20 @@ def test_position_removed_by_retention(bus: Bus) -> None:
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher(AT_ONCE)
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
-    start = session.first_position(bus.topic, "earliest")
+    start = session.first_position(bus.topic, EARLIEST)
     publish(publisher, rows, bus.journal, range(4))
     end = session.head(bus.topic)
     session.acknowledge(bus.topic, replace(end, n=3))
     until(lambda: publisher.status()["tail"] == 3, PATIENCE, lambda: str(publisher.status()))
     for ask in (
-        lambda: session.plan(bus.topic, start, stop=None, max_rows=None, max_bytes=None),
+        lambda: session.plan(bus.topic, start, end=None, max_rows=None, max_bytes=None),
         lambda: session.describe(bus.topic, start, end),
     ):
         with pytest.raises(DataLoss, match="batches 0 to 2 are missing") as caught:
             ask()
         assert caught.value.fields["reason"] == "removed"
         assert (caught.value.fields["position"]["n"], caught.value.fields["earliest"]["n"]) == (0, 3)
-    assert session.plan(bus.topic, replace(end, n=3), stop=None, max_rows=None, max_bytes=None)["rows"] == 10
+    assert session.plan(bus.topic, replace(end, n=3), end=None, max_rows=None, max_bytes=None)["rows"] == 10
     session.close()
 
 
@@ -82,7 +83,7 @@ def test_position_beyond_the_head_and_of_another_epoch(bus: Bus) -> None:
         (replace(head, n=1, r=9), "beyond batch"),
     ):
         with pytest.raises(DataLoss) as caught:
-            session.plan(bus.topic, position, stop=None, max_rows=None, max_bytes=None)
+            session.plan(bus.topic, position, end=None, max_rows=None, max_bytes=None)
         assert caught.value.fields["reason"] == reason
     session.close()
 
@@ -93,16 +94,16 @@ def test_first_position_is_repeated_until_something_beyond_it_is_acknowledged(bu
     publisher = bus.publisher()
     publish(publisher, rows, bus.journal, range(2))
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
-    first = session.first_position(bus.topic, "latest")
+    first = session.first_position(bus.topic, LATEST)
     publish(publisher, rows, bus.journal, range(2, 4))
-    assert session.first_position(bus.topic, "latest") == first
+    assert session.first_position(bus.topic, LATEST) == first
     session.close()
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
-    assert session.first_position(bus.topic, "latest") == first
+    assert session.first_position(bus.topic, LATEST) == first
     assert first.n == 2
     session.acknowledge(bus.topic, session.head(bus.topic))
-    assert session.first_position(bus.topic, "latest").n == 4
-    assert session.first_position(bus.topic, "committed").n == 4
+    assert session.first_position(bus.topic, LATEST).n == 4
+    assert session.first_position(bus.topic, COMMITTED).n == 4
     session.close()
 
 
@@ -179,15 +180,15 @@ def test_expired_subscription_fails_loudly_when_it_returns(bus: Bus) -> None:
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher({**AT_ONCE, "subscription.expiry": "1s", "read.timeout": "500ms"})
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
-    start = session.first_position(bus.topic, "earliest")
+    start = session.first_position(bus.topic, EARLIEST)
     publish(publisher, rows, bus.journal, range(2))
-    assert session.plan(bus.topic, start, stop=None, max_rows=None, max_bytes=None)["rows"] == 20
+    assert session.plan(bus.topic, start, end=None, max_rows=None, max_bytes=None)["rows"] == 20
     session.close()
     until(lambda: not publisher.status()["subscriptions"], PATIENCE, "it expires")
     until(lambda: publisher.status()["batches"] == 0, PATIENCE, "nobody holds the rows any more")
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
     with pytest.raises(DataLoss, match="batches 0 to 1 are missing"):
-        session.plan(bus.topic, start, stop=None, max_rows=None, max_bytes=None)
+        session.plan(bus.topic, start, end=None, max_rows=None, max_bytes=None)
     session.close()
 
 

@@ -180,6 +180,22 @@ def test_topics_that_come_before_the_first_batch_is_committed(topics: Topics) ->
     topics.check(query, "a", "b")
 
 
+def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
+    """It begins where it is told in every topic, also if one of them never got beyond its first position."""
+    for letter in "ab":
+        topics.seal(letter, 0, noted=False)
+    query = topics.query(startingOffsets="latest")
+    query.plan()
+    query.run()
+    query.commit()
+    topics.seal("a", 1)
+    topics.check(query, "a")
+    assert query.step() is False  # which acknowledges what came
+    query.reader.stop()
+    begin = topics.query(startingOffsets="latest").reader.initialOffset()
+    assert {topic: position["n"] for topic, position in begin.items()} == {topics.name("a"): 2, topics.name("b"): 1}
+
+
 def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Topics, bus: Bus) -> None:
     """Case 23: a registration that leads to nothing is tried again; its topic comes once somebody serves it."""
     topics.seal("a", 0)
@@ -364,6 +380,20 @@ def test_an_assigned_partition_that_there_is_not(topics: Topics) -> None:
     assert fails(query, ConfigError).fields == {"topic": name, "missing": [3], "parallelism": 2}
 
 
+def test_an_end_mark_has_no_partitions_that_could_be_missing(topics: Topics) -> None:
+    """A publisher comes back with more partitions, and seals nothing but its end: in the shape of the batch before."""
+    topics.seal("a", 0)
+    name = topics.name("a")
+    topics.publishers.pop("a").close()
+    topics.open("a", partitions=3)
+    query = topics.query(assign=json.dumps({name: [3]}), startingOffsets="latest")
+    query.plan()
+    query.run()
+    query.commit()
+    topics.publishers["a"].close(final=True)
+    query.until(lambda: query.end[name]["n"] == 2, "the end mark")
+
+
 def test_topics_that_the_options_do_not_name_any_more(topics: Topics) -> None:
     """A checkpoint is not read in part, in silence; a topic that is named anew joins it."""
     for letter in "ab":
@@ -384,13 +414,16 @@ def test_topics_that_the_options_do_not_name_any_more(topics: Topics) -> None:
         ({"subscribe": "a", "assign": '{"a": [1]}'}, ["exactly one of subscribe, subscribePattern, assign"]),
         ({"subscribePattern": "a("}, ["subscribePattern = a(", "missing )"]),
         ({"subscribePattern": ""}, ["subscribePattern = ", "whole topic name"]),
-        ({"subscribePattern": "a", "maxTopics": "0"}, ["maxTopics = 0", "at least 1"]),
+        ({"subscribePattern": "a", "maxTopics": "0"}, ["maxTopics = 0", "from 1 to 10000"]),
         ({"assign": "orders"}, ["assign = orders", '{"orders": [1, 3]}']),
         ({"assign": "{}"}, ["assign = {}"]),
-        ({"assign": '{"a": [0]}'}, ["a: [0]", "they begin at 1"]),
-        ({"assign": '{"a": []}'}, ["a: []"]),
-        ({"assign": '{"a": [true]}'}, ["a: [true]"]),
-        ({"assign": '{"a b": [1]}'}, ["assign = a b", "letters, digits"]),
+        ({"assign": '{"a": [0]}'}, ["a has [0]", "from 1 and each once"]),
+        ({"assign": '{"a": []}'}, ["a has []"]),
+        ({"assign": '{"a": [true]}'}, ["a has [true]"]),
+        ({"assign": '{"a": [1, 1]}'}, ["a has [1, 1]"]),
+        ({"assign": '{"a": [1], "a": [2]}'}, ["each name once, and 'a' is there twice"]),
+        ({"subscribe": "a", "maxTopics": "3"}, ["maxTopics = 3: expected subscribePattern beside it"]),
+        ({"assign": '{"a b": [1]}'}, ["'a b' is none", "letters, digits"]),
         ({"topicsPattern": "a"}, ["did you mean subscribePattern?"]),
     ],
 )

@@ -206,6 +206,24 @@ def test_seek(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     assert sorted(numbers(run(*tail, file=file).stdout)) == list(range(4, 12))
     beyond = run("subscriptions", "seek", topic, "billing", "--to", "9", file=file)
     assert (beyond.exit_code, beyond.stdout) == (1, "")
+    assert run("subscriptions", "seek", topic, "billing", "--to", "2020-01-01T00:00:00Z", file=file).exit_code == 0
+    assert sorted(numbers(run(*tail, file=file).stdout)) == list(range(12))
+    later = run("subscriptions", "seek", topic, "billing", "--to", "2999-01-01T00:00:00Z", file=file)
+    assert (later.exit_code, later.stdout) == (2, "")
+    assert "nothing was published at 2999-01-01T00:00:00" in later.stderr
+    for wrong in ("first", "-1", "2020-01-01T00:00:00", "committed"):
+        assert run("subscriptions", "seek", topic, "billing", "--to", wrong, file=file).exit_code == 2
+
+
+def test_tail_from_an_offset_and_from_a_time(run: Run, file: str, topic: str, publisher: Publisher) -> None:
+    """With a subscription and without: both begin alike."""
+    for name in ([], ["--name", "billing"]):
+        tail = ("tail", topic, *name, "--timeout", "0", "--json", "--from")
+        assert sorted(numbers(run(*tail, "2", file=file).stdout)) == list(range(8, 12))
+        assert sorted(numbers(run(*tail, "2020-01-01T01:00:00+01:00", file=file).stdout)) == list(range(12))
+        assert run(*tail, "7", file=file).exit_code == 1
+        assert run(*tail, "2999-01-01T00:00:00Z", file=file).exit_code == 2
+        assert run(*tail, "newest", file=file).exit_code == 2
 
 
 def test_drop(run: Run, file: str, topic: str, publisher: Publisher) -> None:

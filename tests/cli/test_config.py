@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.cli.place import Place
 from jobpipe.config import keys
 from jobpipe.config.secrets import Secret
 from tests.cli.conftest import Run
@@ -108,3 +109,50 @@ def test_encrypt_reads_the_secret_and_prints_its_encrypted_form(
     assert run("config", "encrypt", "--new-key", stdin="x").exit_code == 2
     assert run("config", "encrypt", stdin="").exit_code == 2
     assert run("config", "encrypt", "open sesame").exit_code == 2
+
+
+def test_check_of_options(run: Run, tmp_path: Path) -> None:
+    """What a load() would say, without Spark, and without making anything."""
+    good = run("config", "check", "-o", "subscribe=orders", "-o", 'startingOffsets={"orders": 7}')
+    assert (good.exit_code, good.stdout[:3]) == (0, "ok:")
+    bad = run("config", "check", "--option", "subscribe=a b", "--option", "maxRowsPerTrigger=0", "--option", "zzz=1")
+    assert bad.exit_code == 2
+    assert "3 wrong options" in bad.stderr
+    as_json = json.loads(run("config", "check", "--json", "-o", "subscribe=a", "-o", "maxTopics=5").stdout)
+    assert [problem["key"] for problem in as_json["problems"]] == ["maxTopics"]
+    assert run("config", "check", "-o", "subscribe").exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_explain_of_options(run: Run) -> None:
+    """By any of its names; a name that source and sink both have is told twice."""
+    assert "maxRowsPerTrigger (option of format('jobpipe'))" in run("config", "explain", "MAXOFFSETSPERTRIGGER").stdout
+    both = run("config", "explain", "name").stdout
+    assert "name (option of" in both
+    assert "name (argument of JobPipeSink)" in both
+    assert "needs:       minRowsPerTrigger" in run("config", "explain", "maxTriggerDelay").stdout
+    assert "did you mean startingOffsets?" in run("config", "explain", "startingOffset").stderr
+    every = run("config", "explain").stdout
+    assert "lowerBound" in every
+    assert "jobpipe.spool.dir" in every
+
+
+def test_keys_as_options_of_a_source(run: Run) -> None:
+    """As `config explain` names them, with jobpipe. or without."""
+    assert run("config", "check", "-o", "subscribe=a", "-o", "retention.time=5min").exit_code == 0
+    wrong = run(
+        "config", "check", "-o", "subscribe=a", "-o", "retention.time=soon", "-o", "kafka.security.protocol=SSL"
+    )
+    assert "jobpipe.retention.time = soon: expected" in wrong.stderr
+    assert "kafka.security.protocol = SSL is unknown; Kafka's clients are not configured here" in wrong.stderr
+    assert "did you mean name?" in run("config", "explain", "kafka.group.id").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [("12", "offset", 12), ("1795255200000", "time", 1795255200000), ("2026-11-21T10:00:00Z", "time", 1795255200000)],
+)
+def test_places_on_the_command_line(text: str, kind: str, value: int) -> None:
+    """What has twelve digits is no number of batches."""
+    place = Place("latest").convert(text, None, None)
+    assert (place.kind, place.value) == (kind, value)

@@ -349,7 +349,15 @@ def test_the_value_of_what_sounds_secret_is_not_repeated() -> None:
 
 
 def test_the_value_of_a_secret_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = Key("jobpipe.acks", "acks", choice("stored"), "stored", "A secret.", "x", secret=True)
+    secret = Key(
+        name="jobpipe.acks",
+        attribute="acks",
+        kind=choice("stored"),
+        default="stored",
+        documentation="A secret.",
+        group="x",
+        secret=True,
+    )
     monkeypatch.setattr(sources, "by_loose_name", lambda _name: secret)
     with pytest.raises(ConfigError) as caught:
         load(overrides={"acks": "hunter2"}, environ={})

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import jobpipe
 from jobpipe.errors import WaitTimeout
 from jobpipe.testing.consume import ConsumeOrder, Received, _pack
-from tests.faults.spark_rig import Events, events_of
+from tests.faults.spark_rig import OPTIONS, Events, events_of
 from tests.spark.jobs.session import session, started
 
 
@@ -57,6 +57,8 @@ def subscribe(order: ConsumeOrder, stop: threading.Event) -> None:
         stop.wait(order.pause)
 
     limit = {} if order.max_rows is None else {"maxRowsPerTrigger": order.max_rows}
+    more = store.parent / OPTIONS
+    limit |= json.loads(more.read_text()) if more.exists() else {}
     stream = (
         spark.readStream.format("jobpipe")
         .options(**order.config)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import Admin
+from jobpipe.store.boundary import EARLIEST
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.testing.processes import Harness
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, named_link, publish, until
@@ -134,7 +135,7 @@ def test_hangs_for_one_topic(bus: Bus, tmp_path: Path, monkeypatch: pytest.Monke
     links = [named_link(bus.config(), "orders", name, name) for name in ("planning", "acknowledging")]
     grants = [link.call("grant", {"host": "a", "pid": 1}, timeout=10.0).result["grant"] for link in links]
     start, _ = [
-        link.call("first", {"grant": grant, "starting": "earliest"}, timeout=10.0).result["position"]
+        link.call("first", {"grant": grant, "start": EARLIEST.to_json()}, timeout=10.0).result["position"]
         for link, grant in zip(links, grants, strict=True)
     ]
     head = {**start, "epoch": publishers[0].epoch, "n": 1}

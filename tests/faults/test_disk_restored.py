@@ -74,7 +74,7 @@ def test_spool_restored_from_an_old_copy(tmp_path: Path) -> None:
         rig.publisher.start(batches=0)  # serves, and seals an end mark only
         assert rig.publisher.wait(60.0) == 0
         text = loss_of(rig)
-        assert f"position {n}.0 does not fit: the log ends at offset" in text
+        assert f"position {n} does not fit: the log ends at offset" in text
         rig.publisher.start(pause=0.0)
         rig.wait_until(lambda: head(rig) > n, "as many batches as before")
         assert "sealed what lies before it, not epoch" in loss_of(rig)

@@ -15,6 +15,7 @@ from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
 from jobpipe.publisher.core import Publisher
+from jobpipe.store.boundary import EARLIEST, LATEST
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
@@ -47,7 +48,7 @@ def test_acknowledgements_are_of_the_holder(served: Served) -> None:
     for name, files in (("billing", world.billing), ("audit", world.audit)):
         link = dial(served, files, "subscriber", name)
         granted.append(int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]))
-        first = link.call("first", {"starting": "latest", "grant": granted[-1]}, timeout=20).result["position"]
+        first = link.call("first", {"start": LATEST.to_json(), "grant": granted[-1]}, timeout=20).result["position"]
         link.close()
     with pytest.raises(Fenced):
         ask(dial(served, world.audit, "subscriber", "audit"), "ack", {"position": first, "grant": granted[1] + 5})
@@ -62,8 +63,8 @@ def test_subscriptions_of_others_stay(served: Served, op: str) -> None:
     for name, files in (("billing-2", world.billing), ("audit", world.audit)):
         with dial(served, files, "subscriber", name) as link:
             granted = link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]
-            link.call("first", {"starting": "earliest", "grant": granted}, timeout=20)
-    args = {"to": "latest", "dry_run": False}
+            link.call("first", {"start": EARLIEST.to_json(), "grant": granted}, timeout=20)
+    args = {"to": LATEST.to_json(), "dry_run": False}
     with pytest.raises(NotAuthorized) as caught:
         ask(dial(served, world.billing, "admin"), op, {**args, "name": "audit"})
     assert caught.value.fields["right"] == "admin"
@@ -71,6 +72,18 @@ def test_subscriptions_of_others_stay(served: Served, op: str) -> None:
     assert ask(dial(served, world.operations, "admin"), op, {**args, "name": "audit"})["name"] == "audit"
     log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
     assert f'what="{op}" topic="orders" subscription="audit" instance="admin-test" result="done' in log
+
+
+def test_slots_of_others_are_theirs(served: Served) -> None:
+    """A worker binds under a name that it may read under, and not by the role of an administrator."""
+    args = {"grant": 1, "slot": "0" * 32, "schemas": [], "wait": 0}
+    with pytest.raises(NotAuthorized) as caught:
+        ask(dial(served, served.world.billing, "reader"), "bind", {**args, "name": "audit"})
+    assert caught.value.fields["right"] == "read"
+    with pytest.raises(NotAuthorized):
+        ask(dial(served, served.world.billing, "admin"), "bind", {**args, "name": "billing"})
+    with pytest.raises(Fenced):  # it may, but has no grant
+        ask(dial(served, served.world.billing, "reader"), "bind", {**args, "name": "billing", "grant": 999})
 
 
 def test_bounds_of_others_are_theirs(served: Served) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from jobpipe import JobPipeSink
 from jobpipe.errors import ConfigError, TopicOwned, WaitTimeout
+from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import Place, Received, file_stream, run_to_end, running, until, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -107,3 +110,33 @@ def test_a_full_spool_holds_the_query_back(spark: SparkSession, place: Place) ->
         assert query.isActive
     received.check(rows, journal)
     sink.close()
+
+
+def test_a_topic_for_each_value_of_a_column(spark: SparkSession, place: Place) -> None:
+    """Several sinks in one callback, exactly once each, also when the job dies between two of them."""
+    rows, journals = NumberedRows("by-kind", partitions=2, rows=20), {kind: Journal() for kind in (0, 1)}
+    write_files(place.folder / "by-kind", rows, range(2))
+    counts = []
+    for dies in (True, False):
+        sinks = {kind: place.sink(f"kind-{kind}", parallelism=1) for kind in (0, 1)}
+
+        def publish(df: DataFrame, batch_id: int, sinks: dict[int, JobPipeSink] = sinks, dies: bool = dies) -> None:
+            for kind, sink in sinks.items():
+                if dies and (kind, batch_id) == (1, 1):
+                    raise RuntimeError("the test wants the job to die here")
+                sink(df.where(F.col("partition") == kind), batch_id)
+
+        with pytest.raises(StreamingQueryException) if dies else contextlib.nullcontext():
+            run_to_end(file_stream(spark, place.folder / "by-kind"), publish, place.checkpoint("by-kind"))
+        counts += [[sink.status()["sink"][what] for what in ("batches", "replayed")] for sink in sinks.values()]
+        for sink in sinks.values():
+            sink.close()
+    assert counts == [[2, 0], [1, 0], [0, 1], [1, 0]]
+    for kind, journal in journals.items():
+        for batch_id in range(2):
+            with journal.sealing(batch_id, {kind: rows.ranges(batch_id)[kind]}):
+                pass
+        checker = Checker(rows, journal)
+        read = place.read(spark, f"kind-{kind}", includeMetadata=True)
+        checker.take(read.orderBy("_jobpipe.offset", "_jobpipe.row").drop("_jobpipe").toArrow())
+        checker.check()

@@ -1,0 +1,179 @@
+"""The commands: ``latency``, ``throughput``, ``fanout``, ``transport``, ``growth``, ``report``, ``fetch``.
+
+    python -m benchmarks.side_by_side latency --contestants floor,jobpipe,kafka-json --rates 20,1000 --runs 5
+
+Each measure runs its contestants interleaved: all of them once, in turn, then all again; a failed run is named, and the
+others go on. The exit code is 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import growth, latency, report, results, throughput, transport
+from benchmarks.side_by_side.contestants import CONTESTANTS
+from benchmarks.side_by_side.contestants.broker import fetch_jars
+from benchmarks.side_by_side.pair import Setting
+from benchmarks.side_by_side.processes import RunFailed
+from benchmarks.side_by_side.shapes import SHAPES
+
+HOME = Path(__file__).parents[2] / ".bench"
+QUIET = 0.2  # processors that others may keep busy
+
+Round = Callable[[], list[dict[str, Any]]]
+
+
+def words(text: str) -> list[str]:
+    """Split at commas."""
+    return [word for word in text.split(",") if word]
+
+
+def numbers(text: str) -> list[int]:
+    """Split at commas, into numbers."""
+    return [int(word) for word in words(text)]
+
+
+def run_rounds(measure: str, options: argparse.Namespace, contestants: Sequence[str], one: Callable[[str], Any]) -> int:
+    """Run every contestant ``--runs`` times, interleaved, and save what they measured after each."""
+    busy = results.load_now()
+    if busy > QUIET:
+        print(f"others keep {busy:.1f} processors busy: these figures will mean nothing", file=sys.stderr)
+    setting = {key: value for key, value in vars(options).items() if key not in ("home", "go", "measure")}
+    saved = results.Results(options.home / "results", measure, setting)
+    failed = 0
+    for run in range(options.runs):
+        turn = [*contestants[run % len(contestants) :], *contestants[: run % len(contestants)]]
+        for contestant in turn:
+            began = time.monotonic()
+            try:
+                found = one(contestant)
+            except Exception as error:  # noqa: BLE001 - hours of other runs are not to be lost
+                failed += 1
+                kind = "" if isinstance(error, RunFailed) else f"{type(error).__name__}: "
+                print(f"run {run + 1} of {contestant} failed: {kind}{error}", file=sys.stderr, flush=True)
+                continue
+            saved.add([{"run": run, "contestant": contestant, **each} for each in found])
+            print(f"{measure}: run {run + 1} of {contestant}, {time.monotonic() - began:.0f} s", flush=True)
+            for line in report.lines(measure, found):
+                print(f"    {line}", flush=True)
+    print(saved.path if saved.path.exists() else "nothing was measured")
+    return 1 if failed else 0
+
+
+def setting_of(options: argparse.Namespace, purpose: str) -> Setting:
+    """Return what is the same for all contestants."""
+    return Setting(purpose, options.cores, options.home / "work", options.home / "jars")
+
+
+def go_latency(options: argparse.Namespace) -> int:
+    """Measure 1."""
+    setting = setting_of(options, "latency")
+    window = {"rates": [float(rate) for rate in options.rates], "warm": options.warm, "seconds": options.seconds}
+    return run_rounds("latency", options, options.contestants, lambda name: latency.latency(name, setting, **window))
+
+
+def go_throughput(options: argparse.Namespace) -> int:
+    """Measure 2, and 5 with it."""
+    setting = setting_of(options, "throughput")
+    pile = {"shapes": options.shapes, "batches": options.batches}
+    return run_rounds(
+        "throughput", options, options.contestants, lambda name: throughput.throughput(name, setting, **pile)
+    )
+
+
+def go_fanout(options: argparse.Namespace) -> int:
+    """Measure 3."""
+    setting = setting_of(options, "latency")
+    window = {"rate": float(options.rate), "warm": options.warm, "seconds": options.seconds}
+
+    def one(name: str) -> list[dict[str, Any]]:
+        return [line for n in options.subscribers for line in latency.fanout(name, setting, readers=n, **window)]
+
+    return run_rounds("fanout", options, options.contestants, one)
+
+
+def go_transport(options: argparse.Namespace) -> int:
+    """Measure 4."""
+    work = options.home / "work"
+    how = {"gigabytes": options.gigabytes, "seals": options.seals}
+    return run_rounds("transport", options, options.contestants, lambda name: transport.transport(name, work, **how))
+
+
+def go_growth(options: argparse.Namespace) -> int:
+    """Measure 6: jobpipe alone, against itself when it is small."""
+    return run_rounds("growth", options, options.what, lambda name: growth.growth(name, options.home / "work", options))
+
+
+def go_report(options: argparse.Namespace) -> int:
+    """Write RESULTS.md and its plots from the newest results of each measure."""
+    print(report.write(options.home / "results", options.output))
+    return 0
+
+
+def go_fetch(options: argparse.Namespace) -> int:
+    """Fetch the jars of Kafka."""
+    fetch_jars(options.home / "jars")
+    print(options.home / "jars")
+    return 0
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.side_by_side", description=__doc__)
+    parser.add_argument("--home", type=Path, default=HOME, help="for jars, folders of runs, and results")
+    commands = parser.add_subparsers(dest="measure", required=True)
+
+    def command(name: str, go: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=go.__doc__, description=go.__doc__)
+        made.set_defaults(go=go)
+        return made
+
+    def measure(
+        name: str, go: Callable[[argparse.Namespace], int], contestants: Sequence[str]
+    ) -> argparse.ArgumentParser:
+        made = command(name, go)
+        made.add_argument("--runs", type=int, default=5)
+        if contestants:
+            made.add_argument("--contestants", type=words, default=list(contestants))
+        return made
+
+    spark = [measure("latency", go_latency, list(CONTESTANTS)), measure("throughput", go_throughput, list(CONTESTANTS))]
+    spark.append(measure("fanout", go_fanout, [name for name, each in CONTESTANTS.items() if each.chained]))
+    for each in spark:
+        each.add_argument("--cores", type=int, default=1, help="of each job: local[n]; also its partitions")
+    for each in (spark[0], spark[2]):
+        each.add_argument("--warm", type=float, default=8.0, help="seconds of each rate that do not count")
+        each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
+    spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
+    spark[1].add_argument("--shapes", type=words, default=list(SHAPES))
+    spark[1].add_argument("--batches", type=int, default=5)
+    spark[2].add_argument("--subscribers", type=numbers, default=[1, 2, 4])
+    spark[2].add_argument("--rate", type=int, default=5_000, help="rows a second")
+    raw = measure("transport", go_transport, list(transport.TRANSPORTS))
+    raw.add_argument("--gigabytes", type=float, default=2.0)
+    raw.add_argument("--seals", type=int, default=1_000)
+    growth.add_options(measure("growth", go_growth, []))
+    command("report", go_report).add_argument("--output", type=Path, default=Path(__file__).parents[1])
+    command("fetch", go_fetch)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run one command."""
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as an error: all children end
+    try:
+        return int(options.go(options))
+    except RunFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

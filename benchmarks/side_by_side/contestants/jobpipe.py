@@ -1,0 +1,71 @@
+"""jobpipe, as it is installed: TLS, fsync and the registry on, as they are by default."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.side_by_side.asking import read_line
+from benchmarks.side_by_side.contestants.contestant import Told
+from benchmarks.side_by_side.contestants.plain import Plain
+from benchmarks.side_by_side.processes import Processes
+from benchmarks.side_by_side.shapes import Shape
+from jobpipe import JobPipeSink
+
+__all__ = ["JobPipe", "JobPipeAhead"]
+
+START_SECONDS = 60.0
+ENSURE = (
+    "import sys, pathlib; from registry.embedded import EmbeddedZooKeeper; "
+    "print(EmbeddedZooKeeper(pathlib.Path(sys.argv[1])).ensure(), flush=True)"
+)
+
+
+class JobPipe(Plain):
+    """``foreachBatch(JobPipeSink(...))`` to ``readStream.format("jobpipe")``, over its embedded ZooKeeper."""
+
+    name = "jobpipe"
+    options: Mapping[str, str] = {}
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(told)
+        self._sinks: dict[str, JobPipeSink] = {}
+
+    @contextmanager
+    def carrier(self, run: Processes) -> Iterator[Told]:
+        # Started before the jobs, so that its cost counts as the carrier's, as the broker's does.
+        child = run.start([sys.executable, "-c", ENSURE, str(self.folder / "home")], "carrier", log="zookeeper")
+        read_line(child, START_SECONDS, "ZooKeeper")
+        yield {}
+
+    def environ(self) -> Mapping[str, str]:
+        return {"JOBPIPE__HOME": str(self.folder / "home")}
+
+    def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
+        self._sinks[stream] = JobPipeSink(
+            stream, parallelism=self.cores, schema=rows.schema, spool_max_bytes="40GiB", retention_bytes="40GiB"
+        )
+
+    def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
+        return rows.writeStream.foreachBatch(self._sinks[stream])
+
+    def read(self, spark: SparkSession, stream: str, shape: Shape, name: str, pace: Mapping[str, Any]) -> DataFrame:
+        reader = spark.readStream.format("jobpipe").option("subscribe", stream).option("name", name)
+        return reader.option("startingOffsets", "earliest").options(**self.options).load()
+
+    def close(self) -> None:
+        for sink in self._sinks.values():
+            sink.close()
+        self._sinks.clear()
+
+
+class JobPipeAhead(JobPipe):
+    """The same with ``readAhead``: job B plans each micro-batch before its rows are there."""
+
+    name = "jobpipe-ahead"
+    options: Mapping[str, str] = {"readAhead": "true"}

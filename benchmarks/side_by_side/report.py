@@ -1,0 +1,161 @@
+"""Writes RESULTS.md and its plots from the newest results of each measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import results, summary
+
+__all__ = ["lines", "write"]
+
+KAFKA = "kafka-json"
+HEADS = {
+    "p50": "p50 ms",
+    "p99": "p99 ms",
+    "a_seconds": "A s",
+    "b_seconds": "B s",
+    "cpu a": "CPU: A",
+    "cpu between": "between",
+    "cpu b": "B",
+    "mb a": "peak MB: A",
+    "mb between": "between",
+    "mb b": "B",
+}
+HEAD = """\
+# Results
+
+Written by `python -m benchmarks.side_by_side report`; [README.md](README.md) says what each measure is and what a
+figure means. Every figure is the median of the figures of its runs, ratios are medians of the ratios within a run;
+contestants ran interleaved. CPU is processors kept busy where rows come at a rate, seconds per million rows where they
+come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs.
+"""
+TITLES = {
+    "latency": "Latency: from the event in job A to the callback in job B",
+    "fanout": "Fan-out: several jobs B",
+    "throughput": "Throughput and cost: job A to job B",
+    "transport": "Transport alone, without Spark",
+    "growth": "How cost grows, plain clients",
+}
+
+
+def lines(measure: str, found: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each round, for whoever looks on."""
+    said = []
+    for each in found:
+        names = ("rate", "readers", "shape", "what", "streams", "size")
+        which = ", ".join(f"{name} {_words(each[name])}" for name in names if name in each)
+        numbers = summary.figures(measure, each)
+        said.append(f"{which}: " + ", ".join(f"{name} {_number(value)}" for name, value in numbers.items()))
+    return said
+
+
+def write(folder: Path, output: Path) -> Path:
+    """Write the report; return its path."""
+    from benchmarks.side_by_side import plots  # matplotlib is of the extra bench
+
+    parts = [HEAD]
+    for measure, title in TITLES.items():
+        found = results.newest(folder, measure)
+        if found is None:
+            continue
+        parts += [f"## {title}\n", _provenance(found)]
+        parts += {"growth": _growth, "transport": _transport}.get(measure, _spark)(measure, found["rounds"])
+        for path in plots.draw(measure, found["rounds"], output / "plots"):
+            parts.append(f"![{path.stem}]({path.relative_to(output)})\n")
+    path = output / "RESULTS.md"
+    path.write_text("\n".join(parts))
+    return path
+
+
+def _provenance(found: dict[str, Any]) -> str:
+    machine, setting = found["machine"], found["setting"]
+    said = ", ".join(f"{key} {_words(value)}" for key, value in setting.items() if key != "contestants")
+    runs = len(summary.sizes(found["rounds"], "run"))
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return (
+        f"{found['at'][:10]}, commit {found['commit']}; {machine['cores']} cores, {machine['memory_gib']} GiB; "
+        f"{versions}; {runs} runs; {said}.\n"
+    )
+
+
+def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
+    """Return a table for each rate, number of jobs B, or shape."""
+    key = {"latency": "rate", "fanout": "readers", "throughput": "shape"}[measure]
+    best_of, main = (max, "rows/s") if measure == "throughput" else (min, "p50")
+    spans = {
+        "latency": ["p50", "p99"],
+        "fanout": ["p50", "p99"],
+        "throughput": ["rows/s", "seconds", "a_seconds", "b_seconds"],
+    }[measure]
+    columns = [*spans, "cpu a", "cpu between", "cpu b", "mb a", "mb between", "mb b"]
+    compared = [(name, to) for to in ("jobpipe", KAFKA) for name in spans[:2] if name != "seconds"]
+    tables = []
+    for size in summary.sizes(rounds, key):
+        names = summary.sizes([each for each in rounds if each[key] == size], "contestant")
+        firsts = {name: summary.median(measure, rounds, main, contestant=name, **{key: size}) for name in names}
+        linked = {name: value for name, value in firsts.items() if value is not None and not name.startswith("floor")}
+        best = best_of(linked, key=lambda name: linked[name], default=None)
+        ratios = [f"{name} to {to}'s" for name, to in compared]
+        table = [_row("", *(HEADS.get(column, column) for column in columns), *ratios)]
+        table.append("|" + " --- |" * (len(columns) + len(ratios) + 1))
+        for name in names:
+            which = {"contestant": name, key: size}
+            cells = [_number(summary.median(measure, rounds, column, **which)) for column in columns]
+            times = [summary.ratio(measure, rounds, each, {"contestant": to}, **which) for each, to in compared]
+            table.append(_row(f"**{name}**" if name == best else name, *cells, *map(_number, times)))
+        unit = {"rate": "rows a second", "readers": "jobs B", "shape": "rows"}[key]
+        tables += [f"### {_words(size)} {unit}\n", "\n".join(table) + "\n"]
+    return tables
+
+
+def _transport(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
+    news = ["since_call p50", "since_call p99", "since_return p50", "since_return p99"]
+    flow = ["gb_per_s", "server_cpu_per_gb", "reader_cpu_per_gb"]
+    tables = []
+    for what, columns, title in (("news", news, "A batch is known, ms"), ("bytes", flow, "Bytes")):
+        table = [_row("", "streams", *columns, f"{columns[0]} to jobpipe's"), "|" + " --- |" * (len(columns) + 3)]
+        chosen = [each for each in rounds if each["what"] == what]
+        for streams in summary.sizes(chosen, "streams"):
+            for name in summary.sizes(chosen, "contestant"):
+                which = {"what": what, "streams": streams, "contestant": name}
+                cells = [_number(summary.median(measure, rounds, column, **which)) for column in columns]
+                to = summary.ratio(measure, rounds, columns[0], {"contestant": "jobpipe"}, **which)
+                table.append(_row(name, streams, *cells, _number(to)))
+        tables += [f"### {title}\n", "\n".join(table) + "\n"]
+    return tables
+
+
+def _growth(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
+    tables = []
+    for what in summary.sizes(rounds, "what"):
+        chosen = [each for each in rounds if each["what"] == what]
+        first = summary.sizes(chosen, "size")[0]
+        columns = [name for name in summary.figures(measure, chosen[0]) if not name.endswith(" max")]
+        table = [_row(what, *columns), "|" + " --- |" * (len(columns) + 1)]
+        for size in summary.sizes(chosen, "size"):
+            cells = []
+            for column in columns:
+                value = summary.median(measure, rounds, column, what=what, size=size)
+                times = summary.ratio(measure, rounds, column, {"size": first}, what=what, size=size)
+                cells.append(f"{_number(value)} ({_number(times)} ×)" if size != first else _number(value))
+            table.append(_row(_words(size), *cells))
+        tables.append("\n".join(table) + "\n")
+    return tables
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_words, value))
+    return f"{value:,.15g}" if isinstance(value, int | float) else str(value)
+
+
+def _number(value: float | None) -> str:
+    """Return three digits that count."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,63 @@
+"""What was measured, as JSON: one file for each time a measure was run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["Results", "load_now", "newest"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def _machine() -> dict[str, Any]:
+    """Name the machine by what counts: cores and memory."""
+    return {"cores": psutil.cpu_count(), "memory_gib": round(psutil.virtual_memory().total / 2**30)}
+
+
+class Results:
+    """The results of a measure, in a file of their own beside older ones; whole after every round."""
+
+    def __init__(self, folder: Path, measure: str, setting: dict[str, Any]) -> None:
+        now = datetime.now(UTC)
+        self.path = folder / f"{measure}-{now:%Y%m%dT%H%M%S}.json"
+        self._content: dict[str, Any] = {
+            "measure": measure,
+            "at": now.isoformat(timespec="seconds"),
+            "commit": _commit(),
+            "machine": _machine(),
+            "versions": {name: version(name) for name in ("pyspark", "pyarrow")},
+            "setting": setting,
+            "rounds": [],
+        }
+
+    def add(self, rounds: list[dict[str, Any]]) -> None:
+        """Add rounds."""
+        self._content["rounds"] += rounds
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps(self._content))
+        fresh.rename(self.path)
+
+
+def newest(folder: Path, measure: str) -> dict[str, Any] | None:
+    """Return the newest results of a measure."""
+    paths = sorted(folder.glob(f"{measure}-*.json"))
+    return json.loads(paths[-1].read_text()) if paths else None
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def load_now() -> float:
+    """Return how many processors others keep busy, over a second: figures of a busy machine mean nothing."""
+    return psutil.cpu_percent(interval=1.0) / 100 * (psutil.cpu_count() or 1)

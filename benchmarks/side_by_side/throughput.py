@@ -1,0 +1,54 @@
+"""A pile of rows from job A into job B, as fast as it goes, in four shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.side_by_side.pair import Pair, Setting, pair
+from benchmarks.side_by_side.processes import RunFailed
+from benchmarks.side_by_side.shapes import SHAPES
+
+__all__ = ["throughput"]
+
+WARM_BATCHES = 3
+BULK_SECONDS = 600.0
+
+
+def throughput(contestant: str, setting: Setting, *, shapes: list[str], batches: int) -> list[dict[str, Any]]:
+    """Measure one run of each shape, one after another, with the same two applications."""
+    with pair(contestant, setting) as jobs:
+        return [{"shape": shape, **_pile(jobs, shape, batches)} for shape in shapes]
+
+
+def _pile(jobs: Pair, shape: str, batches: int) -> dict[str, Any]:
+    """Send a few batches to warm up, then those that count."""
+    size = SHAPES[shape].rows_per_batch
+    (b,) = jobs.readers.values()
+    jobs.a.ask("prepare", stream=shape, shape=shape)
+    b.ask("bulk", stream=shape, shape=shape, pace={"rows_per_batch": size})
+    jobs.a.ask("pile", stream=shape, shape=shape)
+    jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=0, batches=WARM_BATCHES)
+    b.ask("taken", BULK_SECONDS, rows=WARM_BATCHES * size, within=BULK_SECONDS)
+    rows, first = batches * size, WARM_BATCHES * size
+    jobs.run.forget_peaks()
+    before = jobs.cost()
+    b.tell("taken", rows=rows, within=BULK_SECONDS)
+    a = jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=WARM_BATCHES, batches=batches)
+    taken = b.answer(BULK_SECONDS)
+    after = jobs.cost()
+    if jobs.chained and (taken["rows"], taken["sum"]) != (rows, sum(range(first, first + rows))):
+        raise RunFailed(f"{jobs.contestant}: job B has other rows than job A made: {taken}")
+    for job in (jobs.a, b):
+        job.ask("stop", stream=shape)
+    a_seconds, b_seconds = a["ended"] - a["began"], taken["ended"] - taken["began"]
+    return {
+        "rows": rows,
+        "seconds": taken["ended"] - a["began"] if jobs.chained else max(a_seconds, b_seconds),
+        "a_seconds": a_seconds,
+        "b_seconds": b_seconds,
+        "b_batches": taken["batches"],
+        "cpu_per_million": {
+            role: (spent - before.cpu.get(role, 0.0)) / rows * 1e6 for role, spent in after.cpu.items()
+        },
+        "peak_mb": after.peak_mb,
+    }

@@ -1,0 +1,37 @@
+"""Where in a topic to begin, as an argument: a word, an offset, or a time."""
+
+from __future__ import annotations
+
+import click
+
+from jobpipe.config.source_kinds import one_time
+from jobpipe.config.values import BadValueError
+from jobpipe.store.boundary import Boundary
+
+__all__ = ["Place"]
+
+
+MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
+
+
+class Place(click.ParamType[Boundary]):
+    """Makes a boundary of one of some words, an offset, or a time: ISO 8601 with its zone, or ms since 1970."""
+
+    name = "place"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def convert(self, value: str | Boundary, param: click.Parameter | None, ctx: click.Context | None) -> Boundary:
+        """Return the boundary; a wrong text is a usage error."""
+        if isinstance(value, Boundary):
+            return value
+        if value in self._words:
+            return Boundary.of(value, self.name)
+        if value.isascii() and value.isdecimal() and len(value) < MS_DIGITS:
+            return Boundary("offset", int(value))
+        try:
+            return Boundary("time", one_time(value))
+        except BadValueError:
+            expected = f"{', '.join(self._words)}, an offset, or a time such as 2026-11-21T10:00:00Z"
+            self.fail(f"{value!r} is none of {expected}", param, ctx)

@@ -1,0 +1,89 @@
+"""The page docs/options.md, made from the definitions: ``python -m jobpipe.config.page > docs/options.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from jobpipe.config.checks import depends_on
+from jobpipe.config.definition import Definition, Key, Option
+from jobpipe.config.model import KEYS
+from jobpipe.config.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.source_options import SOURCE_OPTIONS
+
+__all__ = ["options_page"]
+
+_HEAD = """# Options
+
+<!-- made from the definitions in jobpipe/config by `make docs`; do not edit -->
+
+Three kinds of settings: options of `format("jobpipe")`, arguments of `JobPipeSink`, and keys of the configuration,
+which both take too. All that is wrong is told at once, when the query or the sink is started. `jobpipe config explain
+NAME` tells of one, `jobpipe config check` of all that is wrong with a file, and `jobpipe config check --option
+NAME=VALUE` with a source's options.
+"""
+_SOURCE = """
+## Source
+
+`spark.readStream.format("jobpipe").option(name, value)`, and `spark.read` alike. Names are not case-sensitive. Where
+Spark's Kafka source has the option it means the same here; [kafka.md](kafka.md) compares them all.
+"""
+_SINK = """
+## Sink
+
+`JobPipeSink(topic, *, ...)`, a callable for `foreachBatch`. Every key of the configuration may stand beside these, with
+underscores: `JobPipeSink("orders", retention_time="1h")`.
+"""
+_KEYS = """
+## Configuration
+
+The first that is set wins: an option (`retention.time`, in Python also `retention_time`), Spark's
+`spark.jobpipe.retention.time`, the environment's `JOBPIPE__RETENTION__TIME`, the file
+([conf/jobpipe.yaml](../conf/jobpipe.yaml)), the default. Times: `500ms`, `60s`, `10min`, `24h`; sizes: `64MiB`, `8GB`.
+"""
+
+
+def options_page() -> str:
+    """Return the page's text."""
+    parts = [_HEAD, _SOURCE, *_groups(SOURCE_OPTIONS), _SINK, *_table(SINK_ARGUMENTS), _KEYS, *_groups(KEYS)]
+    return "\n".join(part.strip("\n") if part.startswith("|") else part for part in parts).rstrip() + "\n"
+
+
+def _groups(definitions: Iterable[Definition]) -> Iterable[str]:
+    for group, members in groupby(definitions, lambda about: about.group):
+        yield f"\n### {group[0].upper()}{group[1:]}\n"
+        yield from _table(members)
+
+
+def _table(definitions: Iterable[Definition]) -> Iterable[str]:
+    yield "| name | default | value | meaning |"
+    yield "|---|---|---|---|"
+    for about in definitions:
+        cells = (f"`{about.name}`", f"`{about.default_text}`", _cell(about.expected), _cell(_meaning(about)))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _meaning(about: Definition) -> str:
+    said = [about.documentation]
+    if isinstance(about, Option):
+        said += [f"Kafka's `{name}` is another name of it." for name in about.also]
+        if about.needs:
+            said.append(f"Needs {_listed(about.needs, 'or')}.")
+        if about.excludes:
+            said.append(f"Not together with {_listed(about.excludes, 'or')}.")
+    if isinstance(about, Key) and (others := depends_on(about.attribute)):
+        said.append(f"Checked together with {_listed(others, 'and')}.")
+    return " ".join(said)
+
+
+def _listed(names: Iterable[str], last: str) -> str:
+    *most, end = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    print(options_page(), end="")  # noqa: T201 - a program

@@ -1,0 +1,285 @@
+"""The definition of every option of ``format("jobpipe")``: name, kind, default, documentation, what goes with what.
+
+Parsing, ``jobpipe config explain`` and docs/options.md read it from here. Names and meanings are those of Spark's Kafka
+source wherever it has them.
+"""
+
+from __future__ import annotations
+
+from jobpipe.config.definition import Option
+from jobpipe.config.source_kinds import ASSIGN, BOUND, BOUNDARY, ENDING, NAME, PATTERN, STARTING, TIME, TIMES, TOPICS
+from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
+
+__all__ = ["MEANT", "SOURCE_OPTIONS", "WHICH"]
+
+WHICH = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+SOURCE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="subscribe",
+        kind=TOPICS,
+        default=None,
+        documentation="Topics to read, with commas between. Exactly one of subscribe, subscribePattern and assign.",
+        group="topics",
+        excludes=("subscribePattern", "assign"),
+    ),
+    Option(
+        name="subscribePattern",
+        kind=PATTERN,
+        default=None,
+        documentation="Topics whose whole name matches; those that come while a stream runs are taken in, and begin "
+        "at earliest.",
+        group="topics",
+        excludes=("subscribe", "assign"),
+    ),
+    Option(
+        name="assign",
+        kind=ASSIGN,
+        default=None,
+        documentation="Topics, and of each the publisher's partitions to read.",
+        group="topics",
+        excludes=("subscribe", "subscribePattern"),
+    ),
+    Option(
+        name="maxTopics",
+        kind=whole(1, 10_000),
+        default=100,
+        documentation="How many topics subscribePattern may match; more are an error, since each has a link of its "
+        "own.",
+        group="topics",
+        needs=("subscribePattern",),
+    ),
+    Option(
+        name="name",
+        kind=NAME,
+        default=None,
+        documentation="Name of the subscription: the position that the publishers keep for this query. A stream must "
+        "have one, each load() its own; a batch read only for startingOffsets=committed.",
+        group="topics",
+    ),
+    Option(
+        name="startingOffsets",
+        kind=STARTING,
+        default=None,
+        documentation="Where a new checkpoint begins (one that exists wins), or a batch read: a word for all topics, "
+        "or JSON that names every topic. committed = where the subscription stands. null = committed for a stream, "
+        "where a new name begins at latest; earliest for a batch read. With subscribePattern, topics that JSON does "
+        "not name begin at earliest. A value may also be a whole position, as a query's progress shows it.",
+        group="where to start and end",
+        recommended=("earliest", "latest", "committed"),
+    ),
+    Option(
+        name="startingTimestamp",
+        kind=TIME,
+        default=None,
+        documentation="Begin with the first batch published then or later. Wins over startingOffsetsByTimestamp, "
+        "which wins over startingOffsets.",
+        group="where to start and end",
+    ),
+    Option(
+        name="startingOffsetsByTimestamp",
+        kind=TIMES,
+        default=None,
+        documentation="As startingTimestamp, a time for each topic.",
+        group="where to start and end",
+    ),
+    Option(
+        name="startingOffsetsByTimestampStrategy",
+        kind=choice("error", "latest"),
+        default="error",
+        documentation="What happens if nothing was published since the starting time: the query fails, or begins at "
+        "latest.",
+        group="where to start and end",
+        recommended=("error", "latest"),
+        needs=("startingTimestamp", "startingOffsetsByTimestamp", "boundaryType"),
+    ),
+    Option(
+        name="endingOffsets",
+        kind=ENDING,
+        default=None,
+        documentation="Where to end; the end itself is not read. latest = what is there when the query starts. null = "
+        "latest for a batch read, no end for a stream. A stream that has reached its end waits there, and "
+        "jobpipe.await_end(query) stops it.",
+        group="where to start and end",
+        recommended=("latest",),
+    ),
+    Option(
+        name="endingTimestamp",
+        kind=TIME,
+        default=None,
+        documentation="End before the first batch published then or later; if there is none, a batch read ends at "
+        "latest, and a stream goes on until that time has come. Wins over endingOffsetsByTimestamp, which wins over "
+        "endingOffsets.",
+        group="where to start and end",
+    ),
+    Option(
+        name="endingOffsetsByTimestamp",
+        kind=TIMES,
+        default=None,
+        documentation="As endingTimestamp, a time for each topic.",
+        group="where to start and end",
+    ),
+    Option(
+        name="boundaryType",
+        kind=BOUNDARY,
+        default=None,
+        documentation="What lowerBound and upperBound are; instead of the options that begin with starting and ending.",
+        group="where to start and end",
+        recommended=("TIME", "OFFSET"),
+        excludes=(*_STARTS, *_ENDS),
+    ),
+    Option(
+        name="lowerBound",
+        kind=BOUND,
+        default=None,
+        documentation="Where to start, this bound included: an offset or a time for all topics, or JSON with one for "
+        "each. null = as without startingOffsets.",
+        group="where to start and end",
+        needs=("boundaryType",),
+    ),
+    Option(
+        name="upperBound",
+        kind=BOUND,
+        default=None,
+        documentation="Where to end, this bound excluded: an offset or a time for all topics, or JSON with one for "
+        "each. null = as without endingOffsets.",
+        group="where to start and end",
+        needs=("boundaryType",),
+    ),
+    Option(
+        name="maxRowsPerTrigger",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="Rows of one micro-batch, shared fairly among the topics: whole published batches where one "
+        "fits, else a part of one, within one record batch. null = no limit but that of maxBytesPerTrigger. A batch "
+        "read takes no notice.",
+        group="how much",
+        also=("maxOffsetsPerTrigger",),
+    ),
+    Option(
+        name="maxBytesPerTrigger",
+        kind=size(1),
+        default="4GiB",
+        documentation="Bytes of one micro-batch, as they lie in the spool, within one record batch. A batch read "
+        "takes no notice.",
+        group="how much",
+    ),
+    Option(
+        name="minRowsPerTrigger",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="No micro-batch before so many rows are there, unless maxTriggerDelay is over, a publisher "
+        "waits for this subscription, or nothing more will come. A batch read takes no notice.",
+        group="how much",
+        also=("minOffsetsPerTrigger",),
+    ),
+    Option(
+        name="maxTriggerDelay",
+        kind=duration(),
+        default="15min",
+        documentation="How long minRowsPerTrigger may hold rows back.",
+        group="how much",
+        needs=("minRowsPerTrigger",),
+    ),
+    Option(
+        name="minPartitions",
+        kind=optional(whole(1, 100_000)),
+        default=None,
+        documentation="Tasks that a read is split into at least, as far as there are record batches. Above the "
+        "publisher's parallelism rows of one partition come out of several tasks, and order within it holds from "
+        "batch to batch only.",
+        group="how much",
+    ),
+    Option(
+        name="maxRowsPerPartition",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="Rows of one task, within one record batch; a larger read is split, as with minPartitions.",
+        group="how much",
+        also=("maxRecordsPerPartition",),
+    ),
+    Option(
+        name="readAhead",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Plan each micro-batch before its rows are there: its tasks start at once and wait for news, so "
+        "that rows are read as soon as they are published. While nothing comes, an empty micro-batch runs each second, "
+        "whose tasks hold their cores. For one topic by subscribe, with a trigger that goes on. A batch read takes no "
+        "notice.",
+        group="how much",
+    ),
+    Option(
+        name="includeMetadata",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Add the column _jobpipe: topic, offset, partition, parallelism, publisher, publish time, and "
+        "the row's number, so that order can be rebuilt.",
+        group="rows",
+    ),
+    Option(
+        name="schemaEvolution",
+        kind=choice("compatible", "strict"),
+        default="compatible",
+        documentation="What may differ between the schema of the query and that of a batch. compatible = columns that "
+        "only the batch has are left out, nullable ones that only the query has are null, numbers widen; anything "
+        "else ends the query before that batch. strict = nothing may differ.",
+        group="rows",
+        recommended=("compatible", "strict"),
+    ),
+    Option(
+        name="mergeSchema",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Read topics of different schemas as one: all their columns, null where a topic has none, "
+        "numbers widened. Without it different schemas are an error.",
+        group="rows",
+    ),
+    Option(
+        name="failOnDataLoss",
+        kind=BOOLEAN,
+        default=True,
+        documentation="Fail when batches are gone that were to be read, with their offsets; false = skip, count and "
+        "log them.",
+        group="rows",
+    ),
+    Option(
+        name="config",
+        kind=optional(PATH),
+        default=None,
+        documentation="Configuration file, instead of the one found by the usual search.",
+        group="general",
+    ),
+    Option(
+        name="discoveryTimeout",
+        kind=optional(duration(0.1)),
+        default=None,
+        documentation="How long to wait for a topic's publisher at the start. null = jobpipe.discovery.timeout.",
+        group="general",
+    ),
+)
+"""Every option, in the order of docs/options.md."""
+
+MEANT = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "path": "subscribe",  # the argument of load()
+    "topicpattern": "subscribePattern",
+    "topicspattern": "subscribePattern",
+    "pattern": "subscribePattern",
+    "starting": "startingOffsets",
+    "subscription": "name",
+    "group": "name",
+    "group.id": "name",
+    "kafka.group.id": "name",
+    "groupidprefix": "name",
+    "includeheaders": "includeMetadata",
+    "allowdifferenttopicschemas": "mergeSchema",
+    "kafka.bootstrap.servers": "jobpipe.registerserver.connect",
+    "kafkaconsumer.polltimeoutms": "jobpipe.read.timeout",
+    "fetchoffset.numretries": "jobpipe.read.timeout",
+    "fetchoffset.retryintervalms": "jobpipe.read.timeout",
+    "waitfornonexistedtopic": "discoveryTimeout",
+}
+"""What other sources, or other parts of jobpipe, call it, in lower case."""

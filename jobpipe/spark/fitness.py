@@ -1,0 +1,150 @@
+"""Whether what a topic has fits what a query reads: judged in the driver, before a range is planned into a batch.
+
+So a query ends at the boundary between two schemas, with all that lies before delivered, and not in a task. Each task
+looks at the schema of what it gets once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.spark.evolution import misfits
+from jobpipe.spark.metadata import with_metadata
+from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.schema import published_schema, spark_schema
+from jobpipe.store import Position
+
+__all__ = ["SchemaJudge", "demand_in_task"]
+
+Ask: TypeAlias = Callable[[int | None], tuple[bytes, str | None] | None]
+"""Return a schema of the topic by its id, or the newest, as Arrow and Spark have it; None if it is not known."""
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What to do about rows that do not fit.
+
+    Attributes:
+        newer: The newest schema does not fit, either.
+        older: The newest one does.
+    """
+
+    newer: str
+    older: str
+
+
+STREAM = Remedies(
+    "All that lies before is delivered. Leave .schema() out and start the query again, from a new load(): it learns "
+    "the newest schema. If what follows in the query does not take the new types, cast them; if its checkpoint does "
+    "not, a new one under the same name goes on where this one stopped",
+    "What was published later fits. Start the query with a .schema(...) that these batches fit, or both, and leave it "
+    "out behind the change; or, if nobody needs them, move the name behind them by `jobpipe subscriptions seek`",
+)
+BATCH = Remedies(
+    "Leave .schema() out: load() learns the newest schema",
+    "What was published later fits. Begin there (startingOffsets), or give a .schema(...) that fits all, without the "
+    "columns that cannot",
+)
+
+
+class SchemaJudge:
+    """Knows what one ``load()`` asks for, and judges each published schema once."""
+
+    def __init__(self, asked: StructType, options: SourceOptions, remedies: Remedies) -> None:
+        self._asked = asked
+        self._evolution = options.schema_evolution
+        self._includes_metadata = options.include_metadata
+        self._remedies = remedies
+        self._judged: dict[str, set[tuple[Any, ...]]] = {}  # by topic
+
+    def demand(self, topic: str, plan: Mapping[str, Any], ask: Ask) -> None:
+        """See that the batches of a plan fit; asks once for each schema.
+
+        If nothing is there to be read yet, and nothing was, the newest schema has to fit: what comes next has it, and a
+        wrong ``.schema(...)`` is told at the start.
+
+        Args:
+            topic: whose plan.
+            plan: as the coordinator answers; all its batches have one schema. With ``stop``, nothing behind is read.
+            ask: how to get a schema.
+
+        Raises:
+            SchemaMismatch: names topic, offset, and each column with both types.
+            UnsupportedType: Spark has no type for a column.
+        """
+        start, end, number = Position.from_json(plan["start"]), Position.from_json(plan["end"]), plan.get("schema_id")
+        if start == end or number is None:
+            if topic in self._judged or plan.get("stop") is not None:
+                return
+            number = None
+        # Ids are the catalog's own; with acks=all a lost one is made anew under the same log id, with a higher epoch.
+        key = (number, end.log, end.epoch)
+        if key in self._judged.get(topic, ()):
+            return
+        found = ask(number)
+        if found is None:
+            return  # nothing is published yet
+        lines = self._misfits(topic, *found)
+        if lines:
+            newest = found if number is None else ask(None)
+            older = newest is not None and not self._misfits(topic, *newest)
+            remedy = self._remedies.older if older else self._remedies.newer
+            raise self._mismatch(f"topic {topic!r}, offset {start.n}", lines, remedy, topic, offset=start.n)
+        self._judged.setdefault(topic, set()).add(key)
+
+    def fits(self, topic: str, number: int, ask: Ask) -> bool:
+        """Tell whether a schema fits."""
+        found = ask(number)
+        try:
+            return found is not None and not self._misfits(topic, *found)
+        except UnsupportedType:
+            return False
+
+    def demand_newest(self, topic: str, arrow: bytes, spark: str | None, remedy: str) -> None:
+        """See that a topic's newest schema fits.
+
+        Raises:
+            SchemaMismatch: names topic and columns.
+            UnsupportedType: Spark has no type for a column.
+        """
+        lines = self._misfits(topic, arrow, spark)
+        if lines:
+            raise self._mismatch(f"topic {topic!r}", lines, remedy, topic)
+
+    def _misfits(self, topic: str, arrow: bytes, spark: str | None) -> list[str]:
+        published = published_schema(topic, arrow, spark)
+        if self._includes_metadata:
+            published = with_metadata(published)
+        return misfits(published, self._asked, self._evolution)
+
+    def _mismatch(self, where: str, lines: list[str], remedy: str, topic: str, **fields: Any) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"{where}: what is published does not fit the schema that is read (schemaEvolution={self._evolution}): "
+            f"{'; '.join(lines)}. {remedy}",
+            topic=topic,
+            columns=lines,
+            **fields,
+        )
+
+
+def demand_in_task(found: pa.Schema, asked: pa.Schema, evolution: str, topic: str, where: str) -> None:
+    """See that record batches fit; both schemas without the metadata column.
+
+    Raises:
+        SchemaMismatch: they do not; names the columns.
+    """
+    if found.equals(asked):
+        return
+    lines = misfits(spark_schema(topic, found), spark_schema(topic, asked), evolution)
+    if lines:
+        raise SchemaMismatch(
+            f"{where}: the rows do not fit the schema that is read (schemaEvolution={evolution}): {'; '.join(lines)}",
+            topic=topic,
+            columns=lines,
+        )

@@ -1,0 +1,167 @@
+"""The sink's partitioners: which of the topic's partitions each row goes to.
+
+``hash``, ``fixed`` and ``round-robin`` are Spark expressions, so both write paths give the same numbers. A user's own
+function is called where the rows are written: in the driver, or in the executors' tasks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from jobpipe.errors import ConfigError
+
+__all__ = ["NUMBER", "PartitionFunction", "Partitioner"]
+
+PartitionFunction = Callable[[pa.RecordBatch, int], Any]
+
+NUMBER = "__jobpipe_partition"
+ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
+
+
+@dataclass(frozen=True)
+class Partitioner:
+    """How rows are divided. Travels to tasks.
+
+    Attributes:
+        kind: ``hash``, ``fixed``, ``round-robin`` or ``function``.
+        columns: What ``hash`` hashes.
+        function: The user's own.
+    """
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    function: PartitionFunction | None = None
+
+    @classmethod
+    def choose(
+        cls, topic: str, partitioner: str | PartitionFunction | None, partition_by: Sequence[str] | str | None
+    ) -> Partitioner:
+        """Return what the sink's two arguments ask for; each by itself is as its definition says.
+
+        Raises:
+            ConfigError: they do not fit each other; the function takes other arguments, or cannot be sent to the
+                executors.
+        """
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+        if partitioner is None:
+            return cls("hash", columns) if columns else cls("fixed")
+        if callable(partitioner):
+            chosen = cls("function", function=partitioner)
+            _check_function(topic, chosen, partitioner)
+        else:
+            chosen = cls(partitioner, columns if partitioner == "hash" else ())
+        if columns and chosen.kind != "hash":
+            raise ConfigError(
+                f"topic {topic!r}: partition_by={', '.join(columns)} is for partitioner='hash', and the partitioner is "
+                f"{chosen}: leave one of the two out",
+                topic=topic,
+                key="partition_by",
+            )
+        if chosen.kind == "hash" and not columns:
+            raise ConfigError(
+                f"topic {topic!r}: partitioner='hash' needs partition_by, the columns to hash, such as ['customer']",
+                topic=topic,
+                key="partition_by",
+            )
+        return chosen
+
+    def __str__(self) -> str:
+        """Return what the spool keeps of it: batches that were divided in another way are not planned together."""
+        if self.kind == "hash":
+            return f"hash({', '.join(self.columns)})"
+        if self.function is None:
+            return self.kind
+        named: Any = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"function {named.__module__}.{named.__qualname__}"
+
+    def number_rows(self, df: DataFrame, partitions: int, batch_id: int) -> DataFrame:
+        """Add the partition number of each row; with one partition, or a function, no column is needed."""
+        if partitions == 1 or self.function is not None:
+            return df
+        return df.withColumn(NUMBER, F.pmod(self._number(partitions, batch_id), F.lit(partitions)).cast("int"))
+
+    def _number(self, partitions: int, batch_id: int) -> Column:
+        if self.kind == "hash":  # Murmur3 with seed 42, the same in every version of Spark
+            return F.hash(*(F.col(f"`{name.replace('`', '``')}`") for name in self.columns))  # a dot is no path
+        if self.kind == "fixed":
+            return F.spark_partition_id()
+        # Tasks, and batches, of few rows would all begin with partition 0: each begins one further.
+        row = F.monotonically_increasing_id().bitwiseAND((1 << ROW_BITS) - 1)
+        return row + F.spark_partition_id() + F.lit(batch_id % partitions)
+
+    def numbers(self, batch: pa.RecordBatch, partitions: int, where: str) -> pa.Int32Array:
+        """Return what the user's function says, once it is found to be right.
+
+        Raises:
+            ConfigError: it raised, or did not give one number of 0..partitions-1 for each row.
+        """
+        assert self.function is not None  # noqa: S101 - asked of that kind only
+        told = f"{where}: the partitioner, {self},"
+        try:
+            given = self.function(batch, partitions)
+        except Exception as error:
+            raise ConfigError(f"{told} raised {type(error).__name__}: {error}", partitioner=str(self)) from error
+        wrong = f"expected {batch.num_rows} whole numbers from 0 to {partitions - 1}, one for each row"
+        try:
+            array: Any = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else pa.array(given)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{told} gave {_short(given)}: {wrong}", partitioner=str(self)) from error
+        problem = _problem(array, batch.num_rows, partitions)
+        if problem:
+            raise ConfigError(f"{told} gave {problem}: {wrong}", partitioner=str(self))
+        numbers: pa.Int32Array = array.cast(pa.int32())
+        return numbers
+
+
+def _check_function(topic: str, chosen: Partitioner, function: PartitionFunction) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin, which does not tell
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(None, 1)
+        except TypeError as error:
+            raise ConfigError(
+                f"topic {topic!r}: partitioner={chosen} cannot be called with a pyarrow.RecordBatch and the number of "
+                f"partitions: {error}",
+                topic=topic,
+                key="partitioner",
+            ) from error
+    try:
+        CloudPickleSerializer().dumps(function)  # type: ignore[no-untyped-call]  # as Spark will
+    except Exception as error:
+        raise ConfigError(
+            f"topic {topic!r}: partitioner={chosen} cannot be sent to the executors: {error}",
+            topic=topic,
+            key="partitioner",
+        ) from error
+
+
+def _problem(array: Any, rows: int, partitions: int) -> str | None:
+    """Return what is wrong with a function's numbers."""
+    if len(array) != rows:
+        return f"{len(array)} numbers for {rows} rows"
+    if array.null_count:
+        return f"null for row {array.to_pylist().index(None)}"
+    if not pa.types.is_integer(array.type):
+        return f"{_short(array[0].as_py())}, and others of type {array.type}"
+    extent: Any = pc.min_max(array).as_py()
+    if extent["min"] < 0 or extent["max"] >= partitions:
+        row, value = next((i, n) for i, n in enumerate(array.to_pylist()) if not 0 <= n < partitions)
+        return f"{value} for row {row}"
+    return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

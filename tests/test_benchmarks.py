@@ -1,0 +1,77 @@
+"""What the benchmarks compute from what they measure, and that a run leaves no process behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from benchmarks.side_by_side.arrivals import Arrivals, sum_of
+from benchmarks.side_by_side.asking import Child, read_line
+from benchmarks.side_by_side.processes import Processes, RunFailed
+from benchmarks.side_by_side.report import lines
+from benchmarks.side_by_side.summary import median, ratio
+
+GRANDCHILD = """
+import subprocess, sys
+code = "import time\\nwhile time.process_time() < 0.5: pass\\nprint(1, flush=True)\\ntime.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+print(child.pid, flush=True)
+"""
+
+
+def test_only_rows_made_in_the_window_count() -> None:
+    arrivals = Arrivals()
+    arrivals.add(np.array([0, 1_000, 2_000]), at=4_000)
+    arrivals.add(np.array([3_000]), at=13_000)
+    found = arrivals.window(1_000, 4_000)
+    assert (found["rows"], found["p50"], found["max"]) == (3, 3.0, 10.0)
+    assert arrivals.window(5_000, 6_000) == {"rows": 0}
+    assert (arrivals.rows, arrivals.newest) == (4, 3_000)
+
+
+def test_delays_of_two_unlinked_jobs_add_up() -> None:
+    found = sum_of([1.0, 1.0, 1.0], [2.0, 3.0, 4.0])
+    assert (found["p50"], found["max"]) == (4.0, 5.0)
+
+
+def test_a_ratio_is_one_of_the_same_run() -> None:
+    """A run on a machine that was slower for all does not change it."""
+    rounds = [
+        {"run": run, "contestant": name, "rows": 100, "seconds": seconds * slow, "a_seconds": 1.0, "b_seconds": 1.0,
+         "shape": "narrow", "cpu_per_million": {"a": 2.0, "carrier": 1.0, "b1": 1.0, "b2": 1.0, "feed": 9.0},
+         "peak_mb": {"a": 5.0}}
+        for run, slow in enumerate((1.0, 10.0, 3.0))
+        for name, seconds in (("jobpipe", 2.0), ("kafka-json", 4.0))
+    ]  # fmt: skip
+    which = {"contestant": "kafka-json", "shape": "narrow"}
+    assert median("throughput", rounds, "seconds", **which) == 12.0
+    assert ratio("throughput", rounds, "seconds", {"contestant": "jobpipe"}, **which) == 2.0
+    assert ratio("throughput", rounds, "seconds", {"contestant": "files"}, **which) is None
+    assert median("throughput", rounds, "cpu b", **which) == 2.0
+    assert lines("throughput", rounds[:1])[0].startswith("shape narrow: rows/s 50, seconds 2, ")
+
+
+def test_what_a_child_left_behind_is_counted_and_ended(tmp_path: Path) -> None:
+    with Processes(tmp_path) as run:
+        child = run.start([sys.executable, "-c", GRANDCHILD], "a", log="child")
+        left = psutil.Process(int(read_line(child, 30.0, "the child")))
+        child.wait(30.0)
+        cost = run.cost()
+    assert cost.cpu["a"] >= 0.5
+    assert cost.peak_mb["a"] > 0
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_that_ends_or_is_silent_fails_the_run(tmp_path: Path) -> None:
+    with Processes(tmp_path) as run:
+        silent = run.start([sys.executable, "-c", "import time; time.sleep(600)"], "a", log="silent")
+        with pytest.raises(RunFailed, match="does not answer"):
+            read_line(silent, 0.1, "it")
+        broken = run.start([sys.executable, "-c", "raise SystemExit('no Java')"], "a", log="broken")
+        with pytest.raises(RunFailed, match=r"ended with code 1; its log ends:\nno Java"):
+            Child(broken, "job", tmp_path / "broken.log").answer(30.0)
