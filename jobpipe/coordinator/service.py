@@ -194,28 +194,33 @@ class ControlService:
     # -- publisher -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        def work() -> tuple[Last, Position] | None:
+        def work() -> tuple[Last | None, Position | None, bool]:
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.last_sealed(str(args["query_id"]))
-            return None if last is None else (last, topic.store.behind(last))
+            return last, None if last is None else topic.store.behind(last), topic.has_room()
 
         if not topic.publishing:
             raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
-        found = await topic.run(work)
-        if found is not None and await self._take_back(topic, found[0], args):
-            found = await topic.run(work)
-        result: dict[str, Any] = {"last": None, "full": None, "write_id": None}
-        result["epoch"], result["data"] = topic.epoch, str(self._host.data_endpoint)
-        result["hosts"] = self._host.hosts.registered if topic.config.spool_placement == "host" else []
-        last = None
-        if found is not None:
-            last, position = found
+        last, position, room = await topic.run(work)
+        if last is not None and await self._take_back(topic, last, args):
+            last, position, room = await topic.run(work)
+        result: dict[str, Any] = {"last": None, "full": None, "admitted": None, "epoch": topic.epoch}
+        if last is not None and position is not None:
             result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
         if last is None or last.batch_id < int(args["batch_id"]):
-            result["full"] = await topic.room(_wait(args))
+            result["full"] = await topic.room(_wait(args), known=room)
             if result["full"] is None:
-                result["write_id"] = topic.begin_write()
+                result["admitted"] = self._admit(topic)
         return result, b""
+
+    def _admit(self, topic: ServedTopic) -> dict[str, Any]:
+        """Return what a publisher must know to write its next batch."""
+        return {
+            "write_id": topic.begin_write(),
+            "data": str(self._host.data_endpoint),
+            "hosts": self._host.hosts.registered if topic.config.spool_placement == "host" else [],
+            "instance": self._host.instance,
+        }
 
     async def _take_back(self, topic: ServedTopic, last: Last, args: dict[str, Any]) -> bool:
         """Let a batch that Spark repeats be written anew, if host servers were lost that kept some of it."""
@@ -229,9 +234,7 @@ class ControlService:
         return True
 
     async def _seal(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        schema_id = await topic.run(
-            topic.store.add_schema, base64.b64decode(args["schema"]["arrow"]), args["schema"].get("spark")
-        )
+        schema = base64.b64decode(args["schema"]["arrow"]), args["schema"].get("spark")
         segments, used = [], 0
         for item in args["segments"]:
             inline = item.get("inline")
@@ -243,13 +246,14 @@ class ControlService:
             batch_id=int(args["batch_id"]),
             run_id=str(args["run_id"]),
             write_id=str(args["write_id"]),
-            schema_id=schema_id,
+            schema_id=None,
             partitions=int(args["partitions"]),
             partitioner=str(args["partitioner"]),
             end=False,
         )
-        position = await topic.seal(batch, segments)
-        return {"position": position.to_json()}, b""
+        position, room = await topic.seal(batch, segments, schema)
+        admitted = self._admit(topic) if room and topic.publishing else None
+        return {"position": position.to_json(), "admitted": admitted}, b""
 
     async def _declare(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
         number = await topic.run(topic.store.add_schema, blob, args.get("spark"))

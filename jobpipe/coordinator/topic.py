@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -102,21 +103,24 @@ class ServedTopic:
         Raises:
             TopicNotFound: the log was closed meanwhile.
         """
+        return await self._run(lambda: work(*args, **kwargs))
+
+    async def _run(self, work: Callable[[], R], *, reserve: bool = True) -> R:
         if self._closed:
             raise TopicNotFound(f"topic {self.topic!r} is no longer served here", topic=self.topic)
 
         def mended() -> R:
             try:
-                return work(*args, **kwargs)
+                return work()
             except SpoolError as error:
                 if error.fields.get("reopen"):
                     log.warning("topic %s: %s; opening its catalog anew", self.topic, error)
                     self._store.reopen()
                 elif isinstance(error, SpoolFull):
-                    self._store.make_room(reserve=work != self._store.seal)
+                    self._store.make_room(reserve=reserve)
                 else:
                     raise
-            return work(*args, **kwargs)
+            return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, mended)
 
@@ -156,8 +160,20 @@ class ServedTopic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    async def room(self, wait: float) -> str | None:
-        """Return None when the spool has room, else, after ``wait`` seconds, the words that say who keeps it full."""
+    def has_room(self) -> bool:
+        """Tell whether another batch may come without more ado; in the log's thread."""
+        limit = self.config.spool_max_bytes
+        return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
+
+    async def room(self, wait: float, *, known: bool) -> str | None:
+        """Return None when the spool has room, else, after ``wait`` seconds, the words that say who keeps it full.
+
+        Args:
+            known: What :meth:`has_room` has said just now.
+        """
+        if known:
+            self._set_waiting(None)
+            return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
         if short > 0:  # nobody needs to wait, but what may go should go: the disk is smaller than the cap
@@ -198,8 +214,16 @@ class ServedTopic:
             self.waiting = why
             self.news.ring()
 
-    async def seal(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
+    async def seal(
+        self, batch: NewBatch, segments: list[SegmentInfo], schema: tuple[bytes, str | None] | None = None
+    ) -> tuple[Position, bool]:
         """Make the batch visible: the one commit point.
+
+        Args:
+            schema: of the batch, as Arrow and Spark have it; None for an end mark.
+
+        Returns:
+            The position behind it, and whether another batch may come at once.
 
         Raises:
             Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt: see :meth:`TopicLog.seal`.
@@ -217,13 +241,20 @@ class ServedTopic:
                 limit=self.config.spool_max_bytes,
             )
         await self._prepare_recovery(batch, rows=any(segment.rows for segment in segments))
-        position = await self.run(self._store.seal, batch, segments)
+
+        def work() -> tuple[Position, Position, bool, bool]:
+            store, number = self._store, None if schema is None else self._store.add_schema(*schema)
+            position = store.seal(dataclasses.replace(batch, schema_id=number), segments)
+            with contextlib.suppress(SpoolError):  # sealed it is
+                return position, store.head(), store.ended(), self.has_room()
+            return position, store.head(), store.ended(), False
+
+        # The disk's reserve is not for batches. One turn of the log's thread: each more costs a millisecond under load.
+        position, self.head, self.ended, room = await self._run(work, reserve=False)
         self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
         self.kept |= {segment.host for segment in segments if segment.host is not None}
-        self.head = await self.run(self._store.head)
-        self.ended = await self.run(self._store.ended)
         self.news.ring()
-        return position
+        return position, room
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
         """With ``acks=all`` say in the registry where the topic goes on if the spool is lost from now on.

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from jobpipe.spark.casting import cast_batch
+from jobpipe.spark.collections_spared import spare_collections
 from jobpipe.spark.fitness import demand_in_task
 from jobpipe.spark.metadata import METADATA, metadata_column
 from jobpipe.spark.options import SourceOptions
@@ -33,6 +34,7 @@ def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -
         SchemaMismatch: a batch does not fit; names topic, offset and column.
         DataLoss, SegmentCorrupt, LinkError: see :func:`jobpipe.subscriber.fetch.fetch`.
     """
+    spare_collections()
     target = arrow_schema(schema)
     rows = target.remove(target.get_field_index(METADATA)) if options.include_metadata else target
     accepted: pa.Schema | None = None

@@ -60,12 +60,15 @@ def activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
     """Return a question: is the query still to go on? Without a query it always is."""
     if query_id is None:
         return lambda: True
+
     # foreachBatch gets a clone of the query's session, which knows none of the queries; what they share knows all.
-    jvm: Any = spark._jvm
-    shared: Any = spark._jsparkSession.sharedState()
-    key = jvm.java.util.UUID.fromString(query_id)
+    @functools.cache
+    def find() -> tuple[Any, Any]:  # seven calls of the JVM: only for who asks
+        jvm: Any = spark._jvm
+        return spark._jsparkSession.sharedState(), jvm.java.util.UUID.fromString(query_id)
 
     def active() -> bool:
+        shared, key = find()
         query = shared.activeStreamingQueries().get(key)
         return query is not None and bool(query.isActive())
 

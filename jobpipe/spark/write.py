@@ -19,6 +19,7 @@ from pyspark.taskcontext import TaskContext
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.casting import cast_batch
+from jobpipe.spark.collections_spared import spare_collections
 from jobpipe.spark.partitioner import NUMBER, Partitioner
 from jobpipe.store import SegmentInfo
 
@@ -101,6 +102,7 @@ def _task(
     target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_collections()
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - only ever called in a task
         task = context.partitionId()

@@ -41,6 +41,7 @@ class SubscriberSession:
         self._bell = threading.Event()
         self._lock = threading.Lock()
         self._closed = False
+        self._acknowledged: dict[str, Position] = {}  # by the last plan of each topic
         self._followers: dict[str, TopicFollower] = {}  # never changed in place: other threads iterate it
 
     @classmethod
@@ -201,7 +202,9 @@ class SubscriberSession:
             "max_bytes": max_bytes,
             **({"count": True} if count else {}),
         }
-        return self._followers[topic].call("plan", args, timeout=PLAN_SECONDS, wait=False).result
+        result = self._followers[topic].call("plan", args, timeout=PLAN_SECONDS, wait=False).result
+        self._acknowledged[topic] = start
+        return result
 
     def describe(self, topic: str, start: Position, end: Position) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the plans of a range that was planned before, and the batches in it that lost host servers kept.
@@ -262,11 +265,13 @@ class SubscriberSession:
         return follower.grant, known
 
     def acknowledge(self, topic: str, position: Position) -> None:
-        """Acknowledge without waiting for a link.
+        """Acknowledge without waiting for a link; what the last plan has acknowledged is not said again.
 
         Raises:
             LinkError: there is no link now; the next plan acknowledges.
         """
+        if self._acknowledged.get(topic) == position:
+            return
         self._followers[topic].call("ack", {"position": position.to_json()}, timeout=PLAN_SECONDS, wait=False)
 
     def wait(self, positions: dict[str, Position], timeout: float, *, held: Collection[str] = ()) -> bool:

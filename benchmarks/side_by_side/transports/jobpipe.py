@@ -18,7 +18,7 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
-from jobpipe.store import Position
+from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
 from registry.embedded import EmbeddedZooKeeper
@@ -183,7 +183,7 @@ class Reader:
         hello = Hello(topic=topic, role="subscriber", name="planner", instance="planner")
         link = await connect(endpoint, hello, tls=client_tls(self._config), server_hostname=topic_server_name(topic))
         grant = (await link.call("grant", {"host": "bench", "pid": 1}, timeout=CALL_SECONDS)).result["grant"]
-        asked = {"grant": grant, "starting": "earliest"}
+        asked = {"grant": grant, "start": Boundary("earliest").to_json(), "end": None}
         start = (await link.call("first", asked, timeout=CALL_SECONDS)).result["position"]
         found = []
         for _ in range(count):
