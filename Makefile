@@ -48,7 +48,7 @@ cluster-test: $(VENV)/.dev
 BENCH = $(BIN)/python -m benchmarks.side_by_side
 bench: bench-kafka
 	failed=0; \
-	for measure in latency throughput fanout transport growth; do \
+	for measure in latency throughput alone fanout transport growth; do \
 		$(BENCH) $$measure --runs $(or $(RUNS),5) || failed=1; \
 	done; \
 	$(BENCH) report && exit $$failed

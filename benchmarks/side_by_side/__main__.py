@@ -1,4 +1,4 @@
-"""The commands: ``latency``, ``throughput``, ``fanout``, ``transport``, ``growth``, ``report``, ``fetch``.
+"""The commands: ``latency``, ``throughput``, ``alone``, ``fanout``, ``transport``, ``growth``, ``report``, ``fetch``.
 
     python -m benchmarks.side_by_side latency --contestants floor,jobpipe,kafka-json --rates 20,1000 --runs 5
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import growth, latency, report, results, throughput, transport
+from benchmarks.side_by_side import alone, growth, latency, report, results, throughput, transport
 from benchmarks.side_by_side.contestants import CONTESTANTS
 from benchmarks.side_by_side.contestants.broker import fetch_jars
 from benchmarks.side_by_side.pair import Setting
@@ -79,7 +79,7 @@ def go_latency(options: argparse.Namespace) -> int:
 
 
 def go_throughput(options: argparse.Namespace) -> int:
-    """Measure 2, and 5 with it."""
+    """Measure 2, and 6 with it."""
     setting = setting_of(options, "throughput")
     pile = {"shapes": options.shapes, "batches": options.batches}
     return run_rounds(
@@ -87,8 +87,15 @@ def go_throughput(options: argparse.Namespace) -> int:
     )
 
 
-def go_fanout(options: argparse.Namespace) -> int:
+def go_alone(options: argparse.Namespace) -> int:
     """Measure 3."""
+    setting = Setting("alone", 1, options.home / "work", options.home / "jars")
+    pile = {"cores": options.cores, "shapes": options.shapes, "batches": options.batches}
+    return run_rounds("alone", options, options.contestants, lambda name: alone.alone(name, setting, **pile))
+
+
+def go_fanout(options: argparse.Namespace) -> int:
+    """Measure 4."""
     setting = setting_of(options, "latency")
     window = {"rate": float(options.rate), "warm": options.warm, "seconds": options.seconds}
 
@@ -99,14 +106,14 @@ def go_fanout(options: argparse.Namespace) -> int:
 
 
 def go_transport(options: argparse.Namespace) -> int:
-    """Measure 4."""
+    """Measure 5."""
     work = options.home / "work"
     how = {"gigabytes": options.gigabytes, "seals": options.seals}
     return run_rounds("transport", options, options.contestants, lambda name: transport.transport(name, work, **how))
 
 
 def go_growth(options: argparse.Namespace) -> int:
-    """Measure 6: jobpipe alone, against itself when it is small."""
+    """Measure 7: jobpipe alone, against itself when it is small."""
     return run_rounds("growth", options, options.what, lambda name: growth.growth(name, options.home / "work", options))
 
 
@@ -143,16 +150,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             made.add_argument("--contestants", type=words, default=list(contestants))
         return made
 
-    spark = [measure("latency", go_latency, list(CONTESTANTS)), measure("throughput", go_throughput, list(CONTESTANTS))]
-    spark.append(measure("fanout", go_fanout, [name for name, each in CONTESTANTS.items() if each.chained]))
+    names = [name for name in CONTESTANTS if name != "jobpipe-plain"]
+    spark = [measure("latency", go_latency, names), measure("throughput", go_throughput, names)]
+    spark.append(measure("fanout", go_fanout, [name for name in names if CONTESTANTS[name].chained]))
     for each in spark:
         each.add_argument("--cores", type=int, default=1, help="of each job: local[n]; also its partitions")
     for each in (spark[0], spark[2]):
         each.add_argument("--warm", type=float, default=8.0, help="seconds of each rate that do not count")
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
-    spark[1].add_argument("--shapes", type=words, default=list(SHAPES))
-    spark[1].add_argument("--batches", type=int, default=5)
+    by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])
+    by_itself.add_argument("--cores", type=numbers, default=[1, 2], help="of the job that runs: local[n]")
+    for each in (spark[1], by_itself):
+        each.add_argument("--shapes", type=words, default=list(SHAPES))
+        each.add_argument("--batches", type=int, default=5)
     spark[2].add_argument("--subscribers", type=numbers, default=[1, 2, 4])
     spark[2].add_argument("--rate", type=int, default=5_000, help="rows a second")
     raw = measure("transport", go_transport, list(transport.TRANSPORTS))

@@ -171,7 +171,8 @@ class JobB(Job):
             time.sleep(POLL_SECONDS)
         found, self._bulk[:] = list(self._bulk), []
         totals = {name: sum(batch[name] for batch in found) for name in ("rows", "sum")}
-        return {"began": found[0]["began"], "ended": found[-1]["ended"], "batches": len(found), **totals}
+        spans = [(batch["began"], batch["ended"], batch["rows"]) for batch in found]
+        return {"began": spans[0][0], "ended": spans[-1][1], "batches": len(spans), "spans": spans, **totals}
 
     def _read(self, stream: str, shape: str, pace: dict[str, Any], callback: Callable[[DataFrame, int], None]) -> None:
         rows = self.contestant.read(self.spark, stream, SHAPES[shape], self.role, pace)

@@ -34,6 +34,7 @@ TITLES = {
     "latency": "Latency: from the event in job A to the callback in job B",
     "fanout": "Fan-out: several jobs B",
     "throughput": "Throughput and cost: job A to job B",
+    "alone": "Each job by itself, beside Spark alone",
     "transport": "Transport alone, without Spark",
     "growth": "How cost grows, plain clients",
 }
@@ -43,7 +44,7 @@ def lines(measure: str, found: list[dict[str, Any]]) -> list[str]:
     """Return a line for each round, for whoever looks on."""
     said = []
     for each in found:
-        names = ("rate", "readers", "shape", "what", "streams", "size")
+        names = ("case", "rate", "readers", "shape", "what", "streams", "size")
         which = ", ".join(f"{name} {_words(each[name])}" for name in names if name in each)
         numbers = summary.figures(measure, each)
         said.append(f"{which}: " + ", ".join(f"{name} {_number(value)}" for name, value in numbers.items()))
@@ -60,7 +61,9 @@ def write(folder: Path, output: Path) -> Path:
         if found is None:
             continue
         parts += [f"## {title}\n", _provenance(found)]
-        parts += {"growth": _growth, "transport": _transport}.get(measure, _spark)(measure, found["rounds"])
+        parts += {"growth": _growth, "transport": _transport, "alone": _alone}.get(measure, _spark)(
+            measure, found["rounds"]
+        )
         for path in plots.draw(measure, found["rounds"], output / "plots"):
             parts.append(f"![{path.stem}]({path.relative_to(output)})\n")
     path = output / "RESULTS.md"
@@ -107,6 +110,18 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
         unit = {"rate": "rows a second", "readers": "jobs B", "shape": "rows"}[key]
         tables += [f"### {_words(size)} {unit}\n", "\n".join(table) + "\n"]
     return tables
+
+
+def _alone(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
+    columns = ["a_seconds", "b_seconds"]
+    table = [_row("", "", "A s", "B s", "A to the floor's", "B to the floor's"), "|" + " --- |" * 6]
+    for case in summary.sizes(rounds, "case"):
+        for name in summary.sizes(rounds, "contestant"):
+            which = {"case": case, "contestant": name}
+            cells = [_number(summary.median(measure, rounds, column, **which)) for column in columns]
+            times = [summary.ratio(measure, rounds, each, {"contestant": "floor"}, **which) for each in columns]
+            table.append(_row(case, name, *cells, *map(_number, times)))
+    return ["\n".join(table) + "\n"]
 
 
 def _transport(measure: str, rounds: list[dict[str, Any]]) -> list[str]:

@@ -21,6 +21,8 @@ def figures(measure: str, found: dict[str, Any]) -> dict[str, float]:
         rate = {"rows/s": found["rows"] / found["seconds"]}
         spans = {name: found[name] for name in ("seconds", "a_seconds", "b_seconds")}
         return {**rate, **spans, **by_side(found)}
+    if measure == "alone":
+        return {name: found[name] for name in ("a_seconds", "b_seconds")}
     numbers: dict[str, float] = {}
     for key, value in found.items():
         if isinstance(value, dict):

@@ -135,6 +135,8 @@ class Subscribers:
                     name=name,
                 )
             if known.first is not None and known.holds_first:
+                if end is not None and not skip_removed:  # else what lay before the end may be gone
+                    store.demand_order(known.first, end)
                 return known.first, 0
             committed = store.head() if known.acked is None else known.acked
             window = store.window(start, end, committed=committed, skip_removed=skip_removed)

@@ -337,6 +337,10 @@ class TopicLog:
         """Return what lies between two boundaries; see :meth:`jobpipe.store.locate.Locator.window`."""
         return self._locator.window(start, end, committed=committed, skip_removed=skip_removed, epoch=self.epoch)
 
+    def demand_order(self, begin: Position, end: Boundary) -> None:
+        """Check that a read ends behind where it begins; raises ConfigError."""
+        self._locator.demand_order(begin, end, epoch=self.epoch)
+
     def end_of(self, boundary: Boundary) -> Position | None:
         """Return where a read ends, None while that is open; see :meth:`jobpipe.store.locate.Locator.end`."""
         return self._locator.end(boundary, epoch=self.epoch)

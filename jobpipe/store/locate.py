@@ -87,6 +87,16 @@ class Locator:
             stop = begin
         return Window(begin, stop, lost)
 
+    def demand_order(self, begin: Position, end: Boundary, *, epoch: int) -> None:
+        """Check that a read ends behind where it begins.
+
+        Raises:
+            ConfigError: it is decided where the read ends, and that lies before ``begin``.
+        """
+        stop = self.end(end, epoch=epoch)
+        if stop is not None and stop.place < begin.place:
+            raise self._behind(begin, stop)
+
     def end(self, boundary: Boundary, *, epoch: int) -> Position | None:
         """Return the position of an end, None while it is not decided: nothing that is there lies behind it.
 

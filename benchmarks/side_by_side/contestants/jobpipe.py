@@ -17,7 +17,7 @@ from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 from jobpipe import JobPipeSink
 
-__all__ = ["JobPipe", "JobPipeAhead"]
+__all__ = ["JobPipe", "JobPipeAhead", "JobPipePlain"]
 
 START_SECONDS = 60.0
 ENSURE = (
@@ -56,12 +56,23 @@ class JobPipe(Plain):
 
     def read(self, spark: SparkSession, stream: str, shape: Shape, name: str, pace: Mapping[str, Any]) -> DataFrame:
         reader = spark.readStream.format("jobpipe").option("subscribe", stream).option("name", name)
+        if self.told["purpose"] == "alone":  # all is there already
+            reader = reader.option("maxRowsPerTrigger", pace["rows_per_batch"])
         return reader.option("startingOffsets", "earliest").options(**self.options).load()
 
     def close(self) -> None:
         for sink in self._sinks.values():
             sink.close()
         self._sinks.clear()
+
+
+class JobPipePlain(JobPipe):
+    """The same without TLS."""
+
+    name = "jobpipe-plain"
+
+    def environ(self) -> Mapping[str, str]:
+        return {**super().environ(), "JOBPIPE__SSL__ENABLED": "false"}
 
 
 class JobPipeAhead(JobPipe):
