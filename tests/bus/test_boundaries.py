@@ -272,6 +272,10 @@ def test_a_start_behind_its_end(topics: Topics) -> None:
             read_once(**options)
         with pytest.raises(ConfigError, match="begins at offset 2, behind its end at offset 1"):
             first_of(topics, **options)
+    held = {"subscribe": name, "name": "held", "startingOffsets": json.dumps({name: 2})}
+    assert first_of(topics, **held)[name]["n"] == 2  # kept for the name, whatever a later session asks for
+    with pytest.raises(ConfigError, match="begins at offset 2, behind its end at offset 1"):
+        first_of(topics, **{**held, "startingOffsets": "earliest"}, endingOffsets=json.dumps({name: 1}))
     options = topics.options(subscribe=name, startingOffsets=json.dumps({name: 1}), endingTimestamp=str(times[1]))
     assert read_once(**options) == {}
     query = topics.query(**options)
