@@ -24,7 +24,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.nearby import NearbyHost, find_nearby, upload
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
-from jobpipe.store.files import SEGMENTS, file_name
+from jobpipe.store.files import SEGMENTS, FileSink, file_name
 from jobpipe.store.marker import holds_instance
 from jobpipe.wire.messages import Hello
 
@@ -69,20 +69,14 @@ class WriteTarget:
             LinkError: the coordinator could not be reached.
         """
         name = file_name(self.write_id, attempt)
-        nearby = self._nearby()
-        try:
-            local = nearby is None and holds_instance(Path(self.directory), self.instance)
-            place = Path(self.directory) / SEGMENTS if local else None if nearby is None else nearby.place
-            with _Folder(place) as folder:
-                infos = self._write_to(folder, name, schema, batches, fsync=self.fsync and place is not None)
-                if local or not any(info.file for info in infos):
-                    return infos
-                return self._hand_over(nearby, folder / name, infos)
-        finally:
-            if nearby is not None:
-                nearby.close()
+        with _Place(self) as place:
+            infos = self._write_to(place, name, schema, batches)
+            if place.folder is None or place.is_spool:
+                return infos
+            return self._hand_over(place.nearby, place.folder / name, infos)
 
-    def _nearby(self) -> NearbyHost | None:
+    def find_nearby(self) -> NearbyHost | None:
+        """Return the host server of this host, if it may keep segments."""
         if not self.hosts:
             return None
         return find_nearby(
@@ -91,16 +85,14 @@ class WriteTarget:
 
     def _write_to(
         self,
-        folder: Path,
+        place: _Place,
         name: str,
         schema: pa.Schema,
         batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
-        *,
-        fsync: bool,
     ) -> list[SegmentInfo]:
         writer = PartitionedWriter(
             schema,
-            SegmentFile.create(folder, name, inline_max=self.inline_max),
+            SegmentFile(name, lambda: place.open(name), inline_max=self.inline_max),
             partitions=self.partitions,
             segment_max_bytes=self.segment_max_bytes,
             compression=self.compression,
@@ -108,7 +100,7 @@ class WriteTarget:
         try:
             for batch, partition in batches:
                 writer.write(batch, partition)
-            return writer.finish(fsync=fsync)
+            return writer.finish(fsync=self.fsync)
         except BaseException:
             writer.abort()
             raise
@@ -149,19 +141,49 @@ class WriteTarget:
         return self.tls.context()
 
 
-class _Folder:
-    """The spool's folder, or a temporary one that is removed afterwards."""
+class _Place:
+    """Where the file goes, found when the first byte goes to disk: a small batch asks no disk and no host server.
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    Attributes:
+        folder: of the file; None while there is none.
+        is_spool: it is the coordinator's own.
+        nearby: the host server that gets the file.
+    """
+
+    def __init__(self, target: WriteTarget) -> None:
+        self.folder: Path | None = None
+        self.is_spool = False
+        self.nearby: NearbyHost | None = None
+        self._target = target
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
-    def __enter__(self) -> Path:
-        if self._folder is not None:
-            return self._folder
+    def open(self, name: str) -> FileSink:
+        """Find the folder and make the file there."""
+        target = self._target
+        self.nearby = target.find_nearby()
+        folder = None if self.nearby is None else self.nearby.place
+        if self.nearby is None and holds_instance(Path(target.directory), target.instance):
+            folder, self.is_spool = Path(target.directory) / SEGMENTS, True
+        if folder is not None:
+            self.folder = folder
+            return FileSink(folder / name)
         self._temporary = tempfile.TemporaryDirectory(prefix="jobpipe-")
-        return Path(self._temporary.name)
+        self.folder = Path(self._temporary.name)
+        return _TemporarySink(self.folder / name)
+
+    def __enter__(self) -> _Place:
+        return self
 
     def __exit__(self, *exc: object) -> None:
+        if self.nearby is not None:
+            self.nearby.close()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+class _TemporarySink(FileSink):
+    """A file on its way elsewhere: it need not be durable here."""
+
+    def finish(self, *, fsync: bool) -> None:
+        """Close the file."""
+        super().finish(fsync=False)

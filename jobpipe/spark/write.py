@@ -63,6 +63,8 @@ def write_by_collect(
     collected: Any = df
     batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
     pairs = _pairs(iter(batches), target, partitioner, schema, f"topic {target.topic!r}")
+    if sum(batch.nbytes for batch in batches) <= target.inline_max // 2:
+        return target.write(schema, pairs, "driver")  # in memory: no disk to wait for
     return _while_active(active, lambda: target.write(schema, pairs, "driver"), target.directory)
 
 
