@@ -11,9 +11,11 @@ import pytest
 
 from benchmarks.side_by_side.arrivals import Arrivals, sum_of
 from benchmarks.side_by_side.asking import Child, read_line
+from benchmarks.side_by_side.contestants import kind_of
 from benchmarks.side_by_side.processes import Processes, RunFailed
 from benchmarks.side_by_side.report import lines
 from benchmarks.side_by_side.summary import median, ratio
+from jobpipe.config import load
 
 GRANDCHILD = """
 import subprocess, sys
@@ -75,3 +77,16 @@ def test_a_child_that_ends_or_is_silent_fails_the_run(tmp_path: Path) -> None:
         broken = run.start([sys.executable, "-c", "raise SystemExit('no Java')"], "a", log="broken")
         with pytest.raises(RunFailed, match=r"ended with code 1; its log ends:\nno Java"):
             Child(broken, "job", tmp_path / "broken.log").answer(30.0)
+
+
+def test_a_contestant_with_other_settings(tmp_path: Path) -> None:
+    """Spark's go to Spark, all others into the environment; what is there already stays as it is."""
+    kind = kind_of("jobpipe:spark.x.y=a=b+jobpipe.segment.max_bytes=1MB")
+    made = kind({"folder": str(tmp_path), "cores": 1})
+    assert made.conf() == {"spark.x.y": "a=b"}
+    assert made.environ() == {"JOBPIPE__HOME": str(tmp_path / "home"), "JOBPIPE__SEGMENT__MAX_BYTES": "1MB"}
+    assert load(environ=dict(made.environ())).segment_max_bytes == 1_000_000
+    assert kind_of("jobpipe").settings == {}  # type: ignore[attr-defined]
+    for wrong in ("jobpip", "kafka-json:a=b"):
+        with pytest.raises(ValueError, match="no contestant"):
+            kind_of(wrong)

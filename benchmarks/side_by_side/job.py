@@ -21,7 +21,7 @@ from pyspark.sql.observation import Observation
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.side_by_side.arrivals import Arrivals
-from benchmarks.side_by_side.contestants import CONTESTANTS
+from benchmarks.side_by_side.contestants import kind_of
 from benchmarks.side_by_side.obey import obey
 from benchmarks.side_by_side.processes import ROLE
 from benchmarks.side_by_side.settings import session
@@ -35,7 +35,7 @@ class Job:
     """What both have: a session, the contestant, queries by stream."""
 
     def __init__(self, contestant: str, told: dict[str, Any]) -> None:
-        self.contestant = CONTESTANTS[contestant](told)
+        self.contestant = kind_of(contestant)(told)
         self.folder = Path(told["folder"])
         self.cores = int(told["cores"])
         self.role = os.environ[ROLE]

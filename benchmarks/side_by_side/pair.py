@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side.asking import Child, read_line
-from benchmarks.side_by_side.contestants import CONTESTANTS
+from benchmarks.side_by_side.contestants import kind_of
 from benchmarks.side_by_side.processes import Cost, Processes, RunFailed
 
 __all__ = ["Pair", "Setting", "pair", "path_environ"]
@@ -41,7 +41,7 @@ class Pair:
     def __init__(self, run: Processes, contestant: str, a: Child, readers: dict[str, Child]) -> None:
         self.run = run
         self.contestant = contestant
-        self.chained = CONTESTANTS[contestant].chained
+        self.chained = kind_of(contestant).chained
         self.a = a
         self.readers = readers
 
@@ -96,14 +96,14 @@ def pair(contestant: str, setting: Setting, readers: int = 1) -> Iterator[Pair]:
         RunFailed: something did not come in time, or failed. The folder of the run is kept then.
     """
     setting.work.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{contestant}-", dir=setting.work)).absolute()
+    folder = Path(tempfile.mkdtemp(prefix=f"{contestant.partition(':')[0]}-", dir=setting.work)).absolute()
     told = {
         "folder": str(folder),
         "cores": setting.cores,
         "purpose": setting.purpose,
         "cache": str(setting.cache.absolute()),
     }
-    kind = CONTESTANTS[contestant]
+    kind = kind_of(contestant)
     with Processes(folder) as run, kind(told).carrier(run) as more:
         told |= more
         environ = {**path_environ(), **kind(told).environ()}

@@ -8,8 +8,24 @@ from benchmarks.side_by_side.contestants.floor import Floor, FloorCollect
 from benchmarks.side_by_side.contestants.jobpipe import JobPipe, JobPipeAhead, JobPipePlain
 from benchmarks.side_by_side.contestants.kafka import KafkaArrow, KafkaJson
 
-__all__ = ["CONTESTANTS", "Contestant", "Told"]
+__all__ = ["CONTESTANTS", "Contestant", "Told", "kind_of"]
 
 CONTESTANTS: dict[str, type[Contestant]] = {
     each.name: each for each in (Floor, FloorCollect, JobPipe, JobPipeAhead, JobPipePlain, KafkaJson, KafkaArrow, Files)
 }
+
+
+def kind_of(name: str) -> type[Contestant]:
+    """Return a contestant's class; ``jobpipe:KEY=VALUE+KEY=VALUE`` is jobpipe with other settings, Spark's or its own.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    plain, _, changes = name.partition(":")
+    kind = CONTESTANTS.get(plain)
+    if kind is None or (changes and not issubclass(kind, JobPipe)):
+        raise ValueError(f"no contestant {name!r}; there are {', '.join(CONTESTANTS)}, and jobpipe:KEY=VALUE")
+    if not changes:
+        return kind
+    settings = dict(change.split("=", 1) for change in changes.split("+"))
+    return type(kind.__name__, (kind,), {"name": name, "settings": settings})

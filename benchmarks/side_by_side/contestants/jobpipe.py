@@ -31,6 +31,7 @@ class JobPipe(Plain):
 
     name = "jobpipe"
     options: Mapping[str, str] = {}
+    settings: Mapping[str, str] = {}  # beside what is the same for all: of Spark, or keys of the configuration
 
     def __init__(self, told: Told) -> None:
         super().__init__(told)
@@ -44,7 +45,12 @@ class JobPipe(Plain):
         yield {}
 
     def environ(self) -> Mapping[str, str]:
-        return {"JOBPIPE__HOME": str(self.folder / "home")}
+        own = {key: value for key, value in self.settings.items() if not key.startswith("spark.")}
+        named = {key.replace(".", "__").upper(): value for key, value in own.items()}
+        return {"JOBPIPE__HOME": str(self.folder / "home"), **named}
+
+    def conf(self) -> Mapping[str, str]:
+        return {key: value for key, value in self.settings.items() if key.startswith("spark.")}
 
     def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
         self._sinks[stream] = JobPipeSink(
@@ -70,9 +76,7 @@ class JobPipePlain(JobPipe):
     """The same without TLS."""
 
     name = "jobpipe-plain"
-
-    def environ(self) -> Mapping[str, str]:
-        return {**super().environ(), "JOBPIPE__SSL__ENABLED": "false"}
+    settings: Mapping[str, str] = {"jobpipe.ssl.enabled": "false"}
 
 
 class JobPipeAhead(JobPipe):
