@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
 from benchmarks.side_by_side.processes import Processes, RunFailed
 from benchmarks.side_by_side.report import lines
+from benchmarks.side_by_side.results import keep_newest
 from benchmarks.side_by_side.summary import median, ratio
 from jobpipe.config import load
 
@@ -90,3 +92,16 @@ def test_a_contestant_with_other_settings(tmp_path: Path) -> None:
     for wrong in ("jobpip", "kafka-json:a=b"):
         with pytest.raises(ValueError, match="no contestant"):
             kind_of(wrong)
+
+
+def test_a_report_keeps_whole_results_only(tmp_path: Path) -> None:
+    """Those of a trial are passed over; of what is kept only the newest stays."""
+    fresh, kept = tmp_path / "fresh", tmp_path / "kept"
+    for folder, name, runs in ((kept, "m-1", 5), (fresh, "m-2", 5), (fresh, "m-3", 1), (kept, "other-1", 5)):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps({"at": name, "rounds": [{"run": run} for run in range(runs)]}))
+    found = keep_newest(fresh, kept, "m", 5)
+    assert found is not None
+    assert found["at"] == "m-2"
+    assert sorted(path.name for path in kept.iterdir()) == ["m-2.json", "other-1.json"]
+    assert keep_newest(fresh, kept, "m", 6) is None

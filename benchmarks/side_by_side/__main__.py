@@ -118,8 +118,8 @@ def go_growth(options: argparse.Namespace) -> int:
 
 
 def go_report(options: argparse.Namespace) -> int:
-    """Write RESULTS.md and its plots from the newest results of each measure."""
-    print(report.write(options.home / "results", options.output))
+    """Write RESULTS.md and its plots from the newest results of each measure, which are kept in benchmarks/results."""
+    print(report.write(options.home / "results", options.output, options.least))
     return 0
 
 
@@ -170,7 +170,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     raw.add_argument("--gigabytes", type=float, default=2.0)
     raw.add_argument("--seals", type=int, default=1_000)
     growth.add_options(measure("growth", go_growth, []))
-    command("report", go_report).add_argument("--output", type=Path, default=Path(__file__).parents[1])
+    told = command("report", go_report)
+    told.add_argument("--output", type=Path, default=Path(__file__).parents[1])
+    told.add_argument("--least", type=int, default=5, help="runs that results must have; fewer are trials")
     command("fetch", go_fetch)
     return parser.parse_args(arguments)
 

@@ -51,13 +51,17 @@ def lines(measure: str, found: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def write(folder: Path, output: Path) -> Path:
-    """Write the report; return its path."""
+def write(folder: Path, output: Path, least: int) -> Path:
+    """Write the report from the newest results of each measure with so many runs, which are kept beside it.
+
+    Returns:
+        Its path.
+    """
     from benchmarks.side_by_side import plots  # matplotlib is of the extra bench
 
     parts = [HEAD]
     for measure, title in TITLES.items():
-        found = results.newest(folder, measure)
+        found = results.keep_newest(folder, output / "results", measure, least)
         if found is None:
             continue
         parts += [f"## {title}\n", _provenance(found)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Results", "load_now", "newest"]
+__all__ = ["Results", "keep_newest", "load_now"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,10 +47,20 @@ class Results:
         fresh.rename(self.path)
 
 
-def newest(folder: Path, measure: str) -> dict[str, Any] | None:
-    """Return the newest results of a measure."""
-    paths = sorted(folder.glob(f"{measure}-*.json"))
-    return json.loads(paths[-1].read_text()) if paths else None
+def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str, Any] | None:
+    """Return the newest results of a measure in either folder that have so many runs; ``kept`` has no others then."""
+    paths = sorted((*folder.glob(f"{measure}-*.json"), *kept.glob(f"{measure}-*.json")), key=lambda path: path.name)
+    for path in reversed(paths):
+        found = json.loads(path.read_text())
+        if len({each["run"] for each in found["rounds"]}) >= least:
+            for other in kept.glob(f"{measure}-*.json"):
+                if other.name != path.name:
+                    other.unlink()
+            if path.parent != kept:
+                kept.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, kept / path.name)
+            return dict(found)
+    return None
 
 
 def _commit() -> str:
