@@ -176,6 +176,17 @@ class Channel:
                 self._demand_active()
         raise AssertionError("unreachable")
 
+    def still(self, instance: str, note: Callable[[], None]) -> bool:
+        """Tell whether that coordinator serves the topic now, after ``note()``, which may change what ``order`` gives.
+
+        Whoever opens the topic anew meanwhile has either done so before, or gives what ``note`` has changed.
+        """
+        with self._lock:
+            note()
+            linked = self._link is not None and self._link.ended is None
+            known = self.coordinator
+            return linked and known is not None and known.instance == instance and known.alive
+
     def _secret(self) -> str:
         return "" if self.coordinator is None else self.coordinator.secret
 

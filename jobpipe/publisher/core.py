@@ -39,7 +39,7 @@ __all__ = ["Publisher", "SealedBatch"]
 
 log = logging.getLogger(__name__)
 
-ADMISSION_SECONDS = 1.0  # room, the data process and host servers may be others after that
+ADMISSION_SECONDS = 0.3  # room, the data process and host servers may be others after that
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class _Admission:
     answer: dict[str, Any]
     since: float
 
-    def covers(self, query_id: str, batch_id: int, instance: str) -> bool:
-        fresh = time.monotonic() - self.since < ADMISSION_SECONDS and self.answer["instance"] == instance
+    def covers(self, query_id: str, batch_id: int) -> bool:
+        fresh = time.monotonic() - self.since < ADMISSION_SECONDS
         return fresh and query_id == self.query_id and batch_id > self.after
 
 
@@ -165,9 +165,10 @@ class Publisher:
             WaitTimeout: the query was stopped meanwhile.
         """
         admission, self._admission = self._admission, None
-        if admission is not None:
-            self._write(admission.answer)  # before we look: a coordinator that comes now is told what is being written
-            if admission.covers(query_id, batch_id, self.coordinator.instance):
+        if admission is not None and admission.covers(query_id, batch_id):
+            answer = admission.answer
+            if self._channel.still(answer["instance"], lambda: self._note_write_id(answer)):
+                self._write(answer)
                 return None
         deadline, notice = time.monotonic() + self.config.acks_timeout, Notice(self.topic)
         while True:
@@ -194,8 +195,11 @@ class Publisher:
                     reason=result["full"],
                 )
 
-    def _write(self, admitted: dict[str, Any]) -> None:
+    def _note_write_id(self, admitted: dict[str, Any]) -> None:
         self._write_id = str(admitted["write_id"])
+
+    def _write(self, admitted: dict[str, Any]) -> None:
+        self._note_write_id(admitted)
         self._hosts = tuple(str(host) for host in admitted["hosts"])
         self.coordinator.data = Endpoint.parse(admitted["data"])  # the data process may have been started again
 

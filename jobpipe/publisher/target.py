@@ -55,7 +55,12 @@ class WriteTarget:
     plaintext: bool = False  # may leave this host without encryption
 
     def write(
-        self, schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]], attempt: str
+        self,
+        schema: pa.Schema,
+        batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
+        attempt: str,
+        *,
+        small: bool = False,
     ) -> list[SegmentInfo]:
         """Write record batches, each with the partition number of its rows; return the segments.
 
@@ -63,6 +68,7 @@ class WriteTarget:
             schema: what every batch has exactly.
             batches: pairs of a record batch and either one partition number for all its rows, or an int32 array.
             attempt: unique among all writers of this batch.
+            small: all of it is held in memory, most likely: then neither the disk nor a host server is asked.
 
         Raises:
             SpoolError: the disk refused; nothing of it becomes visible.
@@ -70,6 +76,8 @@ class WriteTarget:
         """
         name = file_name(self.write_id, attempt)
         with _Place(self) as place:
+            if not small:
+                place.find_spool()
             infos = self._write_to(place, name, schema, batches)
             if place.folder is None or place.is_spool:
                 return infos
@@ -142,7 +150,7 @@ class WriteTarget:
 
 
 class _Place:
-    """Where the file goes, found when the first byte goes to disk: a small batch asks no disk and no host server.
+    """Where the file goes. No host server is asked, and no folder made, before the first byte goes to disk.
 
     Attributes:
         folder: of the file; None while there is none.
@@ -155,15 +163,24 @@ class _Place:
         self.is_spool = False
         self.nearby: NearbyHost | None = None
         self._target = target
+        self._spool: bool | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def find_spool(self) -> bool:
+        """Tell whether the coordinator's folder is here, as it was when this was first asked.
+
+        Another coordinator may come while rows are computed: it has the same folder, and knows what is being written.
+        """
+        if self._spool is None:
+            self._spool = holds_instance(Path(self._target.directory), self._target.instance)
+        return self._spool
 
     def open(self, name: str) -> FileSink:
         """Find the folder and make the file there."""
-        target = self._target
-        self.nearby = target.find_nearby()
+        self.nearby = self._target.find_nearby()
         folder = None if self.nearby is None else self.nearby.place
-        if self.nearby is None and holds_instance(Path(target.directory), target.instance):
-            folder, self.is_spool = Path(target.directory) / SEGMENTS, True
+        if self.nearby is None and self.find_spool():
+            folder, self.is_spool = Path(self._target.directory) / SEGMENTS, True
         if folder is not None:
             self.folder = folder
             return FileSink(folder / name)

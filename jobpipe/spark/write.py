@@ -63,9 +63,18 @@ def write_by_collect(
     collected: Any = df
     batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
     pairs = _pairs(iter(batches), target, partitioner, schema, f"topic {target.topic!r}")
-    if sum(batch.nbytes for batch in batches) <= target.inline_max // 2:
-        return target.write(schema, pairs, "driver")  # in memory: no disk to wait for
+    if _is_small(batches, schema, target):
+        return target.write(schema, pairs, "driver", small=True)  # no disk to wait for
     return _while_active(active, lambda: target.write(schema, pairs, "driver"), target.directory)
+
+
+def _is_small(batches: list[pa.RecordBatch], schema: pa.Schema, target: WriteTarget) -> bool:
+    """Tell whether the segments of these rows will be held in memory for sure, with what Arrow puts around them."""
+    if any([field.type for field in batch.schema if field.name != NUMBER] != schema.types for batch in batches):
+        return False  # a cast may make them larger
+    each = 4 * schema.serialize().size + 1024  # four times what was seen
+    most = min(sum(batch.num_rows for batch in batches), target.partitions)
+    return sum(batch.nbytes for batch in batches) + most * each <= target.inline_max // 2
 
 
 def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str) -> T:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import psutil
 import pytest
 
 from jobpipe.errors import DuplicateCall, SpoolFull
 from jobpipe.publisher import core
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, NumberedRows
-from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish
+from tests.bus.kit import PATIENCE, Bus, kill, publish
 
 
 def asked(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -51,19 +50,22 @@ def test_another_query_asks(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops == ["begin", "seal", "begin", "seal"]
 
 
-def test_an_old_admission_is_void(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a second, and with another coordinator, which knows of no batch in progress."""
+@pytest.mark.parametrize("opened", [True, False], ids=["the next one serves", "nobody serves"])
+def test_an_old_admission_is_void(bus: Bus, monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
+    """After a while, and without its coordinator: the next one knows of no batch in progress."""
     rows, publisher = NumberedRows(bus.topic), bus.publisher()
     ops = asked(publisher, monkeypatch)
     publish(publisher, rows, bus.journal, [0])
     with monkeypatch.context() as patch:
         patch.setattr(core, "ADMISSION_SECONDS", 0.0)
         publish(publisher, rows, bus.journal, [1])
-    first = coordinator_of(publisher)
-    kill(first)
-    psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [], PATIENCE)
-    publisher.status()  # of the next one
-    assert coordinator_of(publisher) != first
+    monkeypatch.setattr(core, "ADMISSION_SECONDS", PATIENCE)
+    first = publisher.coordinator
+    kill(first.process.pid)
+    assert first.ended(PATIENCE)
+    if opened:
+        publisher.status()
+        assert publisher.coordinator.instance != first.instance
     publish(publisher, rows, bus.journal, [2])
     assert [op for op in ops if op != "status"] == ["begin", "seal"] * 3
     publisher.close(final=True)

@@ -366,7 +366,7 @@ def test_another_parallelism_between_planning_and_binding(world: World) -> None:
     query = world.query()
     before = 0
     for parallelism in (5, 1):
-        query.plan()
+        until(query.plan, PATIENCE, "a slot")
         world.publisher.close()
         world.rows = NumberedRows(world.bus.topic, partitions=parallelism)
         journal = world.bus.journal = Journal()
