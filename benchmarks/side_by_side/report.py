@@ -132,7 +132,11 @@ def _transport(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
     news = ["since_call p50", "since_call p99", "since_return p50", "since_return p99"]
     flow = ["gb_per_s", "server_cpu_per_gb", "reader_cpu_per_gb"]
     tables = []
-    for what, columns, title in (("news", news, "A batch is known, ms"), ("bytes", flow, "Bytes")):
+    for what, columns, title in (
+        ("news", news, "A batch is known, ms"),
+        ("rows", news[:2], "Its rows are there, ms"),
+        ("bytes", flow, "Bytes"),
+    ):
         table = [_row("", "streams", *columns, f"{columns[0]} to jobpipe's"), "|" + " --- |" * (len(columns) + 3)]
         chosen = [each for each in rounds if each["what"] == what]
         for streams in summary.sizes(chosen, "streams"):

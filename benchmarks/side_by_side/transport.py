@@ -21,6 +21,7 @@ __all__ = ["TRANSPORTS", "milliseconds", "server_and_readers", "transport"]
 TRANSPORTS = ("jobpipe", "flight", "tls")
 STREAMS = 4
 PAUSE = 0.005  # seconds between two batches
+ROWS_PAUSE = 0.02  # where each is planned and fetched by itself
 WARM = 100  # batches that do not count
 STEP_SECONDS = 600.0
 
@@ -65,6 +66,8 @@ def transport(name: str, work: Path, *, gigabytes: float, seals: int) -> list[di
         found.append({"what": "news", "streams": STREAMS, **_news(server, listener, seals)})
         for reader in streams:
             reader.answer(STEP_SECONDS)
+        if name == "jobpipe":
+            found.append({"what": "rows", "streams": 0, **_rows(server, listener, seals)})
         return found
 
 
@@ -76,6 +79,14 @@ def _news(server: Child, listener: Child, seals: int) -> dict[str, Any]:
     heard = np.array(listener.answer(STEP_SECONDS))[WARM:]
     called, returned = heard - said[:, 0], np.maximum(heard - said[:, 1], 0.0)
     return {"since_call": milliseconds(called), "since_return": milliseconds(returned)}
+
+
+def _rows(server: Child, listener: Child, seals: int) -> dict[str, Any]:
+    """Return when the listener had the rows of a batch, planned, fetched and decoded: all of the bus, and no Spark."""
+    listener.ask("attend", STEP_SECONDS)
+    listener.tell("take", count=WARM + seals)
+    said = np.array(server.ask("say", STEP_SECONDS, count=WARM + seals, pause=ROWS_PAUSE))[WARM:]
+    return {"since_call": milliseconds(np.array(listener.answer(STEP_SECONDS))[WARM:] - said[:, 0])}
 
 
 def _bytes(run: Processes, readers: list[Child], seconds: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import jobpipe
 from benchmarks.side_by_side.transports.rows import BIG, copies
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import locate
@@ -19,6 +20,7 @@ from jobpipe.net.link import Link, connect
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import Boundary, Position
+from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
 from registry.embedded import EmbeddedZooKeeper
@@ -117,6 +119,7 @@ class Reader:
         self._heard: dict[int, list[float]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread()
+        self._subscription: Subscription | None = None
 
     def connect(self, told: dict[str, Any]) -> None:
         """Learn where the bytes are; reading connects."""
@@ -141,6 +144,22 @@ class Reader:
         self._stop.set()
         self._thread.join(CALL_SECONDS)
         return [max(self._heard[n]) for n in sorted(self._heard)][:count]
+
+    def attend(self) -> None:
+        """Be a subscriber that takes the rows of each batch; it stands at the head on return."""
+        self._subscription = jobpipe.subscribe("news", name="rows", starting="latest", config=self._config)
+        self._subscription.position()
+
+    def take(self, count: int) -> list[float]:
+        """Return when the rows of each of the next batches, one record batch each, were there."""
+        found: list[float] = []
+        assert self._subscription is not None
+        with self._subscription as subscription:
+            for _ in subscription.batches(timeout=CALL_SECONDS):
+                found.append(time.time())
+                if len(found) == count:
+                    break
+        return found
 
     async def _follow(self, topic: str, subscribers: int, ready: threading.Barrier) -> None:
         endpoint = locate(self._config, topic, LOCATE_SECONDS).control
