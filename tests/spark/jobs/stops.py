@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 from session import session, started
 
 import jobpipe
 from jobpipe import JobPipeSink
+from jobpipe.publisher import core
 from jobpipe.testing import Journal, NumberedRows
 from tests.faults.points import FaultPoints
 from tests.spark.kit import Received, file_stream, write_files
@@ -122,7 +124,7 @@ def acks() -> None:
 
 def coordinator_stands_still(op: str) -> None:
     """Its coordinator gets SIGSTOP right before it is asked."""
-    with published(f"still-{op}") as sink:
+    with published(f"still-{op}") as sink, mock.patch.object(core, "ADMISSION_SECONDS", 0.0):  # else a seal admits
         waiting = Waiting(sink)
         coordinator = psutil.Process(sink._publisher.coordinator.process.pid)
 
