@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka chaos fuzz \
-	docs lock audit sbom clean
+	model docs lock audit sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -69,6 +69,12 @@ bench-kafka: $(VENV)/.bench
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.faults.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SHAPE),--shape $(SHAPE)) $(CHAOS)
+
+# The readers against their model, in so many new worlds of 200 trials each; a failure shows the seed: make model WORLDS=10
+model: $(VENV)/.dev
+	for world in $$(seq $(or $(WORLDS),10)); do \
+		JOBPIPE_SEED=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' ') $(BIN)/pytest -q tests/model || exit 1; \
+	done
 
 # A million strange inputs to each parser: make fuzz INPUTS=1000000 SEED=1
 fuzz: $(VENV)/.dev

@@ -31,8 +31,8 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The world of ``JOBPIPE_SEED``, or of a random seed, which every failure shows."""
-    seed = int(os.environ.get("JOBPIPE_SEED") or random.SystemRandom().randrange(10**6))
+    """The world of ``JOBPIPE_SEED``, which every failure shows; ``make model`` draws others than the usual one."""
+    seed = int(os.environ.get("JOBPIPE_SEED") or 1)
     empty = tmp_path_factory.mktemp("conf") / "empty.yaml"  # the one in this repository takes long to read
     empty.touch()
     settings = {

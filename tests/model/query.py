@@ -127,10 +127,12 @@ def run_stream(
     """
     began = time.monotonic()
     source, schema = _load(options)
+    delay = options.get("maxTriggerDelay", "")
+    hold = float(delay.removesuffix("ms")) / 1000 if delay.endswith("ms") else 0.0  # nobody waits for an hour
     while True:
         reader = _copied(source).streamReader(schema)
         try:
-            run = _Run(source, reader, schema, checkpoint, rng, available_now)
+            run = _Run(source, reader, schema, checkpoint, rng, available_now, hold)
             run.to_the_end(enough, idle, most, began + deadline)
             return
         except Restart:
@@ -163,6 +165,7 @@ class _Run:
         checkpoint: Checkpoint,
         rng: random.Random,
         available_now: bool,
+        hold: float,
     ) -> None:
         self._source = source
         self._reader = reader
@@ -170,6 +173,7 @@ class _Run:
         self._checkpoint = checkpoint
         self._rng = rng
         self._available_now = available_now
+        self._hold = hold  # seconds that rows may be held back for, once they are there
 
     def to_the_end(self, enough: int | None, idle: int, most: int | None, deadline: float) -> None:
         known = self._checkpoint
@@ -180,8 +184,9 @@ class _Run:
             start = known.offsets[-2] if known.committed else self._initial()
             self._execute(start, known.offsets[-1])
         start = _sent(known.offsets[-1]) if known.offsets else self._initial()
-        quiet = 0
+        quiet, since = 0, 0.0
         for _ in range(CALLS):
+            asked = time.monotonic()
             end = self._reader.latestOffset(_sent(start), limit)
             if not known.offsets:
                 assert self._initial() == start, "initialOffset changed its answer"
@@ -190,8 +195,10 @@ class _Run:
             assert list(end) == sorted(end), f"not in canonical order: {end}"
             if json.dumps(end) == json.dumps(start):
                 quiet += 1
+                since = since if quiet > 1 else time.monotonic()
                 read = sum(batch.rows for batch in known.batches.values())
-                if self._available_now or (quiet >= idle and (enough is None or read >= enough)):
+                over = quiet >= idle and asked - since >= self._hold  # what was held back would have come
+                if self._available_now or (over and (enough is None or read >= enough)):
                     return
             else:
                 quiet = 0
