@@ -99,7 +99,9 @@ def test_a_report_keeps_whole_results_only(tmp_path: Path) -> None:
     fresh, kept = tmp_path / "fresh", tmp_path / "kept"
     for folder, name, runs in ((kept, "m-1", 5), (fresh, "m-2", 5), (fresh, "m-3", 1), (kept, "other-1", 5)):
         folder.mkdir(exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps({"at": name, "rounds": [{"run": run} for run in range(runs)]}))
+        rounds = [{"run": run, "contestant": "a"} for run in range(5)]
+        rounds += [{"run": run, "contestant": "b"} for run in range(runs)]
+        (folder / f"{name}.json").write_text(json.dumps({"at": name, "rounds": rounds}))
     found = keep_newest(fresh, kept, "m", 5)
     assert found is not None
     assert found["at"] == "m-2"

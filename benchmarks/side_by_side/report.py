@@ -77,12 +77,11 @@ def write(folder: Path, output: Path, least: int) -> Path:
 
 def _provenance(found: dict[str, Any]) -> str:
     machine, setting = found["machine"], found["setting"]
-    said = ", ".join(f"{key} {_words(value)}" for key, value in setting.items() if key != "contestants")
-    runs = len(summary.sizes(found["rounds"], "run"))
+    said = ", ".join(f"{key} {_words(value)}" for key, value in setting.items() if key not in ("contestants", "runs"))
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return (
         f"{found['at'][:10]}, commit {found['commit']}; {machine['cores']} cores, {machine['memory_gib']} GiB; "
-        f"{versions}; {runs} runs; {said}.\n"
+        f"{versions}; {results.runs(found['rounds'])} runs; {said}.\n"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Results", "keep_newest", "load_now"]
+__all__ = ["Results", "keep_newest", "load_now", "runs"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,12 +47,20 @@ class Results:
         fresh.rename(self.path)
 
 
+def runs(rounds: list[dict[str, Any]]) -> int:
+    """Return how many runs there are of the contestant that has the fewest."""
+    by_name: dict[str, set[int]] = {}
+    for each in rounds:
+        by_name.setdefault(each["contestant"], set()).add(each["run"])
+    return min(map(len, by_name.values()), default=0)
+
+
 def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str, Any] | None:
     """Return the newest results of a measure in either folder that have so many runs; ``kept`` has no others then."""
     paths = sorted((*folder.glob(f"{measure}-*.json"), *kept.glob(f"{measure}-*.json")), key=lambda path: path.name)
     for path in reversed(paths):
         found = json.loads(path.read_text())
-        if len({each["run"] for each in found["rounds"]}) >= least:
+        if runs(found["rounds"]) >= least:
             for other in kept.glob(f"{measure}-*.json"):
                 if other.name != path.name:
                     other.unlink()
