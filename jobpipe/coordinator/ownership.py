@@ -63,13 +63,15 @@ async def claim_topic(
 
     Args:
         tls: gives the context to dial an endpoint with; blocking.
-        timeout: seconds to wait for a silent owner's registry session to end.
+        timeout: seconds to wait for a silent owner's registry session to end; it is tried once more after them.
 
     Raises:
         TopicOwned: a live publisher has it; the message names it.
     """
     deadline = time.monotonic() + timeout
     while True:
+        # Before the claim: asking a silent owner takes seconds, in which its session may well have ended.
+        late = time.monotonic() > deadline
         mine = make_owner()
         try:
             with map_registry_errors():
@@ -86,7 +88,7 @@ async def claim_topic(
                     await asyncio.to_thread(handler.evict, topic, present.instance)
                 continue
             await _ask(topic, present, mine.name, tls, error)
-            if time.monotonic() > deadline:
+            if late:
                 raise _owned(topic, present, "it does not answer, but its registry session lives") from error
             await asyncio.sleep(RETRY_SECONDS)
         else:

@@ -276,3 +276,19 @@ def test_a_stranger_at_the_port_of_an_owner_is_silence(registry: Registry) -> No
 
         run(main())
     assert newcomer.owner("orders") == mine
+
+
+def test_a_session_that_ends_while_its_owner_is_asked_for_the_last_time(registry: Registry) -> None:
+    """Case 5: a stopped owner keeps its asker for seconds; the topic is free by then, and is had, not refused."""
+    ghost, newcomer = registry.another(), registry.another()
+    over = time.monotonic() + 2.0
+
+    def stopped(sock: socket.socket) -> None:
+        time.sleep(max(0.0, over - time.monotonic()))  # the time limit itself is what passes here
+        ghost.shutdown()
+
+    with peer(stopped) as place:
+        ghost.claim("orders", OwnerRecord("another-host", 1, 1.0, str(place), 1, "ghost", "job"))
+        mine = OwnerRecord(socket.gethostname(), 1, 1.0, str(place), 2, "newcomer", "job")
+        run(claim_topic(newcomer, "orders", lambda: mine, tls=lambda _: None, timeout=1.0))
+    assert newcomer.owner("orders") == mine
