@@ -97,7 +97,7 @@ def go_alone(options: argparse.Namespace) -> int:
 def go_fanout(options: argparse.Namespace) -> int:
     """Measure 4."""
     setting = setting_of(options, "latency")
-    window = {"rate": float(options.rate), "warm": options.warm, "seconds": options.seconds}
+    window = {name: float(getattr(options, name)) for name in ("rate", "trigger", "warm", "seconds")}
 
     def one(name: str) -> list[dict[str, Any]]:
         return [line for n in options.subscribers for line in latency.fanout(name, setting, readers=n, **window)]
@@ -166,6 +166,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         each.add_argument("--batches", type=int, default=5)
     spark[2].add_argument("--subscribers", type=numbers, default=[1, 2, 4])
     spark[2].add_argument("--rate", type=int, default=5_000, help="rows a second")
+    spark[2].add_argument("--trigger", type=float, default=1.0, help="of job A, in seconds")
     raw = measure("transport", go_transport, list(transport.TRANSPORTS))
     raw.add_argument("--gigabytes", type=float, default=2.0)
     raw.add_argument("--seals", type=int, default=1_000)

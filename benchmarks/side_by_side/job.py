@@ -84,13 +84,13 @@ class JobA(Job):
         nothing = self.spark.range(0).withColumn("made", F.lit(0).cast("long"))
         self.contestant.prepare(self.spark, stream, SHAPES[shape].of(nothing))
 
-    def paced(self, stream: str, shape: str, port: int) -> None:
-        """Write the rows of a feed, micro-batch after micro-batch as fast as they go."""
+    def paced(self, stream: str, shape: str, port: int, trigger: float) -> None:
+        """Write the rows of a feed: a micro-batch each so many seconds, 0 for one after another as fast as they go."""
         lines = self.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
         first, count, made = (F.split("value", " ")[n].cast("long") for n in range(3))
         rows = lines.select(F.explode(F.sequence(first, first + count - 1)).alias("id"), made.alias("made"))
         self.contestant.arrivals = self.arrivals = Arrivals()
-        self._start(stream, SHAPES[shape].of(rows))
+        self._start(stream, SHAPES[shape].of(rows), trigger)
 
     def pile(self, stream: str, shape: str) -> None:
         """Write what :meth:`bulk` will bring: a micro-batch for each of its batches, nothing until then."""
@@ -125,8 +125,8 @@ class JobA(Job):
     def _orders(self, stream: str) -> Path:
         return self.folder / "orders" / stream
 
-    def _start(self, stream: str, rows: DataFrame) -> None:
-        writer = self.contestant.write(rows, stream)
+    def _start(self, stream: str, rows: DataFrame, trigger: float = 0.0) -> None:
+        writer = self.contestant.write(rows, stream).trigger(processingTime=f"{trigger:g} seconds")
         self.queries[stream] = writer.option("checkpointLocation", self.checkpoint(stream)).start()
 
 

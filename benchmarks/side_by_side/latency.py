@@ -33,10 +33,14 @@ def latency(
 
 
 def fanout(
-    contestant: str, setting: Setting, *, readers: int, rate: float, warm: float, seconds: float
+    contestant: str, setting: Setting, *, readers: int, rate: float, trigger: float, warm: float, seconds: float
 ) -> list[dict[str, Any]]:
-    """Measure one run with so many jobs B."""
-    with pair(contestant, setting, readers) as jobs, jobs.flowing("fan-out", "narrow", rate):
+    """Measure one run with so many jobs B.
+
+    Args:
+        trigger: Of job A, in seconds: without one, many jobs on few cores leave it no time, and its cost falls.
+    """
+    with pair(contestant, setting, readers) as jobs, jobs.flowing("fan-out", "narrow", rate, trigger):
         time.sleep(warm)
         return [{"readers": readers, "rate": rate, "shape": "narrow", **_window(jobs, rate, seconds)}]
 

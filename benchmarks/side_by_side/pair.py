@@ -52,8 +52,12 @@ class Pair:
         return [reader.answer(timeout) for reader in self.readers.values()]
 
     @contextmanager
-    def flowing(self, stream: str, shape: str, rate: float) -> Iterator[None]:
-        """Let rows flow at a rate, from a feed to job A to all jobs B; on entry the first have come."""
+    def flowing(self, stream: str, shape: str, rate: float, trigger: float = 0.0) -> Iterator[None]:
+        """Let rows flow at a rate, from a feed to job A to all jobs B; on entry the first have come.
+
+        Args:
+            trigger: Seconds from one micro-batch of job A to the next; 0 for as fast as they go.
+        """
         self.a.ask("prepare", STEP_SECONDS, stream=stream, shape=shape)
         self.all("paced", stream=stream, shape=shape, pace={"rate": rate})
         feed = self.run.start(
@@ -63,7 +67,7 @@ class Pair:
             environ=path_environ(),
         )
         port = int(read_line(feed, START_SECONDS, "the feed"))
-        self.a.ask("paced", STEP_SECONDS, stream=stream, shape=shape, port=port)
+        self.a.ask("paced", STEP_SECONDS, stream=stream, shape=shape, port=port, trigger=trigger)
         self.arrived(0, START_SECONDS)
         yield
         assert feed.stdin is not None
