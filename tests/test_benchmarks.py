@@ -17,6 +17,7 @@ from benchmarks.side_by_side.processes import Processes, RunFailed
 from benchmarks.side_by_side.report import lines
 from benchmarks.side_by_side.results import keep_newest
 from benchmarks.side_by_side.summary import median, ratio
+from benchmarks.side_by_side.targets import targets
 from jobpipe.config import load
 
 GRANDCHILD = """
@@ -58,6 +59,33 @@ def test_a_ratio_is_one_of_the_same_run() -> None:
     assert ratio("throughput", rounds, "seconds", {"contestant": "files"}, **which) is None
     assert median("throughput", rounds, "cpu b", **which) == 2.0
     assert lines("throughput", rounds[:1])[0].startswith("shape narrow: rows/s 50, seconds 2, ")
+
+
+def test_targets_are_kept_or_missed() -> None:
+    """At the bound it is kept; what was not measured has no verdict."""
+    rounds = [
+        {"run": 0, "contestant": name, "rows": rows, "seconds": 1.0, "a_seconds": 1.0, "b_seconds": 1.0,
+         "shape": "wide", "cpu_per_million": {}, "peak_mb": {}}
+        for name, rows in (("jobpipe", 300), ("kafka-json", 100), ("kafka-arrow", 260))
+    ]  # fmt: skip
+    json, arrow = targets("throughput", rounds)
+    assert (json.found, json.is_kept) == (3.0, True)
+    assert (arrow.bound, arrow.is_kept) == (1.2, False)
+    assert [each.is_kept for each in targets("throughput", rounds[:1])] == [None, None]
+
+
+def test_growth_has_targets_of_its_own() -> None:
+    def figure(size: int, ms: float) -> dict[str, object]:
+        spent = {"p50": ms, "p99": ms, "max": ms}
+        return {"run": 0, "contestant": "catalog", "what": "catalog", "size": float(size), "seal": spent, "plan": spent}
+
+    found = {each.of: each.is_kept for each in targets("growth", [figure(1_000, 1.0), figure(1_000_000, 2.1)])}
+    assert found == {
+        "time of a seal with 64 subscribers to that with 1": None,
+        "time of a seal with 1,000,000 batches in the catalog to that with 1,000": False,
+        "time of a plan with 1,000,000 batches in the catalog to that with 1,000": False,
+        "time of a start with 1,000,000 batches in the catalog to that with 1,000": None,
+    }
 
 
 def test_what_a_child_left_behind_is_counted_and_ended(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import results, summary
+from benchmarks.side_by_side.targets import Target, targets
 
 __all__ = ["lines", "write"]
 
@@ -59,11 +60,12 @@ def write(folder: Path, output: Path, least: int) -> Path:
     """
     from benchmarks.side_by_side import plots  # matplotlib is of the extra bench
 
-    parts = [HEAD]
+    parts, checked = [], []
     for measure, title in TITLES.items():
         found = results.keep_newest(folder, output / "results", measure, least)
         if found is None:
             continue
+        checked += targets(measure, found["rounds"])
         parts += [f"## {title}\n", _provenance(found)]
         parts += {"growth": _growth, "transport": _transport, "alone": _alone}.get(measure, _spark)(
             measure, found["rounds"]
@@ -71,8 +73,18 @@ def write(folder: Path, output: Path, least: int) -> Path:
         for path in plots.draw(measure, found["rounds"], output / "plots"):
             parts.append(f"![{path.stem}]({path.relative_to(output)})\n")
     path = output / "RESULTS.md"
-    path.write_text("\n".join(parts))
+    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), (output / "missed.md").read_text(), *parts]))
     return path
+
+
+def _targets(checked: list[Target]) -> str:
+    """Return the table of those that were measured."""
+    table = [_row("", "target", "measured", ""), "|" + " --- |" * 4]
+    for each in checked:
+        bound = f"at {'least' if each.at_least else 'most'} {_number(each.bound)}"
+        if each.is_kept is not None:
+            table.append(_row(each.of, bound, _number(each.found), "kept" if each.is_kept else "**missed**"))
+    return "\n".join(table) + "\n"
 
 
 def _provenance(found: dict[str, Any]) -> str:
