@@ -11,6 +11,7 @@ from benchmarks.side_by_side.targets import Target, targets
 __all__ = ["lines", "write"]
 
 KAFKA = "kafka-json"
+MISSED = Path(__file__).parents[1] / "missed.md"
 HEADS = {
     "p50": "p50 ms",
     "p99": "p99 ms",
@@ -73,7 +74,7 @@ def write(folder: Path, output: Path, least: int) -> Path:
         for path in plots.draw(measure, found["rounds"], output / "plots"):
             parts.append(f"![{path.stem}]({path.relative_to(output)})\n")
     path = output / "RESULTS.md"
-    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), (output / "missed.md").read_text(), *parts]))
+    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), MISSED.read_text(), *parts]))
     return path
 
 

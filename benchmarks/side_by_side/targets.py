@@ -71,7 +71,7 @@ def _alone(rounds: Rounds) -> Iterator[Target]:
     """Where Spark has one core of two, one is free for the bus."""
     bounds = {"local[1]": {JOBPIPE: 1.15, PLAIN: 1.15}, "local[2]": {JOBPIPE: 1.6, PLAIN: 1.3}}
     for case in summary.sizes(rounds, "case"):
-        for name, reads in bounds[case.rpartition(" ")[2]].items():
+        for name, reads in bounds.get(case.rpartition(" ")[2], {}).items():
             for job, bound in (("a", 1.2), ("b", reads)):
                 which = {"contestant": name, "case": case}
                 found = summary.ratio("alone", rounds, f"{job}_seconds", {"contestant": FLOOR}, **which)
