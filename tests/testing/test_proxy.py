@@ -145,16 +145,16 @@ def test_passes_everything_and_counts(proxy: FaultProxy, dial: Dial, upstream: U
 def test_delay(proxy: FaultProxy, dial: Dial) -> None:
     """Both ways, and throughput does not suffer."""
     sock = dial()
-    proxy.delay(0.15)
+    proxy.delay(0.5)
     began = time.monotonic()
     sock.sendall(b"x" * 40_000)
     assert take(sock, 40_000)
-    assert 0.3 <= time.monotonic() - began < 2.0
+    assert 1.0 <= time.monotonic() - began < 3.0
     proxy.delay(0.0)
     began = time.monotonic()
     sock.sendall(b"y")
     assert take(sock, 1) == b"y"
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 0.9
 
 
 def test_rate_is_shared_by_all_connections(proxy: FaultProxy, dial: Dial) -> None:
