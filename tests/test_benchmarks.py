@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import socket
 import sys
+import threading
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import psutil
@@ -13,6 +17,7 @@ import pytest
 from benchmarks.side_by_side.arrivals import Arrivals, sum_of
 from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
+from benchmarks.side_by_side.feed import pace
 from benchmarks.side_by_side.processes import Processes, RunFailed
 from benchmarks.side_by_side.report import lines
 from benchmarks.side_by_side.results import keep_newest
@@ -31,12 +36,38 @@ print(child.pid, flush=True)
 
 def test_only_rows_made_in_the_window_count() -> None:
     arrivals = Arrivals()
-    arrivals.add(np.array([0, 1_000, 2_000]), at=4_000)
-    arrivals.add(np.array([3_000]), at=13_000)
+    arrivals.add(np.array([7, 9, 8]), np.array([0, 2_000, 1_000]), at=4_000)
+    arrivals.add(np.array([10]), np.array([3_000]), at=13_000)
     found = arrivals.window(1_000, 4_000)
-    assert (found["rows"], found["p50"], found["max"]) == (3, 3.0, 10.0)
+    assert (found["rows"], found["p50"], found["max"], found["once"]) == (3, 3.0, 10.0, True)
     assert arrivals.window(5_000, 6_000) == {"rows": 0}
     assert (arrivals.rows, arrivals.newest) == (4, 3_000)
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 2, 3], [1, 2, 4]])
+def test_a_row_lost_or_twice_is_seen(ids: list[int]) -> None:
+    arrivals = Arrivals()
+    arrivals.add(np.array(ids), np.full(len(ids), 1_000), at=2_000)
+    assert arrivals.window(0, 5_000)["once"] is False
+
+
+def test_what_the_feed_sends_late_was_made_when_it_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = iter([0.1])
+    monkeypatch.setattr("benchmarks.side_by_side.feed.time.sleep", lambda seconds: sleep(seconds + next(late, 0.0)))
+    here, there = socket.socketpair()
+    thread = threading.Thread(target=pace, args=(there, 100.0))
+    thread.start()
+    with here, there:
+        here.settimeout(30.0)
+        text = b""
+        while text.count(b"\n") < 20:
+            text += here.recv(65536)
+        here.shutdown(socket.SHUT_RDWR)
+        thread.join(30.0)
+    assert not thread.is_alive()
+    rows = [[int(word) for word in line.split()] for line in text.decode().splitlines()[:20]]
+    assert [row[:2] for row in rows] == [[number, 1] for number in range(20)]
+    assert {b[2] - a[2] for a, b in itertools.pairwise(rows)} <= {9_999, 10_000, 10_001}
 
 
 def test_delays_of_two_unlinked_jobs_add_up() -> None:
@@ -84,7 +115,7 @@ def test_growth_has_targets_of_its_own() -> None:
         "time of a seal with 64 subscribers to that with 1": None,
         "time of a seal with 1,000,000 batches in the catalog to that with 1,000": False,
         "time of a plan with 1,000,000 batches in the catalog to that with 1,000": False,
-        "time of a start with 1,000,000 batches in the catalog to that with 1,000": None,
+        "time to open the log with 1,000,000 batches in the catalog to that with 1,000": None,
     }
 
 
@@ -124,13 +155,17 @@ def test_a_contestant_with_other_settings(tmp_path: Path) -> None:
 
 
 def test_a_report_keeps_whole_results_only(tmp_path: Path) -> None:
-    """Those of a trial are passed over; of what is kept only the newest stays."""
+    """Those of a trial, or without one of their contestants, are passed over; of what is kept only the newest stays."""
     fresh, kept = tmp_path / "fresh", tmp_path / "kept"
-    for folder, name, runs in ((kept, "m-1", 5), (fresh, "m-2", 5), (fresh, "m-3", 1), (kept, "other-1", 5)):
+    written = [(kept, "m-1", 5), (fresh, "m-2", 5), (fresh, "m-3", 1), (fresh, "m-4", 5), (kept, "other-1", 5)]
+    for folder, name, runs in written:
         folder.mkdir(exist_ok=True)
         rounds = [{"run": run, "contestant": "a"} for run in range(5)]
         rounds += [{"run": run, "contestant": "b"} for run in range(runs)]
-        (folder / f"{name}.json").write_text(json.dumps({"at": name, "rounds": rounds}))
+        asked = ["a", "b", "c"] if name == "m-4" else ["a", "b"]
+        (folder / f"{name}.json").write_text(
+            json.dumps({"at": name, "setting": {"contestants": asked}, "rounds": rounds})
+        )
     found = keep_newest(fresh, kept, "m", 5)
     assert found is not None
     assert found["at"] == "m-2"

@@ -39,7 +39,14 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in words(text)]
 
 
-def run_rounds(measure: str, options: argparse.Namespace, contestants: Sequence[str], one: Callable[[str], Any]) -> int:
+def turned(things: Sequence[Any], run: int) -> list[Any]:
+    """Return them beginning with another one in each run: what comes first meets a young JVM."""
+    return [*things[run % len(things) :], *things[: run % len(things)]]
+
+
+def run_rounds(
+    measure: str, options: argparse.Namespace, contestants: Sequence[str], one: Callable[[str, int], Any]
+) -> int:
     """Run every contestant ``--runs`` times, interleaved, and save what they measured after each."""
     busy = results.load_now()
     if busy > QUIET:
@@ -48,11 +55,10 @@ def run_rounds(measure: str, options: argparse.Namespace, contestants: Sequence[
     saved = results.Results(options.home / "results", measure, setting)
     failed = 0
     for run in range(options.runs):
-        turn = [*contestants[run % len(contestants) :], *contestants[: run % len(contestants)]]
-        for contestant in turn:
+        for contestant in turned(contestants, run):
             began = time.monotonic()
             try:
-                found = one(contestant)
+                found = one(contestant, run)
             except Exception as error:  # noqa: BLE001 - hours of other runs are not to be lost
                 failed += 1
                 kind = "" if isinstance(error, RunFailed) else f"{type(error).__name__}: "
@@ -74,24 +80,34 @@ def setting_of(options: argparse.Namespace, purpose: str) -> Setting:
 def go_latency(options: argparse.Namespace) -> int:
     """Measure 1."""
     setting = setting_of(options, "latency")
-    window = {"rates": [float(rate) for rate in options.rates], "warm": options.warm, "seconds": options.seconds}
-    return run_rounds("latency", options, options.contestants, lambda name: latency.latency(name, setting, **window))
+
+    def one(name: str, run: int) -> list[dict[str, Any]]:
+        rates = [float(rate) for rate in turned(options.rates, run)]
+        return latency.latency(name, setting, rates=rates, warm=options.warm, seconds=options.seconds)
+
+    return run_rounds("latency", options, options.contestants, one)
 
 
 def go_throughput(options: argparse.Namespace) -> int:
     """Measure 2, and 6 with it."""
     setting = setting_of(options, "throughput")
-    pile = {"shapes": options.shapes, "batches": options.batches}
-    return run_rounds(
-        "throughput", options, options.contestants, lambda name: throughput.throughput(name, setting, **pile)
-    )
+
+    def one(name: str, run: int) -> list[dict[str, Any]]:
+        shapes = turned(options.shapes, run)
+        return throughput.throughput(name, setting, shapes=shapes, batches=options.batches)
+
+    return run_rounds("throughput", options, options.contestants, one)
 
 
 def go_alone(options: argparse.Namespace) -> int:
     """Measure 3."""
     setting = Setting("alone", 1, options.home / "work", options.home / "jars")
-    pile = {"cores": options.cores, "shapes": options.shapes, "batches": options.batches}
-    return run_rounds("alone", options, options.contestants, lambda name: alone.alone(name, setting, **pile))
+
+    def one(name: str, run: int) -> list[dict[str, Any]]:
+        shapes = turned(options.shapes, run)
+        return alone.alone(name, setting, cores=options.cores, shapes=shapes, batches=options.batches)
+
+    return run_rounds("alone", options, options.contestants, one)
 
 
 def go_fanout(options: argparse.Namespace) -> int:
@@ -99,7 +115,7 @@ def go_fanout(options: argparse.Namespace) -> int:
     setting = setting_of(options, "latency")
     window = {name: float(getattr(options, name)) for name in ("rate", "trigger", "warm", "seconds")}
 
-    def one(name: str) -> list[dict[str, Any]]:
+    def one(name: str, _: int) -> list[dict[str, Any]]:
         return [line for n in options.subscribers for line in latency.fanout(name, setting, readers=n, **window)]
 
     return run_rounds("fanout", options, options.contestants, one)
@@ -109,12 +125,13 @@ def go_transport(options: argparse.Namespace) -> int:
     """Measure 5."""
     work = options.home / "work"
     how = {"gigabytes": options.gigabytes, "seals": options.seals}
-    return run_rounds("transport", options, options.contestants, lambda name: transport.transport(name, work, **how))
+    return run_rounds("transport", options, options.contestants, lambda name, _: transport.transport(name, work, **how))
 
 
 def go_growth(options: argparse.Namespace) -> int:
     """Measure 7: jobpipe alone, against itself when it is small."""
-    return run_rounds("growth", options, options.what, lambda name: growth.growth(name, options.home / "work", options))
+    work = options.home / "work"
+    return run_rounds("growth", options, options.what, lambda name, _: growth.growth(name, work, options))
 
 
 def go_report(options: argparse.Namespace) -> int:

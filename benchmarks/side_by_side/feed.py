@@ -1,13 +1,14 @@
 """The events: a TCP server that job A's ``socket`` source reads, so that A takes them without any Python of its own.
 
-A line is "first count made": so many rows from this id on, made now (microseconds of the wall clock; both jobs are on
-this host, so clocks agree). At most 1,000 lines a second; job A makes them rows again.
+A line is "first count made": so many rows from this id on, made at this time (microseconds of the wall clock; both jobs
+are on this host, so clocks agree). At most 1,000 lines a second; job A makes them rows again.
 
     python -m benchmarks.side_by_side.feed RATE    prints its port; begins when somebody connects; ends with its stdin
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import sys
@@ -19,20 +20,24 @@ CONNECT_SECONDS = 120.0
 
 
 def pace(connection: socket.socket, rate: float) -> None:
-    """Send rows at this rate until the peer is gone; what was late is sent at once, with the time when it was made."""
+    """Send rows at this rate until the peer is gone.
+
+    A row is made when it is due, not when it is sent: what this process sends late, because others keep the processors,
+    is late for whoever waits for it.
+    """
     tick = max(1.0 / TICKS, 1.0 / rate)
-    began = time.monotonic()
+    began, made = time.monotonic(), time.time()
     sent = 0
-    while True:
-        due = int((time.monotonic() - began) * rate)
+    for number in itertools.count(1):
+        due = round(number * tick * rate)
+        time.sleep(max(0.0, began + number * tick - time.monotonic()))
         if due > sent:
-            line = f"{sent} {due - sent} {time.time_ns() // 1_000}\n"
+            line = f"{sent} {due - sent} {round((made + number * tick) * 1e6)}\n"
             try:
                 connection.sendall(line.encode())
             except OSError:
                 return
             sent = due
-        time.sleep(tick - (time.monotonic() - began) % tick)
 
 
 def main() -> None:

@@ -142,8 +142,9 @@ class JobB(Job):
         self.arrivals = arrivals = Arrivals()
 
         def callback(batch: DataFrame, batch_id: int) -> None:
-            made = batch.toArrow().column("made").to_numpy()
-            arrivals.add(np.asarray(made), time.time_ns() // 1_000)
+            rows = batch.toArrow()
+            at = time.time_ns() // 1_000
+            arrivals.add(np.asarray(rows.column("id")), np.asarray(rows.column("made")), at)
 
         self._read(stream, shape, pace, callback)
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from benchmarks.side_by_side.pair import Pair, Setting, pair
+from benchmarks.side_by_side.processes import RunFailed
 
 __all__ = ["fanout", "latency"]
 
@@ -35,18 +36,25 @@ def latency(
 def fanout(
     contestant: str, setting: Setting, *, readers: int, rate: float, trigger: float, warm: float, seconds: float
 ) -> list[dict[str, Any]]:
-    """Measure one run with so many jobs B.
+    """Measure one run with so many jobs B; they are warmed up as for :func:`latency`.
 
     Args:
         trigger: Of job A, in seconds: without one, many jobs on few cores leave it no time, and its cost falls.
     """
-    with pair(contestant, setting, readers) as jobs, jobs.flowing("fan-out", "narrow", rate, trigger):
-        time.sleep(warm)
-        return [{"readers": readers, "rate": rate, "shape": "narrow", **_window(jobs, rate, seconds)}]
+    with pair(contestant, setting, readers) as jobs:
+        with jobs.flowing("warm-up", "narrow", WARM_RATE):
+            time.sleep(warm)
+        with jobs.flowing("fan-out", "narrow", rate, trigger):
+            time.sleep(warm)
+            return [{"readers": readers, "rate": rate, "shape": "narrow", **_window(jobs, rate, seconds)}]
 
 
 def _window(jobs: Pair, rate: float, seconds: float) -> dict[str, Any]:
-    """Return latencies and cost of the rows that are made from now on, so many seconds long."""
+    """Return latencies and cost of the rows that are made from now on, so many seconds long.
+
+    Raises:
+        RunFailed: a job B has not each of them once.
+    """
     jobs.run.forget_peaks()
     before, since = jobs.cost(), time.time_ns() // 1_000
     time.sleep(seconds)
@@ -55,7 +63,9 @@ def _window(jobs: Pair, rate: float, seconds: float) -> dict[str, Any]:
     each = jobs.all("latencies", since=since, until=until)
     if jobs.chained:
         for found in each:
-            found.pop("curve", None)  # only two delays that are to be added need it
+            if not found.get("once"):
+                raise RunFailed(f"{jobs.contestant}: job B has not each row once: {found}")
+            found.pop("curve")  # only two delays that are to be added need it
     at_a = jobs.a.ask("latencies", since=since, until=until) if not jobs.chained else None
     million = rate * (until - since) / 1e6 / 1e6
     return {

@@ -31,6 +31,10 @@ Written by `python -m benchmarks.side_by_side report`; [README.md](README.md) sa
 figure means. Every figure is the median of the figures of its runs, ratios are medians of the ratios within a run;
 contestants ran interleaved. CPU is processors kept busy where rows come at a rate, seconds per million rows where they
 come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs.
+
+jobpipe runs with TLS and forces each batch to the disk; Kafka does neither, as one broker by default. All run with the
+Spark settings of [settings.py](side_by_side/settings.py), which [tuning.md](../docs/tuning.md) explains: they shorten
+the micro-batches of all, and the Python tasks of those that have some (all but `kafka-json` and `files`).
 """
 TITLES = {
     "latency": "Latency: from the event in job A to the callback in job B",
@@ -79,12 +83,16 @@ def write(folder: Path, output: Path, least: int) -> Path:
 
 
 def _targets(checked: list[Target]) -> str:
-    """Return the table of those that were measured."""
-    table = [_row("", "target", "measured", ""), "|" + " --- |" * 4]
+    """Return the table of those that were measured, each with its least and its greatest run."""
+    table = [_row("", "target", "median", "runs", ""), "|" + " --- |" * 5]
     for each in checked:
         bound = f"at {'least' if each.at_least else 'most'} {_number(each.bound)}"
-        if each.is_kept is not None:
-            table.append(_row(each.of, bound, _number(each.found), "kept" if each.is_kept else "**missed**"))
+        if each.found is not None:
+            found = _number(each.found)
+            if found == _number(each.bound):
+                found = f"{each.found:.4g}"
+            runs = f"{_number(min(each.each))} to {_number(max(each.each))}"
+            table.append(_row(each.of, bound, found, runs, "kept" if each.is_kept else "**missed**"))
     return "\n".join(table) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -60,7 +61,11 @@ def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str,
     paths = sorted((*folder.glob(f"{measure}-*.json"), *kept.glob(f"{measure}-*.json")), key=lambda path: path.name)
     for path in reversed(paths):
         found = json.loads(path.read_text())
-        if runs(found["rounds"]) >= least:
+        missing = set(found["setting"].get("contestants", ())) - {each["contestant"] for each in found["rounds"]}
+        if missing or runs(found["rounds"]) < least:
+            lack = f"nothing of {', '.join(sorted(missing))}" if missing else f"{runs(found['rounds'])} runs"
+            print(f"passed over: {path.name}, which has {lack}", file=sys.stderr)
+        else:
             for other in kept.glob(f"{measure}-*.json"):
                 if other.name != path.name:
                     other.unlink()

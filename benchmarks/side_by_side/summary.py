@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.side_by_side.arrivals import sum_of
 
-__all__ = ["by_side", "figures", "median", "ratio", "sizes"]
+__all__ = ["by_side", "figures", "median", "ratio", "ratios", "runs", "sizes"]
 
 Rounds = Sequence[dict[str, Any]]
 
@@ -59,7 +59,8 @@ def sizes(rounds: Rounds, key: str) -> list[Any]:
     return list(dict.fromkeys(each[key] for each in rounds))
 
 
-def _runs(measure: str, rounds: Rounds, name: str, **wanted: Any) -> dict[int, float]:
+def runs(measure: str, rounds: Rounds, name: str, **wanted: Any) -> dict[int, float]:
+    """Return a figure of each run that has it."""
     chosen = [each for each in rounds if all(each.get(key) == value for key, value in wanted.items())]
     numbers = {each["run"]: figures(measure, each).get(name) for each in chosen}
     return {run: number for run, number in numbers.items() if number is not None}
@@ -67,16 +68,21 @@ def _runs(measure: str, rounds: Rounds, name: str, **wanted: Any) -> dict[int, f
 
 def median(measure: str, rounds: Rounds, name: str, **wanted: Any) -> float | None:
     """Return the median over the runs of a figure; None if there is no run."""
-    runs = _runs(measure, rounds, name, **wanted)
-    return statistics.median(runs.values()) if runs else None
+    found = runs(measure, rounds, name, **wanted)
+    return statistics.median(found.values()) if found else None
 
 
 def ratio(measure: str, rounds: Rounds, name: str, to: dict[str, Any], **wanted: Any) -> float | None:
-    """Return the median over the runs of a figure's ratio to that of another in the same run.
+    """Return the median over the runs of a figure's ratio to that of another in the same run; as :func:`ratios`."""
+    found = ratios(measure, rounds, name, to, **wanted)
+    return statistics.median(found) if found else None
+
+
+def ratios(measure: str, rounds: Rounds, name: str, to: dict[str, Any], **wanted: Any) -> list[float]:
+    """Return each run's ratio of a figure to that of another in the same run.
 
     Args:
         to: What the other is wanted by, where that differs.
     """
-    mine, theirs = _runs(measure, rounds, name, **wanted), _runs(measure, rounds, name, **{**wanted, **to})
-    ratios = [mine[run] / theirs[run] for run in mine.keys() & theirs.keys() if theirs[run]]
-    return statistics.median(ratios) if ratios else None
+    mine, theirs = runs(measure, rounds, name, **wanted), runs(measure, rounds, name, **{**wanted, **to})
+    return [mine[run] / theirs[run] for run in sorted(mine.keys() & theirs.keys()) if theirs[run]]

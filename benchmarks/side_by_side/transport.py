@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +15,14 @@ import numpy as np
 
 from benchmarks.side_by_side.asking import Child
 from benchmarks.side_by_side.pair import path_environ
-from benchmarks.side_by_side.processes import Processes
+from benchmarks.side_by_side.processes import Processes, RunFailed
 
 __all__ = ["TRANSPORTS", "milliseconds", "server_and_readers", "transport"]
 
 TRANSPORTS = ("jobpipe", "flight", "tls")
 STREAMS = 4
 PAUSE = 0.005  # seconds between two batches
+STREAM_SECONDS = 0.025  # a batch, and its pause, while others stream: more than it takes
 ROWS_PAUSE = 0.02  # where each is planned and fetched by itself
 WARM = 100  # batches that do not count
 STEP_SECONDS = 600.0
@@ -62,10 +64,11 @@ def transport(name: str, work: Path, *, gigabytes: float, seals: int) -> list[di
             {"what": "bytes", "streams": STREAMS, **_bytes(run, streams, 0.0)},
         ]
         for number, reader in enumerate(streams):
-            reader.tell("read", part=number, seconds=PAUSE * seals * 1.5)
+            reader.tell("read", part=number, seconds=STREAM_SECONDS * (WARM + seals))
         found.append({"what": "news", "streams": STREAMS, **_news(server, listener, seals)})
-        for reader in streams:
-            reader.answer(STEP_SECONDS)
+        over = time.time()
+        if min(reader.answer(STEP_SECONDS)["ended"] for reader in streams) < over:
+            raise RunFailed(f"{name}: a reader had ended before the news had")
         if name == "jobpipe":
             found.append({"what": "rows", "streams": 0, **_rows(server, listener, seals)})
         return found
