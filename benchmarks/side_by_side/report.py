@@ -131,8 +131,8 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
             cells = [_number(summary.median(measure, rounds, column, **which)) for column in columns]
             times = [summary.ratio(measure, rounds, each, {"contestant": to}, **which) for each, to in compared]
             table.append(_row(f"**{name}**" if name == best else name, *cells, *map(_number, times)))
-        unit = {"rate": "rows a second", "readers": "job B" if size == 1 else "jobs B", "shape": "rows"}[key]
-        tables += [f"### {_words(size)} {unit}\n", "\n".join(table) + "\n"]
+        unit = {"rate": " rows a second", "readers": " job B" if size == 1 else " jobs B", "shape": ""}[key]
+        tables += [f"### {_words(size).capitalize()}{unit}\n", "\n".join(table) + "\n"]
     return tables
 
 
