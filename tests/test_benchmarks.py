@@ -17,6 +17,7 @@ import pytest
 from benchmarks.side_by_side.arrivals import Arrivals, sum_of
 from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
+from benchmarks.side_by_side.contestants.jobpipe import JobPipe
 from benchmarks.side_by_side.feed import pace
 from benchmarks.side_by_side.processes import Processes, RunFailed
 from benchmarks.side_by_side.report import lines
@@ -143,10 +144,12 @@ def test_a_child_that_ends_or_is_silent_fails_the_run(tmp_path: Path) -> None:
 
 def test_a_contestant_with_other_settings(tmp_path: Path) -> None:
     """Spark's go to Spark, all others into the environment; what is there already stays as it is."""
-    kind = kind_of("jobpipe:spark.x.y=a=b+jobpipe.segment.max_bytes=1MB")
+    kind = kind_of("jobpipe:spark.x.y=a=b+jobpipe.segment.max_bytes=1MB+sink.acks=all+source.minPartitions=2")
     made = kind({"folder": str(tmp_path), "cores": 1})
     assert made.conf() == {"spark.x.y": "a=b"}
     assert made.environ() == {"JOBPIPE__HOME": str(tmp_path / "home"), "JOBPIPE__SEGMENT__MAX_BYTES": "1MB"}
+    assert isinstance(made, JobPipe)
+    assert (made.of("sink"), made.of("source")) == ({"acks": "all"}, {"minPartitions": "2"})
     assert load(environ=dict(made.environ())).segment_max_bytes == 1_000_000
     assert kind_of("jobpipe").settings == {}  # type: ignore[attr-defined]
     for wrong in ("jobpip", "kafka-json:a=b"):

@@ -16,7 +16,10 @@ CONTESTANTS: dict[str, type[Contestant]] = {
 
 
 def kind_of(name: str) -> type[Contestant]:
-    """Return a contestant's class; ``jobpipe:KEY=VALUE+KEY=VALUE`` is jobpipe with other settings, Spark's or its own.
+    """Return a contestant's class; ``jobpipe:KEY=VALUE+KEY=VALUE`` is jobpipe with other settings.
+
+    They are Spark's (``spark.…``), options of the source (``source.…``), arguments of the sink (``sink.…``), or keys of
+    the configuration.
 
     Raises:
         ValueError: there is none of that name.

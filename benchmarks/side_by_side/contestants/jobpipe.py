@@ -31,7 +31,8 @@ class JobPipe(Plain):
 
     name = "jobpipe"
     options: Mapping[str, str] = {}
-    settings: Mapping[str, str] = {}  # beside what is the same for all: of Spark, or keys of the configuration
+    # Beside what is the same for all: spark.KEY, source.OPTION, sink.ARGUMENT, or a key of the configuration.
+    settings: Mapping[str, str] = {}
 
     def __init__(self, told: Told) -> None:
         super().__init__(told)
@@ -45,17 +46,27 @@ class JobPipe(Plain):
         yield {}
 
     def environ(self) -> Mapping[str, str]:
-        own = {key: value for key, value in self.settings.items() if not key.startswith("spark.")}
+        own = {key: value for key, value in self.settings.items() if not key.startswith(("spark.", "source.", "sink."))}
         named = {key.replace(".", "__").upper(): value for key, value in own.items()}
         return {"JOBPIPE__HOME": str(self.folder / "home"), **named}
 
     def conf(self) -> Mapping[str, str]:
         return {key: value for key, value in self.settings.items() if key.startswith("spark.")}
 
+    def of(self, side: str) -> dict[str, str]:
+        """Return the settings of ``source`` or ``sink``, by their own names."""
+        return {
+            key.removeprefix(f"{side}."): value for key, value in self.settings.items() if key.startswith(f"{side}.")
+        }
+
     def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
-        self._sinks[stream] = JobPipeSink(
-            stream, parallelism=self.cores, schema=rows.schema, spool_max_bytes="40GiB", retention_bytes="40GiB"
-        )
+        arguments = {
+            "parallelism": self.cores,
+            "spool_max_bytes": "40GiB",
+            "retention_bytes": "40GiB",
+            **self.of("sink"),
+        }
+        self._sinks[stream] = JobPipeSink(stream, schema=rows.schema, **arguments)
 
     def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
         return rows.writeStream.foreachBatch(self._sinks[stream])
@@ -64,7 +75,7 @@ class JobPipe(Plain):
         reader = spark.readStream.format("jobpipe").option("subscribe", stream).option("name", name)
         if self.told["purpose"] == "alone":  # all is there already
             reader = reader.option("maxRowsPerTrigger", pace["rows_per_batch"])
-        return reader.option("startingOffsets", "earliest").options(**self.options).load()
+        return reader.option("startingOffsets", "earliest").options(**self.options, **self.of("source")).load()
 
     def close(self) -> None:
         for sink in self._sinks.values():
