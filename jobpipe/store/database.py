@@ -14,6 +14,7 @@ from typing import Any
 
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
 from jobpipe.store.files import free_bytes, rewrite_file, spool_error, sync_directory
+from jobpipe.store.holder import holder
 
 __all__ = ["Database"]
 
@@ -324,7 +325,10 @@ class Database:
     def _error(self, error: sqlite3.Error) -> SpoolError:
         code = getattr(error, "sqlite_errorcode", None)
         kind = SpoolFull if code == sqlite3.SQLITE_FULL or self._is_full(code) else SpoolError
-        return kind(f"catalog {self.path}: {error}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
+        said = str(error)
+        if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY and (other := holder(self.path)):
+            said += f" by {other}, which is in the middle of a change: let it go on or end it, then try again"
+        return kind(f"catalog {self.path}: {said}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
 
     def _is_full(self, code: int | None) -> bool:
         """Tell whether an I/O error is one of a full disk: SQLite says so of writes only, not of what it maps."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from tests.faults.rig import (
     PAUSE,
     SESSION,
     another_publisher,
+    chance,
     conclude,
     gone,
     more,
@@ -29,9 +32,38 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 
 def stop(processes: list[psutil.Process]) -> None:
-    """SIGSTOP, the first one first."""
+    """SIGSTOP, the first one first; all stand still on return."""
     for process in processes:
         process.suspend()
+    deadline = time.monotonic() + 30.0
+    while any(process.status() != psutil.STATUS_STOPPED for process in processes):
+        assert time.monotonic() < deadline
+
+
+def catalog_is_free(rig: Harness) -> bool:
+    """Tell whether nobody is in the middle of a change of the catalog."""
+    path = rig.folder / "spool" / "orders" / "catalog.db"
+    with closing(sqlite3.connect(path, timeout=0.0, isolation_level=None)) as catalog:
+        try:
+            catalog.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        catalog.execute("ROLLBACK")
+        return True
+
+
+def stop_while(rig: Harness, processes: list[psutil.Process], *, free: bool) -> None:
+    """SIGSTOP, in the middle of a change of the catalog or between two."""
+    draw = chance()
+    deadline = time.monotonic() + 30.0
+    stop(processes)
+    while catalog_is_free(rig) != free:
+        assert time.monotonic() < deadline
+        go_on(processes)
+        time.sleep(draw.uniform(0.0, 2 * PAUSE))
+        stop(processes)
 
 
 def go_on(processes: list[psutil.Process]) -> None:
@@ -51,7 +83,7 @@ def test_the_publishers_host_with_a_second_publisher(tmp_path: Path) -> None:
     """Cases 5 and 50: driver, coordinator and data process stand still; the newcomer waits for their session only."""
     with running(tmp_path) as rig:
         zombie, asleep = rig.publisher, processes_of(rig.publisher)
-        stop(asleep)
+        stop_while(rig, asleep, free=True)
         rig.publisher = another_publisher(rig)
         began = time.monotonic()
         rig.publisher.start(pause=PAUSE)
@@ -61,6 +93,25 @@ def test_the_publishers_host_with_a_second_publisher(tmp_path: Path) -> None:
         go_on(asleep)
         has_ended_fenced(rig, zombie)
         gone(asleep, 40.0)  # its coordinator serves nothing any more
+        more(rig)
+        conclude(rig)
+
+
+@pytest.mark.slow
+def test_the_publishers_host_in_the_middle_of_a_change(tmp_path: Path) -> None:
+    """As before, but its coordinator keeps the catalog locked: the newcomer names it, and goes on when it has ended."""
+    with running(tmp_path) as rig:
+        first, asleep = rig.publisher, processes_of(rig.publisher)
+        stop_while(rig, asleep, free=False)
+        rig.publisher = another_publisher(rig)
+        rig.publisher.start(pause=PAUSE)
+        assert rig.publisher.wait(60.0) != 0
+        assert f"database is locked by process {asleep[1].pid} (stopped)" in rig.publisher.log_end()
+        for process in asleep:
+            process.kill()
+        assert first.wait(30.0) == -signal.SIGKILL
+        gone(asleep)
+        rig.publisher.start(pause=PAUSE)
         more(rig)
         conclude(rig)
 
