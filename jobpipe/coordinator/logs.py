@@ -48,18 +48,20 @@ def bound(descriptor: int, path: Path, limit: int = LOG_BYTES) -> None:
             if size <= limit:
                 return
             with contextlib.suppress(OSError):  # no room for a copy is one more reason to cut
-                _copy(path, size - limit)
+                _copy(path, size - limit, limit)
             os.ftruncate(descriptor, 0)
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def _copy(path: Path, start: int) -> None:
+def _copy(path: Path, start: int, length: int) -> None:
+    """Copy so many bytes and not up to the end, which others push on meanwhile."""
     copy = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with path.open("rb") as log:
             log.seek(start)
-            while block := log.read(_STEP):
+            while block := log.read(min(_STEP, length)):
                 os.write(copy, block)
+                length -= len(block)
     finally:
         os.close(copy)

@@ -77,6 +77,25 @@ def test_a_huge_log_is_cut_to_its_end(tmp_path: Path) -> None:
     assert file.read_text() == "goes on\n"
 
 
+def test_what_others_write_during_the_copy_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not wait for whoever cuts; however much they write, the copy has its size."""
+    file = tmp_path / "coordinator.log"
+    file.write_text("x" * LIMIT + "last\n")
+    descriptor = append(file)
+    made = os.open
+
+    def opened(path: str, flags: int, mode: int = 0o777) -> int:
+        os.write(descriptor, b"y" * 10 * LIMIT)
+        return made(path, flags, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobpipe.coordinator.logs.os.open", opened)
+        bound(descriptor, file, LIMIT)
+    os.close(descriptor)
+    assert sizes(file) == (0, LIMIT)
+    assert Path(f"{file}.1").read_text().endswith("xlast\n")
+
+
 def test_a_program_that_crashes_at_every_start_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never gets as far as its own logging; each start bounds what the one before has left."""
     folder = tmp_path / "broken"
