@@ -8,7 +8,7 @@ from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.processes import RunFailed
 from benchmarks.side_by_side.shapes import SHAPES
 
-__all__ = ["throughput"]
+__all__ = ["demand_rows", "throughput"]
 
 WARM_BATCHES = 3
 BULK_SECONDS = 600.0
@@ -36,8 +36,7 @@ def _pile(jobs: Pair, shape: str, batches: int) -> dict[str, Any]:
     a = jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=WARM_BATCHES, batches=batches)
     taken = b.answer(BULK_SECONDS)
     after = jobs.cost()
-    if jobs.chained and (taken["rows"], taken["sum"]) != (rows, sum(range(first, first + rows))):
-        raise RunFailed(f"{jobs.contestant}: job B has other rows than job A made: {taken}")
+    demand_rows(jobs, taken, first, rows)
     for job in (jobs.a, b):
         job.ask("stop", stream=shape)
     a_seconds, b_seconds = a["ended"] - a["began"], taken["ended"] - taken["began"]
@@ -52,3 +51,13 @@ def _pile(jobs: Pair, shape: str, batches: int) -> dict[str, Any]:
         },
         "peak_mb": after.peak_mb,
     }
+
+
+def demand_rows(jobs: Pair, taken: dict[str, Any], first: int, rows: int) -> None:
+    """Check the count and the sum of ids of so many rows from ``first`` on; a floor's job B makes rows of its own.
+
+    Raises:
+        RunFailed: job B has others.
+    """
+    if jobs.chained and (taken["rows"], taken["sum"]) != (rows, sum(range(first, first + rows))):
+        raise RunFailed(f"{jobs.contestant}: job B has other rows than job A made: {taken}")

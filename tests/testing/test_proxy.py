@@ -154,7 +154,7 @@ def test_delay(proxy: FaultProxy, dial: Dial) -> None:
     began = time.monotonic()
     sock.sendall(b"y")
     assert take(sock, 1) == b"y"
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 0.4  # not one way's delay is left
 
 
 def test_rate_is_shared_by_all_connections(proxy: FaultProxy, dial: Dial) -> None:
