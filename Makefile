@@ -44,14 +44,15 @@ cluster-test: $(VENV)/.dev
 	$(BIN)/pytest tests/cluster --durations=0
 
 # jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. Some four hours on a quiet machine with
-# 2 cores, 8 GiB of free memory and 30 GiB of disk; RUNS=1 tells within one whether all works. Parts: benchmarks/README.md.
+# 2 cores, 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within one whether all works, in .bench/report/RESULTS.md.
+# Parts: benchmarks/README.md.
 BENCH = $(BIN)/python -m benchmarks.side_by_side
 bench: bench-kafka
 	failed=0; \
 	for measure in latency throughput alone fanout transport growth; do \
 		$(BENCH) $$measure --runs $(or $(RUNS),5) || failed=1; \
 	done; \
-	$(BENCH) report --least $(or $(RUNS),5) && exit $$failed
+	$(BENCH) report --least $(or $(RUNS),5) $(if $(RUNS),--output .bench/report) && exit $$failed
 
 # jobpipe against limits of its own; each fails above them.
 bench-limits: $(VENV)/.dev

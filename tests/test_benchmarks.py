@@ -152,6 +152,8 @@ def test_a_contestant_with_other_settings(tmp_path: Path) -> None:
     assert (made.of("sink"), made.of("source")) == ({"acks": "all"}, {"minPartitions": "2"})
     assert load(environ=dict(made.environ())).segment_max_bytes == 1_000_000
     assert kind_of("jobpipe").settings == {}  # type: ignore[attr-defined]
+    plain = kind_of("jobpipe-plain:source.minPartitions=2")({"folder": str(tmp_path), "cores": 1})
+    assert plain.environ()["JOBPIPE__SSL__ENABLED"] == "false"
     for wrong in ("jobpip", "kafka-json:a=b"):
         with pytest.raises(ValueError, match="no contestant"):
             kind_of(wrong)
@@ -174,3 +176,19 @@ def test_a_report_keeps_whole_results_only(tmp_path: Path) -> None:
     assert found["at"] == "m-2"
     assert sorted(path.name for path in kept.iterdir()) == ["m-2.json", "other-1.json"]
     assert keep_newest(fresh, kept, "m", 6) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["jobpipe", "floor", "jobpipe:jobpipe.spool.fsync=false"], "contestants with other settings"),
+        (["jobpipe", "jobpipe-plain"], "nothing of floor"),
+    ],
+)
+def test_trials_of_settings_are_not_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], said: str
+) -> None:
+    rounds = [{"run": 0, "contestant": name} for name in names]
+    (tmp_path / "alone-1.json").write_text(json.dumps({"setting": {"contestants": names}, "rounds": rounds}))
+    assert keep_newest(tmp_path, tmp_path / "kept", "alone", 1) is None
+    assert capsys.readouterr().err == f"passed over: alone-1.json, which has {said}\n"

@@ -68,7 +68,10 @@ def run_rounds(
             print(f"{measure}: run {run + 1} of {contestant}, {time.monotonic() - began:.0f} s", flush=True)
             for line in report.lines(measure, found):
                 print(f"    {line}", flush=True)
-    print(saved.path if saved.path.exists() else "nothing was measured")
+    if not saved.rounds:
+        print("nothing was measured")
+        return 1
+    print(*report.tables(measure, saved.rounds), saved.path, sep="\n")
     return 1 if failed else 0
 
 
@@ -189,7 +192,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     raw.add_argument("--seals", type=int, default=1_000)
     growth.add_options(measure("growth", go_growth, []))
     told = command("report", go_report)
-    told.add_argument("--output", type=Path, default=Path(__file__).parents[1])
+    told.add_argument("--output", type=Path, default=Path(__file__).parents[1], help="the folder of the report")
     told.add_argument("--least", type=int, default=5, help="runs that results must have; fewer are trials")
     command("fetch", go_fetch)
     return parser.parse_args(arguments)

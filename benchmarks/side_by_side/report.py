@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.side_by_side import results, summary
 from benchmarks.side_by_side.targets import Target, targets
 
-__all__ = ["lines", "write"]
+__all__ = ["lines", "tables", "write"]
 
 KAFKA = "kafka-json"
-MISSED = Path(__file__).parents[1] / "missed.md"
+MISSED = "missed.md"  # beside the published report only
 HEADS = {
     "p50": "p50 ms",
     "p99": "p99 ms",
@@ -30,11 +30,13 @@ HEAD = """\
 Written by `python -m benchmarks.side_by_side report`; [README.md](README.md) says what each measure is and what a
 figure means. Every figure is the median of the figures of its runs, ratios are medians of the ratios within a run;
 contestants ran interleaved. CPU is processors kept busy where rows come at a rate, seconds per million rows where they
-come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs.
+come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs. A target is kept if
+the median is within it; the runs beside it may not all be. p99 at 20 rows a second is of 200 rows: a slow micro-batch.
 
 jobpipe runs with TLS and forces each batch to the disk; Kafka does neither, as one broker by default. All run with the
-Spark settings of [settings.py](side_by_side/settings.py), which [tuning.md](../docs/tuning.md) explains: they shorten
-the micro-batches of all, and the Python tasks of those that have some (all but `kafka-json` and `files`).
+Spark settings of [settings.py](side_by_side/settings.py), those of `recommended_conf` ([tuning.md](../docs/tuning.md))
+among them: they shorten the micro-batches of all, and the Python tasks of those that have some (all but `kafka-json`
+and `files`). Measures may be of different commits, which stand beside their settings.
 """
 TITLES = {
     "latency": "Latency: from the event in job A to the callback in job B",
@@ -57,6 +59,11 @@ def lines(measure: str, found: list[dict[str, Any]]) -> list[str]:
     return said
 
 
+def tables(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
+    """Return the medians of the runs, and their ratios, as tables of Markdown."""
+    return {"growth": _growth, "transport": _transport, "alone": _alone}.get(measure, _spark)(measure, rounds)
+
+
 def write(folder: Path, output: Path, least: int) -> Path:
     """Write the report from the newest results of each measure with so many runs, which are kept beside it.
 
@@ -72,13 +79,13 @@ def write(folder: Path, output: Path, least: int) -> Path:
             continue
         checked += targets(measure, found["rounds"])
         parts += [f"## {title}\n", _provenance(found)]
-        parts += {"growth": _growth, "transport": _transport, "alone": _alone}.get(measure, _spark)(
-            measure, found["rounds"]
-        )
+        parts += tables(measure, found["rounds"])
         for path in plots.draw(measure, found["rounds"], output / "plots"):
             parts.append(f"![{path.stem}]({path.relative_to(output)})\n")
+    if (output / MISSED).exists():
+        parts.insert(0, (output / MISSED).read_text())
     path = output / "RESULTS.md"
-    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), MISSED.read_text(), *parts]))
+    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), *parts]))
     return path
 
 

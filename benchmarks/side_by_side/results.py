@@ -16,6 +16,14 @@ import psutil
 __all__ = ["Results", "keep_newest", "load_now", "runs"]
 
 ROOT = Path(__file__).parents[2]
+COMPARED = {
+    "latency": {"floor", "jobpipe", "kafka-json"},
+    "throughput": {"floor", "jobpipe", "kafka-json"},
+    "fanout": {"jobpipe", "kafka-json"},
+    "alone": {"floor", "jobpipe"},
+    "transport": {"jobpipe", "flight", "tls"},
+}
+"""Whom results must have to be published."""
 
 
 def _machine() -> dict[str, Any]:
@@ -47,6 +55,11 @@ class Results:
         fresh.write_text(json.dumps(self._content))
         fresh.rename(self.path)
 
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """All that were added."""
+        return list(self._content["rounds"])
+
 
 def runs(rounds: list[dict[str, Any]]) -> int:
     """Return how many runs there are of the contestant that has the fewest."""
@@ -57,13 +70,18 @@ def runs(rounds: list[dict[str, Any]]) -> int:
 
 
 def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str, Any] | None:
-    """Return the newest results of a measure in either folder that have so many runs; ``kept`` has no others then."""
+    """Return the newest results of a measure in either folder that have so many runs; ``kept`` has no others then.
+
+    Those of settings (``jobpipe:KEY=VALUE``), or without what jobpipe is compared to, are trials.
+    """
     paths = sorted((*folder.glob(f"{measure}-*.json"), *kept.glob(f"{measure}-*.json")), key=lambda path: path.name)
     for path in reversed(paths):
         found = json.loads(path.read_text())
-        missing = set(found["setting"].get("contestants", ())) - {each["contestant"] for each in found["rounds"]}
-        if missing or runs(found["rounds"]) < least:
+        names = {each["contestant"] for each in found["rounds"]}
+        missing = (set(found["setting"].get("contestants", ())) | COMPARED.get(measure, set())) - names
+        if missing or runs(found["rounds"]) < least or any(":" in name for name in names):
             lack = f"nothing of {', '.join(sorted(missing))}" if missing else f"{runs(found['rounds'])} runs"
+            lack = "contestants with other settings" if any(":" in name for name in names) else lack
             print(f"passed over: {path.name}, which has {lack}", file=sys.stderr)
         else:
             for other in kept.glob(f"{measure}-*.json"):

@@ -1,4 +1,4 @@
-"""The Spark settings, one for all contestants: those that docs/design.md recommends for low latency."""
+"""The Spark settings, one for all contestants: those that docs/tuning.md recommends, and what a small machine needs."""
 
 from __future__ import annotations
 

@@ -31,4 +31,4 @@ def kind_of(name: str) -> type[Contestant]:
     if not changes:
         return kind
     settings = dict(change.split("=", 1) for change in changes.split("+"))
-    return type(kind.__name__, (kind,), {"name": name, "settings": settings})
+    return type(kind.__name__, (kind,), {"name": name, "settings": {**kind.settings, **settings}})
