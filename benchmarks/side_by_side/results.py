@@ -22,8 +22,9 @@ COMPARED = {
     "fanout": {"jobpipe", "kafka-json"},
     "alone": {"floor", "jobpipe"},
     "transport": {"jobpipe", "flight", "tls"},
+    "growth": {"topics", "partitions", "subscribers", "backlog", "catalog"},
 }
-"""Whom results must have to be published."""
+"""Whom results must have to be published; of growth, what grows."""
 
 
 def _machine() -> dict[str, Any]:
@@ -77,12 +78,9 @@ def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str,
     paths = sorted((*folder.glob(f"{measure}-*.json"), *kept.glob(f"{measure}-*.json")), key=lambda path: path.name)
     for path in reversed(paths):
         found = json.loads(path.read_text())
-        names = {each["contestant"] for each in found["rounds"]}
-        missing = (set(found["setting"].get("contestants", ())) | COMPARED.get(measure, set())) - names
-        if missing or runs(found["rounds"]) < least or any(":" in name for name in names):
-            lack = f"nothing of {', '.join(sorted(missing))}" if missing else f"{runs(found['rounds'])} runs"
-            lack = "contestants with other settings" if any(":" in name for name in names) else lack
-            print(f"passed over: {path.name}, which has {lack}", file=sys.stderr)
+        trial = _why_a_trial(found, measure, least)
+        if trial is not None:
+            print(f"passed over: {path.name}, which has {trial}", file=sys.stderr)
         else:
             for other in kept.glob(f"{measure}-*.json"):
                 if other.name != path.name:
@@ -92,6 +90,16 @@ def keep_newest(folder: Path, kept: Path, measure: str, least: int) -> dict[str,
                 shutil.copyfile(path, kept / path.name)
             return dict(found)
     return None
+
+
+def _why_a_trial(found: dict[str, Any], measure: str, least: int) -> str | None:
+    names = {each["contestant"] for each in found["rounds"]}
+    missing = (set(found["setting"].get("contestants", ())) | COMPARED.get(measure, set())) - names
+    if any(":" in name for name in names):
+        return "contestants with other settings"
+    if missing:
+        return f"nothing of {', '.join(sorted(missing))}"
+    return f"{runs(found['rounds'])} runs" if runs(found["rounds"]) < least else None
 
 
 def _commit() -> str:
