@@ -27,7 +27,6 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
-from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
 from registry.names import check_name
 from registry.records import OwnerRecord, RegisterRecord
@@ -177,7 +176,7 @@ class Host:
             if not settings.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
-            await asyncio.to_thread(mark_directory, store.directory, self.instance)
+            await asyncio.to_thread(store.mark, self.instance)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
             keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
             served = ServedTopic(topic, store, config, settings, keep)
