@@ -27,13 +27,13 @@ from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
+from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.control import OpenRequest
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
 from registry.machine import Place, lives, start_ticks
-from registry.names import check_name
 from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Host", "Parent"]
@@ -108,7 +108,7 @@ class Host:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    async def open_topic(self, topic: str, args: dict[str, Any]) -> ServedTopic:
+    async def open_topic(self, topic: str, asked: OpenRequest) -> ServedTopic:
         """Take a topic over for this job's publisher: claim, epoch, log, registration.
 
         Raises:
@@ -117,21 +117,16 @@ class Host:
         """
         if self.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self.instance)
-        check_name(topic)
         settings = TopicSettings(
-            publisher=str(args["name"]),
-            parallelism=int(args["parallelism"]),
-            required=tuple(str(name) for name in args.get("required", ())),
-            min_subscribers=int(args.get("min_subscribers", 0)),
-            serve=bool(args.get("serve", False)),
-            application=str(args.get("application", "")),
-            writing=str(args.get("writing", "")),
+            publisher=asked.name,
+            parallelism=asked.parallelism,
+            required=asked.required,
+            min_subscribers=asked.min_subscribers,
+            serve=asked.serve,
+            application=asked.application,
+            writing=asked.writing,
         )
-        if settings.parallelism < 1:
-            raise ConfigError(f"topic {topic!r}: parallelism={settings.parallelism}, expected at least 1", topic=topic)
-        for name in settings.required:
-            check_name(name)
-        config = Config.from_dict(args["config"])
+        config = asked.config
         async with self._opening:
             present = self.topics.get(topic)
             if present is not None:
