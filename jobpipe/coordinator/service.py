@@ -99,11 +99,7 @@ class ControlService:
                 return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._host.instance)
             raise TopicNotFound(f"topic {hello.topic!r} is not served here", topic=hello.topic)
         if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
-            await self._host.fence(topic, hello.epoch)
-            raise TopicNotFound(
-                f"topic {hello.topic!r}: a publisher with epoch {hello.epoch} exists, this one has {topic.epoch}",
-                topic=hello.topic,
-            )
+            raise await self._host.refuse_epoch(topic, hello.epoch)
         return Welcome(version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._host.instance)
 
     async def handle(self, link: Link, request: Request) -> Answer:
@@ -219,8 +215,7 @@ class ControlService:
             return False
         if not await topic.must_be_sealed_again(asked.query_id, asked.batch_id):
             return False
-        await self._host.renew_epoch(topic)
-        await topic.take_back(asked.query_id, asked.batch_id)
+        await self._host.take_back(topic, asked.query_id, asked.batch_id)
         return True
 
     async def _seal(self, link: Link, topic: ServedTopic, asked: ops.SealRequest) -> Answer:
