@@ -31,6 +31,7 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.access import PUBLISH, READ
+from jobpipe.net.capability import check_write_ticket
 from jobpipe.net.link import Link
 from jobpipe.store import CatalogReader, Cursor, Piece, Position
 from jobpipe.store.files import SEGMENTS, write_id_of
@@ -62,13 +63,15 @@ class _Open:
 class DataService:
     """Implements :class:`jobpipe.net.server.Handler` for data links."""
 
-    def __init__(self, config: Config, instance: str, trust: Trust) -> None:
+    def __init__(self, config: Config, instance: str, trust: Trust, secret: str) -> None:
         self._config = config
+        self._secret = secret  # of the job; its tasks show what follows from it
         self._trust = trust
         self._instance = instance
         self._open: dict[str, _Open] = {}
         self._opening = asyncio.Lock()
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
+        self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
         self._served: Counter[str] = Counter()  # bytes by topic
 
@@ -212,6 +215,7 @@ class DataService:
         return {
             "host": piece.host,
             "endpoint": endpoint,
+            "log": self.places.get(topic, ""),
             "file": piece.path.name,
             "offset": piece.offset,
             "chunks": base64.b64encode(chunks).decode("ascii"),
@@ -220,9 +224,13 @@ class DataService:
     async def _put(self, link: Link, request: Request) -> dict[str, Any]:
         topic, name, length = link.hello.topic, str(request.args["file"]), int(request.args["length"])
         directory = self._directory(topic)
-        if write_id_of(name) is None:
+        write_id = write_id_of(name)
+        if write_id is None:
             raise RemoteProtocolError(f"not a segment file's name: {name!r}", file=name)
-        await receive_file(link, request, directory / SEGMENTS / name, length, fsync=self._config.fsync)
+        check_write_ticket(self._secret, topic, write_id, request.args.get("ticket"))
+        # Not this process's own setting: that is of the sink that happened to start it.
+        fsync = request.args.get("fsync") is not False
+        await receive_file(link, request, directory / SEGMENTS / name, length, fsync=fsync)
         return {"length": length}
 
 

@@ -26,6 +26,7 @@ from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.capability import log_place
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
@@ -178,7 +179,8 @@ class Host:
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
+            place = log_place(topic, store.log_id, store.write_token)
+            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
             served = ServedTopic(topic, store, config, settings, keep)
             if served.uses_hosts:

@@ -112,7 +112,8 @@ class ControlService:
             if hello.role != "publisher":
                 raise NotAuthorized("operation 'open' is for publishers", op=request.op)
             topic = await self._host.open_topic(hello.topic, request.args)
-            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
+            token = topic.store.write_token
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json(), "token": token}, b""
         try:
             roles, operation = self._operations[request.op]
         except KeyError:

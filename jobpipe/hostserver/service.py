@@ -17,6 +17,7 @@ from jobpipe.coordinator.receiving import receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, NotAuthorized, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.access import PUBLISH, READ
+from jobpipe.net.capability import log_place
 from jobpipe.net.link import Link
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder, check_file
@@ -33,12 +34,19 @@ WRITING = {"prepare", "put", "adopt", "files", "remove", "forget_logs"}
 
 
 class HostService:
-    """Implements :class:`jobpipe.net.server.Handler`."""
+    """Implements :class:`jobpipe.net.server.Handler`.
 
-    def __init__(self, folder: HostFolder, trust: Trust, *, fsync: bool) -> None:
+    Args:
+        folder: what it serves.
+        trust: who may do what.
+        keep_seconds: for so long nothing must have been written to a log before another one's publisher may have it
+            removed.
+    """
+
+    def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:
         self._folder = folder
         self._trust = trust
-        self._fsync = fsync
+        self._keep_seconds = keep_seconds
         self._served: Counter[str] = Counter()  # bytes by topic
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
@@ -61,7 +69,8 @@ class HostService:
             if request.op == "served":
                 return {"bytes": self._served[topic]}, b""
             if request.op in WRITING:
-                return await self._write(link, request, topic, str(args["log"]), args), b""
+                place = log_place(topic, str(args["log"]), args.get("token"))
+                return await self._write(link, request, topic, place, args), b""
         except (KeyError, TypeError, ValueError, struct.error) as error:
             raise RemoteProtocolError(
                 f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
@@ -71,29 +80,33 @@ class HostService:
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
 
-    async def _write(self, link: Link, request: Request, topic: str, log: str, args: dict[str, Any]) -> dict[str, Any]:
+    async def _write(
+        self, link: Link, request: Request, topic: str, place: str, args: dict[str, Any]
+    ) -> dict[str, Any]:
         folder = self._folder
+        fsync = args.get("fsync") is not False  # the sink's setting, not this server's
         if request.op == "prepare":
-            await asyncio.to_thread(folder.prepare, topic, log)
+            await asyncio.to_thread(folder.prepare, topic, place)
             return {}
         if request.op == "put":
-            place = await asyncio.to_thread(folder.prepare, topic, log)
+            directory = await asyncio.to_thread(folder.prepare, topic, place)
             await receive_file(
-                link, request, place / check_file(str(args["file"])), int(args["length"]), fsync=self._fsync
+                link, request, directory / check_file(str(args["file"])), int(args["length"]), fsync=fsync
             )
-            if self._fsync:
-                await asyncio.to_thread(sync_directory, place)
+            if fsync:
+                await asyncio.to_thread(sync_directory, directory)
             return {}
         if request.op == "adopt":
             name, length = str(args["file"]), int(args["length"])
-            await asyncio.to_thread(folder.adopt, topic, log, name, length, fsync=self._fsync)
+            await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
             return {}
         if request.op == "files":
-            return {"files": await asyncio.to_thread(folder.files, topic, log, str(args["after"]), FILES_PAGE)}
+            return {"files": await asyncio.to_thread(folder.files, topic, place, str(args["after"]), FILES_PAGE)}
         if request.op == "remove":
             names = [str(name) for name in args["files"]]
-            return {"removed": await asyncio.to_thread(folder.remove, topic, log, names)}
-        return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, log, float(args["idle"]))}
+            return {"removed": await asyncio.to_thread(folder.remove, topic, place, names)}
+        idle = max(float(args["idle"]), self._keep_seconds)  # other logs are not the caller's to remove at once
+        return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, place, idle)}
 
     async def _read(self, link: Link, request: Request) -> dict[str, Any]:
         """Stream chunks of a segment: what the catalog says of them comes with the request, and goes back as it is."""
