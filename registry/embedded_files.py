@@ -27,6 +27,8 @@ from pathlib import Path
 
 import psutil
 
+from registry.machine import Place
+
 __all__ = ["USER", "ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
 
 USER = "jobpipe"  # the only one that the embedded server knows
@@ -47,7 +49,14 @@ class ServerState:
     port: int
     since: float
     message: str = ""
+    boot: str = ""  # with pid_namespace: where the pids mean something, see machine.Place
+    pid_namespace: int = 0
     guarded: bool = False  # it demands the home's secret; one that an older version started does not
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process ids mean something to us."""
+        return Place(self.host, self.boot, self.pid_namespace) == Place.here()
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,8 @@ class ServerFiles:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
-            fields.setdefault("guarded", False)
+            # A server that an earlier version started says neither where its pids are valid nor of a secret.
+            fields = {"boot": "", "pid_namespace": 0, "guarded": False, **fields}
             state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -177,6 +187,8 @@ _FIELDS = {
     "since": float,
     "message": str,
     "guarded": bool,
+    "boot": str,
+    "pid_namespace": int,
 }
 _SECRET = re.compile(r"[0-9a-f]{64}")
 

@@ -19,6 +19,7 @@ from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.spark.classic import demand_classic, session_settings, this_session
+from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner, PartitionFunction
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
@@ -136,6 +137,7 @@ class JobPipeSink:
         )
         if spark is not None:
             end_with_jvm(spark)
+            check_session(spark.sparkContext)
         if self._declared is not None:
             self._publisher.declare(arrow_schema(self._declared), self._declared.json())
 
