@@ -27,6 +27,7 @@ from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
 from jobpipe.store.marker import mark_directory
@@ -198,7 +199,8 @@ class Host:
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
+            place = log_place(topic, store.log_id, store.write_token)
+            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
             served = await ServedTopic.open(topic, store, config, settings, keep)

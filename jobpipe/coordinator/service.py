@@ -112,7 +112,8 @@ class ControlService:
         demand_operation(self._trust, link, asked)
         if isinstance(asked, ops.OpenRequest):
             topic = await self._host.open_topic(hello.topic, asked)
-            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
+            token = topic.store.write_token
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json(), "token": token}, b""
         answer, served = self._answers[operation.request], self._served(link)
         if operation.audited:
             return await self._audited(operation, answer, link, served, asked)
