@@ -425,6 +425,7 @@ class ControlService:
     async def _status(self, link: Link, topic: ServedTopic, asked: ops.StatusRequest) -> Answer:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        status["identities"] = self._trust.budgets.describe()
         if topic.uses_hosts:
             status["hosts"] = await self._host.hosts.describe(topic)
         if asked.served:
