@@ -6,16 +6,16 @@ import logging
 import threading
 from typing import TypeVar
 
+from registry.epochs import parse_epoch
 from registry.errors import BadRecord, InvalidName
 from registry.names import Paths, check_name, child_index
 from registry.nodes import Node, Nodes, Notify
 from registry.records import OwnerRecord, RegisterRecord
 
-__all__ = ["MAX_EPOCH", "Reader", "parse_epoch"]
+__all__ = ["Reader"]
 
 logger = logging.getLogger(__name__)
 
-MAX_EPOCH = 2**63 - 1
 _Record = TypeVar("_Record", RegisterRecord, OwnerRecord)
 _MAX_WARNED = 1000
 
@@ -92,13 +92,6 @@ class Reader:
             self._warned.add(key)
         if not known:
             logger.warning("%s is ignored: %s", path, error)
-
-
-def parse_epoch(data: bytes) -> int:
-    """Return a stored epoch. Raises BadRecord: guessing would break fencing."""
-    if not 1 <= len(data) <= 19 or not data.isdigit() or int(data) > MAX_EPOCH:
-        raise BadRecord("epoch", "a decimal number")
-    return int(data)
 
 
 def _is_name(name: str) -> bool:

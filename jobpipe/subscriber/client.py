@@ -21,6 +21,8 @@ from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.follower import TopicFollower
 from jobpipe.subscriber.waiting import connect
+from registry.errors import InvalidName
+from registry.names import check_name
 
 __all__ = ["Subscription", "subscribe"]
 
@@ -179,5 +181,9 @@ def subscribe(
     start = Boundary.of(starting, "starting")
     if not name:
         raise ConfigError("name is empty: a subscription needs a name of its own", key="name")
+    try:
+        check_name(name)
+    except InvalidName as error:
+        raise ConfigError(f"name: {error}", key="name") from error
     loaded = config if isinstance(config, Config) else load(config, overrides=overrides, caller=subscribe)
     return Subscription(topic, name=name, starting=start, config=loaded)
