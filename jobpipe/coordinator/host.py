@@ -14,7 +14,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.ownership import claim_topic
+from jobpipe.coordinator.presence import Parent, ParentWatch
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.security import dial_tls
@@ -33,7 +33,7 @@ from jobpipe.operations.control import OpenRequest
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
-from registry.machine import Place, lives, start_ticks
+from registry.machine import Place, start_ticks
 from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Host", "Parent"]
@@ -43,15 +43,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
 RETAIN_EVERY = 5  # ticks between two looks at retention and the parent
 HANDOVER_EXTRA_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Parent:
-    """The process whose end ends the coordinator; see :func:`registry.machine.lives`."""
-
-    pid: int
-    started: float
-    ticks: int = 0
 
 
 class Host:
@@ -77,12 +68,12 @@ class Host:
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
+        self.parent_watch = ParentWatch(parent, config.linger)
         self._opening = asyncio.Lock()
         self._place = Place.here()
         self._started = psutil.Process().create_time()
         self._touched = time.monotonic()
         self._had_topic = False
-        self._orphan_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
 
@@ -130,7 +121,7 @@ class Host:
         async with self._opening:
             present = self.topics.get(topic)
             if present is not None:
-                if present.publishing and not self._parent_is_dead():
+                if present.publishing and not self.parent_watch.is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
@@ -280,7 +271,7 @@ class Host:
 
     async def hand_over(self, topic: ServedTopic, to: str) -> bool:
         """Release a topic whose publisher is gone; False while the publisher lives."""
-        if topic.publishing and not self._parent_is_dead():
+        if topic.publishing and not self.parent_watch.is_dead():
             return False
         log.info("topic %s: handed over to %s", topic.topic, to)
         await self._drop(topic, unregister=True)
@@ -344,11 +335,6 @@ class Host:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def _parent_is_dead(self) -> bool:
-        if self._parent is None:
-            return False
-        return lives(self._parent.pid, self._parent.started, self._parent.ticks) is False
-
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
         last, count = time.monotonic(), 0
@@ -380,18 +366,15 @@ class Host:
                 self.finished.set()
 
     async def _is_over(self) -> bool:
-        now, orphan = time.monotonic(), self._parent_is_dead()
-        if orphan and self._orphan_since is None:
-            self._orphan_since = now
-            log.info("the publisher's process is gone; serving what is sealed for %g s", self.config.linger)
+        orphan = self.parent_watch.is_dead()
         if not self._had_topic:
-            return orphan or now - self._touched > self.config.linger
+            return orphan or time.monotonic() - self._touched > self.config.linger
         for topic in list(self.topics.values()):
             if (topic.publishing or topic.settings.serve) and not orphan:
                 return False
             if not topic.publishing and not await topic.lagging():
                 continue  # closed cleanly and read by everybody
-            if now - max(topic.progress_at, self._orphan_since or 0.0) < self.config.linger:
+            if self.parent_watch.left(topic) > 0:
                 return False
         # A job between two sinks (a notebook) keeps its coordinator while it lives and something was asked lately.
         return orphan or time.monotonic() - self._touched > 1.0
