@@ -23,6 +23,7 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.higher_epoch import HigherEpoch
 from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.lasting import Lasting
+from jobpipe.coordinator.presence import Parent, ParentWatch
 from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
@@ -32,7 +33,6 @@ from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
-from registry.machine import lives
 
 __all__ = ["Host", "Parent"]
 
@@ -42,15 +42,6 @@ TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
 RETAIN_EVERY = 5  # ticks between two looks at retention and the parent
 CLOSE_SECONDS = 5.0  # that the log's thread has for what it was told before; a newcomer waits 15 s for a hand-over
 ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
-
-
-@dataclass(frozen=True)
-class Parent:
-    """The process whose end ends the coordinator; see :func:`registry.machine.lives`."""
-
-    pid: int
-    started: float
-    ticks: int = 0
 
 
 @dataclass
@@ -83,6 +74,7 @@ class Host:
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
+        self.parent_watch = ParentWatch(parent, config.linger)
         self._opening = asyncio.Lock()
         self._registration = Registration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
@@ -92,7 +84,6 @@ class Host:
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
-        self._orphan_since: float | None = None
         loop = asyncio.get_running_loop()
 
         def on_lost(topic: str) -> None:
@@ -151,7 +142,7 @@ class Host:
                 await asyncio.wait({drop})  # else it would release what is claimed now
             present = self.topics.get(topic)
             if present is not None:
-                if present.publishing and not self._parent_is_dead():
+                if present.publishing and not self.parent_watch.is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
@@ -245,7 +236,7 @@ class Host:
 
     async def hand_over(self, topic: ServedTopic, to: str) -> bool:
         """Release a topic whose publisher is gone; False while the publisher lives."""
-        if topic.publishing and not self._parent_is_dead():
+        if topic.publishing and not self.parent_watch.is_dead():
             return False
         log.info("topic %s: handed over to %s", topic.topic, to)
         await self._drop(topic)
@@ -312,11 +303,6 @@ class Host:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def _parent_is_dead(self) -> bool:
-        if self._parent is None:
-            return False
-        return lives(self._parent.pid, self._parent.started, self._parent.ticks) is False
-
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
         count = 0
@@ -357,18 +343,15 @@ class Host:
                 log.exception("topic %s: tick", topic.topic)
 
     async def _is_over(self) -> bool:
-        now, orphan = time.monotonic(), self._parent_is_dead()
-        if orphan and self._orphan_since is None:
-            self._orphan_since = now
-            log.info("the publisher's process is gone; serving what is sealed for %g s", self.config.linger)
+        orphan = self.parent_watch.is_dead()
         if not self._had_topic:
-            return orphan or now - self._touched > self.config.linger
+            return orphan or time.monotonic() - self._touched > self.config.linger
         for topic in list(self.topics.values()):
             if (topic.publishing or topic.settings.serve) and not orphan:
                 return False
             if not topic.publishing and await self._is_read(topic):
                 continue  # closed cleanly and read by everybody
-            if now - max(topic.progress_at, self._orphan_since or 0.0) < self.config.linger:
+            if self.parent_watch.left(topic) > 0:
                 return False
         # A job between two sinks (a notebook) keeps its coordinator while it lives and something was asked lately.
         return orphan or time.monotonic() - self._touched > 1.0

@@ -426,6 +426,8 @@ class ControlService:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
         status["identities"] = self._trust.budgets.describe()
+        lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
+        status.update(self._host.parent_watch.presence(topic, lagging=lagging).to_json())
         if topic.uses_hosts:
             status["hosts"] = await self._host.hosts.describe(topic)
         if asked.served:

@@ -415,7 +415,6 @@ class ServedTopic:
         status.update(
             publisher=self.settings.publisher,
             parallelism=self.settings.parallelism,
-            publishing=self.publishing,
             waiting=self.waiting,
             ended=self.ended,
         )
