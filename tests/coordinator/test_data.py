@@ -42,7 +42,7 @@ class Peer:
 def service(spool: Path) -> DataService:
     config = replace(load(environ={}), spool_dir=spool)
     trust = SimpleNamespace(demand=lambda *_: None)
-    return DataService(config, "instance", cast(Any, trust))
+    return DataService(config, "instance", cast(Any, trust), "secret")
 
 
 def opened(spool: Path, topic: str) -> TopicLog:
