@@ -33,6 +33,13 @@ class Reader:
         names = self._nodes.children(self._paths.namespace) or []
         return sorted(name for name in names if _is_name(name))
 
+    def known_topics(self) -> list[str]:
+        """Return the topics, and those that have an epoch."""
+        names = sorted(name for name in self._nodes.children(self._paths.epochs) or [] if _is_name(name))
+        guards = self._nodes.get_all([self._paths.epoch(name) for name in names])
+        had = {name for name, node in zip(names, guards, strict=True) if node is not None and node.data != b"0"}
+        return sorted(had.union(self.topics()))
+
     def registration(self, topic: str, index: int) -> RegisterRecord | None:
         path = self._paths.registration(topic, index)
         return self.decode_registration(path, self._nodes.get(path), index)

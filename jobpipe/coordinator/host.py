@@ -27,11 +27,11 @@ from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
 from registry.machine import lives
-from registry.names import check_name
 
 __all__ = ["Host", "Parent"]
 
@@ -53,8 +53,8 @@ class Parent:
 
 
 @dataclass
-class _Asked:
-    """Who asked for a topic to be opened; ``gone`` when he does not wait for it any more."""
+class _Caller:
+    """Who asked for a topic to be opened; ``gone`` when the request was cancelled."""
 
     gone: bool = False
 
@@ -114,7 +114,7 @@ class Host:
         """Note that the job asked for something."""
         self._touched = time.monotonic()
 
-    async def open_topic(self, topic: str, args: dict[str, Any]) -> ServedTopic:
+    async def open_topic(self, topic: str, asked: OpenRequest) -> ServedTopic:
         """Take a topic over for this job's publisher: claim, epoch, log, registration.
 
         Raises:
@@ -123,31 +123,28 @@ class Host:
         """
         if self.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self.instance)
-        check_name(topic)
         settings = TopicSettings(
-            publisher=str(args["name"]),
-            parallelism=int(args["parallelism"]),
-            required=tuple(str(name) for name in args.get("required", ())),
-            min_subscribers=int(args.get("min_subscribers", 0)),
-            serve=bool(args.get("serve", False)),
-            application=str(args.get("application", "")),
-            writing=str(args.get("writing", "")),
+            publisher=asked.name,
+            parallelism=asked.parallelism,
+            required=asked.required,
+            min_subscribers=asked.min_subscribers,
+            serve=asked.serve,
+            application=asked.application,
+            writing=asked.writing,
         )
-        for name in settings.required:
-            check_name(name)
-        asked = _Asked()
-        opening = self._lasting.start(self._open(topic, Config.from_dict(args["config"]), settings, asked))
+        caller = _Caller()
+        opening = self._lasting.start(self._open(topic, asked.config, settings, caller))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A claim, an epoch and a log are not left half taken. What is opened for nobody counts as closed by its
             # publisher, so that the job may open it again.
-            asked.gone = True
+            caller.gone = True
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, config: Config, settings: TopicSettings, asked: _Asked) -> ServedTopic:
+    async def _open(self, topic: str, config: Config, settings: TopicSettings, caller: _Caller) -> ServedTopic:
         async with self._opening:
             if (drop := self._drops.get(topic)) is not None:
                 await asyncio.wait({drop})  # else it would release what is claimed now
@@ -171,7 +168,7 @@ class Host:
                 raise LinkEnded("this coordinator is ending", instance=self.instance)
             self._lost.discard(topic)
             served = await self._take_over(topic, config, settings)
-            served.publishing = served.publishing and not asked.gone
+            served.publishing = served.publishing and not caller.gone
             self.topics[topic] = served
             self._had_topic = True
             if topic in self._lost:  # said while it was not in the table yet

@@ -18,7 +18,6 @@ from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
-    ConfigError,
     Fenced,
     RegistryUnavailable,
     SpoolError,
@@ -42,11 +41,7 @@ SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behi
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What the publisher asks for, beside the configuration.
-
-    Raises:
-        ConfigError: a value does not fit.
-    """
+    """What the publisher asks for, beside the configuration."""
 
     publisher: str
     parallelism: int
@@ -55,10 +50,6 @@ class TopicSettings:
     writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
     application: str = ""  # the publisher's, for errors
-
-    def __post_init__(self) -> None:
-        if self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}, expected at least 1")
 
 
 @dataclass(frozen=True)
