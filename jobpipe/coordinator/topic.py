@@ -349,6 +349,14 @@ class ServedTopic:
 
         return await self.run(work)
 
+    async def look_where_kept(self) -> None:
+        """Read anew which host servers keep segments; those of a batch that is being sealed are added after that."""
+
+        def seen(hosts: dict[str, Any]) -> None:
+            self.kept = set(hosts)
+
+        await self.run_then(self._store.kept_by_hosts, seen)
+
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a batch that Spark repeats is lost in part, and somebody has not read it."""
         if not self.gone:
