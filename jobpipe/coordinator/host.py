@@ -171,6 +171,7 @@ class Host:
             served.publishing = served.publishing and not caller.gone
             self.topics[topic] = served
             self._had_topic = True
+            self._lasting.start(self.hosts.tidy(served))
             if topic in self._lost:  # said while it was not in the table yet
                 self._spawn_lost(topic)
             return served
@@ -203,7 +204,7 @@ class Host:
             keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
             served = await ServedTopic.open(topic, store, config, settings, keep)
             if served.uses_hosts:
-                await self.hosts.look([*self.topics.values(), served], tidy=False)
+                await self.hosts.look([*self.topics.values(), served])
             await self._registration.announce(served)
         except BaseException:
             try:
@@ -335,7 +336,7 @@ class Host:
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick
                 self._start_tick(topic, retain=retain)
             if self.hosts.is_due(list(self.topics.values())):
-                self._lasting.start(self.hosts.look(list(self.topics.values()), tidy=True))
+                self._lasting.start(self.hosts.look_and_tidy(list(self.topics.values())))
 
     def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""

@@ -65,14 +65,13 @@ class HostServers:
         every = min(LOOK_SECONDS, self._config.hostserver_lost_after / 4)
         return self._looked_at is None or time.monotonic() - self._looked_at >= every
 
-    async def look(self, topics: list[ServedTopic], *, tidy: bool) -> None:
+    async def look(self, topics: list[ServedTopic]) -> None:
         """Ask the registry which host servers there are, and tell the data process and the topics.
 
         While the registry is away nobody gets lost: then nobody can know.
 
         Args:
             topics: All that are served, and the one that is about to be.
-            tidy: Let host servers remove what no batch refers to; that takes as long as they do.
         """
         async with self._looking:
             try:
@@ -95,8 +94,6 @@ class HostServers:
                 self._told = told
             for topic in topics:
                 topic.gone = lost & topic.kept
-        if tidy:  # not while others wait to look: a host server that hangs is waited for by its topic alone
-            await asyncio.gather(*(self._tidy(topic) for topic in topics))
 
     def _ask(self) -> dict[str, str]:
         if self._directory is None:
@@ -105,7 +102,13 @@ class HostServers:
 
     # -- tidying -------------------------------------------------------------------------------------------------------
 
-    async def _tidy(self, topic: ServedTopic) -> None:
+    async def look_and_tidy(self, topics: list[ServedTopic]) -> None:
+        """Do as :meth:`look`, then let host servers remove what no batch refers to; that takes as long as they do."""
+        await self.look(topics)
+        # Not while others wait to look: a host server that hangs is waited for by its topic alone.
+        await asyncio.gather(*(self.tidy(topic) for topic in topics))
+
+    async def tidy(self, topic: ServedTopic) -> None:
         """Let host servers remove the topic's files that no batch refers to."""
         if topic in self._tidying or not topic.publishing or not topic.uses_hosts:
             return
