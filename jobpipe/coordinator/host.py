@@ -44,8 +44,8 @@ ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
 
 
 @dataclass
-class _Asker:
-    """Who asked for a topic to be opened; ``gone`` when he does not wait for it any more."""
+class _Caller:
+    """Who asked for a topic to be opened; ``gone`` when the request was cancelled."""
 
     gone: bool = False
 
@@ -123,19 +123,19 @@ class Host:
             application=asked.application,
             writing=asked.writing,
         )
-        asker = _Asker()
-        opening = self._lasting.start(self._open(topic, asked.config, settings, asker))
+        caller = _Caller()
+        opening = self._lasting.start(self._open(topic, asked.config, settings, caller))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A claim, an epoch and a log are not left half taken. What is opened for nobody counts as closed by its
             # publisher, so that the job may open it again.
-            asker.gone = True
+            caller.gone = True
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, config: Config, settings: TopicSettings, asker: _Asker) -> ServedTopic:
+    async def _open(self, topic: str, config: Config, settings: TopicSettings, caller: _Caller) -> ServedTopic:
         async with self._opening:
             if (drop := self._drops.get(topic)) is not None:
                 await asyncio.wait({drop})  # else it would release what is claimed now
@@ -159,9 +159,10 @@ class Host:
                 raise LinkEnded("this coordinator is ending", instance=self.instance)
             self._lost.discard(topic)
             served = await self._take_over(topic, config, settings)
-            served.publishing = served.publishing and not asker.gone
+            served.publishing = served.publishing and not caller.gone
             self.topics[topic] = served
             self._had_topic = True
+            self._lasting.start(self.hosts.tidy(served))
             if topic in self._lost:  # said while it was not in the table yet
                 self._spawn_lost(topic)
             return served
@@ -322,7 +323,7 @@ class Host:
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick
                 self._start_tick(topic, retain=retain)
             if self.hosts.is_due(list(self.topics.values())):
-                self._lasting.start(self.hosts.look(list(self.topics.values())))
+                self._lasting.start(self.hosts.look_and_tidy(list(self.topics.values())))
 
     def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""

@@ -236,8 +236,8 @@ class ControlService:
         return {"position": position.to_json(), "admitted": admitted}, b""
 
     async def _declare(self, link: Link, topic: ServedTopic, asked: ops.DeclareRequest) -> Answer:
-        number = await topic.run(topic.store.add_schema, asked.arrow, asked.spark)
-        topic.news.ring()
+        add = partial(topic.store.add_schema, asked.arrow, asked.spark)
+        number = await topic.run_then(add, lambda _: topic.news.ring())
         return {"id": number}, b""
 
     async def _acked(self, link: Link, topic: ServedTopic, asked: ops.AckedRequest) -> Answer:
