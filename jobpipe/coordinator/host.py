@@ -29,6 +29,7 @@ from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.budget import Budgets
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
@@ -66,8 +67,10 @@ class Host:
         data: DataChild,
         parent: Parent | None,
         instance: str,
+        budgets: Budgets | None = None,
     ) -> None:
         self.config = config
+        self._budgets = budgets
         self.control_endpoint = control
         self.instance = instance
         self._data = data
@@ -186,7 +189,7 @@ class Host:
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
             keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
-            served = ServedTopic(topic, store, config, settings, keep)
+            served = ServedTopic(topic, store, config, settings, keep, self._budgets)
             if served.uses_hosts:
                 await self.hosts.look([*self.topics.values(), served])
             await self._register(served)

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.leases import Leases
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
@@ -26,6 +27,7 @@ from jobpipe.errors import (
     TopicNotFound,
     TopicOwned,
 )
+from jobpipe.net.budget import Budgets
 from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
 __all__ = ["ServedTopic", "TopicSettings"]
@@ -65,6 +67,7 @@ class ServedTopic:
         config: Config,
         settings: TopicSettings,
         keep_recovery_point: Callable[[str], None] | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.topic = topic
         self.config = config
@@ -77,6 +80,7 @@ class ServedTopic:
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
         self.slots = SlotBinder(self)
+        self.leases = Leases(self, budgets or Budgets())
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
@@ -203,7 +207,16 @@ class ServedTopic:
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
     def _slowest(self) -> str:
-        subscriptions = self._store.status()["subscriptions"]
+        """Say who keeps the log from shrinking; in the log's thread."""
+        status = self._store.status()
+        subscriptions = status["subscriptions"]
+        acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
+        for line in self.leases.lines(status["leases"][:1]):
+            if line["first"] < acked:  # what it holds, no subscription needs
+                return (
+                    f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} holds what lies "
+                    f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
+                )
         if not subscriptions:
             missing = self.settings.min_subscribers
             return f"no subscription exists yet and min_subscribers={missing}" if missing else "nobody has read it yet"
@@ -348,6 +361,7 @@ class ServedTopic:
         """
         status, disk = await self._known_status()
         status["disk"] = disk
+        status["leases"] = self.leases.lines(status["leases"])
         status["stored_bytes"] = status.pop("bytes")
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
@@ -386,6 +400,7 @@ class ServedTopic:
             self._store.flush()
             if retain:
                 self.subscribers.tell_store()
+                self.leases.tell_store()
                 self._store.retain(self.retention)
                 if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                     self._swept_at = time.monotonic()
@@ -394,6 +409,7 @@ class ServedTopic:
         try:
             await self.run(work)
             if retain:
+                self.leases.expire()
                 await self.subscribers.forget_undecided()
         except SpoolError as error:
             now = time.monotonic()
@@ -410,6 +426,7 @@ class ServedTopic:
             return
         self._closed = True
         self.publishing = False
+        self.leases.close()
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._store.close)
         except JobpipeError:
