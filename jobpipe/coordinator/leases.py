@@ -77,8 +77,9 @@ class Leases:
         try:
             await self._topic.run(self._topic.store.lease, asked.id, asked.first, asked.last, asked.seconds)
         except BaseException:
-            if known.ends == known.since and self._known.get(asked.id) is known:  # it never held anything
+            if known.ends == known.since and self._known.get(asked.id) is known:
                 self._forget(asked.id)
+                self._shorter[asked.id] = now  # cancelled here, the log may hold it all the same
             raise
         known.first, known.last, known.link, known.ends = asked.first, asked.last, link, now + asked.seconds
         self._shorter.pop(asked.id, None)

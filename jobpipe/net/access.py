@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from jobpipe.config.ownership import read_own_file
 from jobpipe.errors import ConfigError
 from jobpipe.net.glob import Glob
 from jobpipe.net.identity import LABEL, subscription_name
@@ -88,8 +89,9 @@ def read_access(path: Path) -> AccessList:
         ConfigError: the file cannot be read, or something in it is not understood: what, and where.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content, why = read_own_file(path, MAX_BYTES + 1)
+        if why is not None:
+            raise _bad(path, "", f"a file that others cannot change: {why}")
         if len(content) > MAX_BYTES:
             raise _bad(path, "", f"a file of at most {MAX_BYTES} bytes")
         found = yaml.load(content.decode(), _Loader)  # noqa: S506 - a SafeLoader

@@ -194,7 +194,7 @@ def _source(
 ) -> contextlib.AbstractContextManager[PartSource]:
     """Return where the bytes of a part come from: this link, or the host server that keeps them."""
     if "host" in header:
-        return kept_part(header, wanted.topic, wanted.start.log, tls)
+        return kept_part(header, wanted.topic, tls)
     where = {"offset": header["n"], "partition": header["partition"]}
     return contextlib.nullcontext(PartSource(link, int(header["length"]), where))
 
