@@ -28,6 +28,7 @@ from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.budget import Budgets
 from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
@@ -62,8 +63,10 @@ class Host:
         data: DataChild,
         parent: Parent | None,
         instance: str,
+        budgets: Budgets | None = None,
     ) -> None:
         self.config = config
+        self._budgets = budgets
         self.control_endpoint = control
         self.instance = instance
         self._data = data
@@ -194,7 +197,7 @@ class Host:
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
-            served = await ServedTopic.open(topic, store, config, settings, keep)
+            served = await ServedTopic.open(topic, store, config, settings, keep, self._budgets)
             if served.uses_hosts:
                 await self.hosts.look([*self.topics.values(), served])
             await self._registration.announce(served)

@@ -163,6 +163,7 @@ class TopicLog:
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self._batches.next_n(), publisher, self._wall()
             )
+            self._retirer.clip_leases(self.uptime)
             token = self._hosts.write_token()
         self.epoch = epoch
         self.write_token = token
@@ -660,6 +661,15 @@ class TopicLog:
         with self._db.write(self.epoch):
             self._retirer.release(key)
 
+    def shorten_lease(self, key: str, seconds: float) -> None:
+        """Let a lease end in so many seconds, if not before."""
+        with self._db.write(self.epoch):
+            self._retirer.shorten_lease(key, until_up=self.uptime + max(seconds, 0.0))
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Return the leases, as JSON, by the offset that they hold; at most 100."""
+        return self._retirer.leases(self.uptime)
+
     # -- status --------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -672,6 +682,7 @@ class TopicLog:
                 "uptime": self.uptime,
                 "catalog_bytes": self._db.file_bytes(),
                 **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
+                "leases": self.leases(),
             }
 
     def _flush(self, *, force: bool) -> None:
