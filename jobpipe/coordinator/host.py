@@ -133,7 +133,7 @@ class Host:
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or "
-                        "close() it first",
+                        f"close it first: jobpipe.close({topic!r}), or in a notebook JobPipeSink(..., replace=True)",
                         topic=topic,
                         owner={"name": present.settings.publisher, **self._process, "driver": self.driver(present)},
                     )

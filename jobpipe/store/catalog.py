@@ -281,6 +281,10 @@ class TopicLog:
         """Return the last sealed batch of a query; permanent, also for a batch without rows."""
         return self._sealer.last(query_id)
 
+    def newest_query(self) -> dict[str, Any] | None:
+        """Return who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        return self._sealer.newest()
+
     def seal(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
         """Make the batch visible, durably, together with the acknowledgements that wait; return the position behind it.
 
@@ -626,6 +630,7 @@ class TopicLog:
                 "log": self.log_id,
                 "epoch": self.epoch,
                 "uptime": self.uptime,
+                "last_query": self.newest_query(),
                 **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
             }
 
