@@ -339,7 +339,8 @@ def publisher(
     if partitioner is not None and (columns or not callable(partitioner)):
         expected = "a function, without partition_by"
         problems.append(Problem("option", "partitioner", repr(partitioner)[:80], expected))
-    if not isinstance(schema, (pa.Schema, type(None))):
+    given_schema: object = schema
+    if not isinstance(given_schema, (pa.Schema, type(None))):
         problems.append(Problem("option", "schema", repr(schema)[:80], "a pyarrow.Schema"))
     if problems:
         raise config_error(problems, of=f"jobpipe.publisher({topic!r})", what="wrong argument")

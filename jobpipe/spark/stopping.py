@@ -103,7 +103,7 @@ class GentleEnd:
             AttributeError,
             TypeError,
             Py4JError,
-        ) as error:  # Spark Connect, or a Spark whose inside looks otherwise
+        ) as error:  # another Spark
             log.debug("query %s cannot be ended gently: %s", self._id, error)
 
     def _no_more_batches(self) -> None:
@@ -112,7 +112,7 @@ class GentleEnd:
         query: Any = self._query
         jvm: Any = SparkContext._jvm
         runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
-        query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))  # noqa: B009
+        query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
 
     def poll(self) -> bool:
         """Tell whether the query has ended; once no micro-batch is under way it is stopped, as it may be asleep."""
