@@ -25,9 +25,9 @@ def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFi
         assert publisher.seal("first-query", 2, rows.tables(4)).position.n == 5  # known
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"topic {bus.topic!r}: query second-query publishes here for the first time, after query first-query, whose last "
-        "batch is 1 (up to offset 2). If it is the same job with a new or deleted checkpoint, it publishes the rows of "
-        "its source again. on_new_checkpoint='refuse' forbids that"
+        f"topic {bus.topic!r}: query second-query publishes here for the first time, after query first-query, whose "
+        "last batch is 1 (up to offset 2). If it is the same job with a new or deleted checkpoint, it publishes the "
+        "rows of its source again. on_new_checkpoint='refuse' forbids that"
     )
     with Admin(bus.config()) as admin:
         assert admin.status(bus.topic)["last_query"] == {"query_id": "first-query", "batch_id": 2, "n": 5}
@@ -38,7 +38,7 @@ def test_a_new_query_is_refused_when_asked(bus: Bus) -> None:
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher(on_new_checkpoint="refuse")
     publisher.seal("first-query", 7, rows.tables(0))
-    with pytest.raises(NewCheckpoint, match="query second-query .* after query first-query") as caught:
+    with pytest.raises(NewCheckpoint, match=r"query second-query .* after query first-query") as caught:
         publisher.seal("second-query", 0, rows.tables(1))
     assert caught.value.fields == {
         "topic": bus.topic,

@@ -1,4 +1,4 @@
-"""A job that ends by ``jobpipe.run``: ``runs.py FOLDER TOPIC NAME WHAT``; ``WHAT`` is publish, subscribe or fail.
+"""A job that ends by ``jobpipe.run``: ``runs.py FOLDER TOPIC NAME WHAT``; ``WHAT`` is publish or subscribe.
 
 Each micro-batch leaves ``FOLDER/begun-N`` and, at its end, ``FOLDER/done-N``.
 """
@@ -17,8 +17,6 @@ spark = session("local[2]")
 
 def slow(df, batch_id):
     (folder / f"begun-{batch_id}").touch()
-    if what == "fail":
-        raise RuntimeError("the test wants this batch to fail")
     deadline = time.monotonic() + 60
     if what == "subscribe":
         df.count()
