@@ -10,6 +10,7 @@ from jobpipe.admin import Admin
 from jobpipe.errors import NewCheckpoint
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus
+from tests.troubleshooting import on_page
 
 
 def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
@@ -24,6 +25,7 @@ def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFi
             publisher.seal("second-query", batch_id, rows.tables(2 + batch_id))
         assert publisher.seal("first-query", 2, rows.tables(4)).position.n == 5  # known
     (record,) = caplog.records
+    on_page(record.getMessage())
     assert record.getMessage() == (
         f"topic {bus.topic!r}: query second-query publishes here for the first time, after query first-query, whose "
         "last batch is 1 (up to offset 2). If it is the same job with a new or deleted checkpoint, it publishes the "
@@ -40,6 +42,7 @@ def test_a_new_query_is_refused_when_asked(bus: Bus) -> None:
     publisher.seal("first-query", 7, rows.tables(0))
     with pytest.raises(NewCheckpoint, match=r"query second-query .* after query first-query") as caught:
         publisher.seal("second-query", 0, rows.tables(1))
+    on_page(caught.value)
     assert caught.value.fields == {
         "topic": bus.topic,
         "query_id": "second-query",

@@ -22,6 +22,7 @@ from jobpipe.errors import ConfigError, LinkClosed, SchemaMismatch, TopicOwned, 
 from jobpipe.publisher.plain import PlainPublisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, kill, until
+from tests.troubleshooting import on_page
 
 SCHEMA = pa.schema([pa.field("customer", pa.string(), nullable=False), ("amount", pa.float64())])
 WRITER = Path(__file__).with_name("plain_writer.py")
@@ -76,6 +77,7 @@ def test_rows_that_do_not_fit_are_refused(bus: Bus, opened: Any, rows: Any, why:
     orders = opened(schema=SCHEMA)
     with pytest.raises(SchemaMismatch, match=why) as caught:
         orders.write(rows)
+    on_page(caught.value)
     assert caught.value.fields["topic"] == bus.topic
     assert orders.write([{"customer": "a"}]).position.n == 1
 
@@ -108,8 +110,9 @@ def test_wrong_batch_ids(opened: Any, batch_id: Any) -> None:
 
 
 def test_a_batch_id_needs_a_name(opened: Any) -> None:
-    with pytest.raises(ConfigError, match="needs a publisher with a name"):
+    with pytest.raises(ConfigError, match="needs a publisher with a name") as caught:
         opened().write(pa.table({"a": [1]}), batch_id=1)
+    on_page(caught.value)
 
 
 def test_a_list_needs_a_schema(opened: Any) -> None:
@@ -198,6 +201,7 @@ def test_close_ends_the_wait_of_another_thread(bus: Bus) -> None:
     until(lambda: orders.status()["waiting"], PATIENCE, "the write waits for billing")
     orders.close()
     thread.join(PATIENCE)
+    on_page(failed[0])
     assert "not acknowledged by billing" in str(failed[0])
     with pytest.raises(LinkClosed, match="this publisher is closed"):
         orders.write(pa.table({"a": [2]}))
@@ -221,6 +225,7 @@ def test_replace_and_close_by_name(bus: Bus, opened: Any) -> None:
     first = opened()
     with pytest.raises(TopicOwned, match=r"jobpipe\.close\(") as caught:
         opened()
+    on_page(caught.value)
     assert len(caught.value._render_traceback_()) == 1
     second = opened(replace=True)
     with pytest.raises(LinkClosed):

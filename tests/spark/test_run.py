@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.spark import signals
+from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -108,7 +109,7 @@ def gated(spark: SparkSession, place: Place, topic: str, gate: Any) -> Iterator[
             publisher.seal("q", batch_id, [pa.table({"a": [1, 2]})])
     stream = place.stream(spark, topic, "all", startingOffsets="earliest")
     writer = stream.writeStream.queryName(topic).foreachBatch(jobpipe.stoppable(gate))
-    query = writer.option("checkpointLocation", str(place.checkpoint(topic))).start()
+    query = started(writer.option("checkpointLocation", str(place.checkpoint(topic))))
     try:
         yield query
     finally:
@@ -117,8 +118,8 @@ def gated(spark: SparkSession, place: Place, topic: str, gate: Any) -> Iterator[
 
 @contextmanager
 def meanwhile(*steps: Callable[[], object]) -> Iterator[None]:
-    """Do these steps in another thread: signals, and ``jobpipe.run``, are of the main one."""
-    thread = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
+    """Do these steps in another thread, until one says False: signals, and ``jobpipe.run``, are of the main one."""
+    thread = threading.Thread(target=lambda: all(step() is not False for step in steps), daemon=True)
     thread.start()
     try:
         yield
@@ -193,10 +194,10 @@ def test_the_end_of_all_queries(spark: SparkSession, place: Place, capfd: pytest
     sink = place.sink("passed-on", parallelism=1)
     stream = place.stream(spark, "ending", "passes-on", startingOffsets="earliest")
     writer = stream.writeStream.queryName("first").foreachBatch(sink)
-    first = writer.option("checkpointLocation", str(place.checkpoint("first"))).start()
+    first = started(writer.option("checkpointLocation", str(place.checkpoint("first"))))
     stream = place.stream(spark, "passed-on", "reads", startingOffsets="earliest")
     writer = stream.writeStream.queryName("second").foreachBatch(gate)
-    second = writer.option("checkpointLocation", str(place.checkpoint("second"))).start()
+    second = started(writer.option("checkpointLocation", str(place.checkpoint("second"))))
     assert jobpipe.run(first, sinks=[sink], final=True) == 0
     assert jobpipe.run(second, first, sinks=[]) == 0
     (one, two) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
