@@ -117,10 +117,13 @@ def _failure(query: StreamingQuery) -> str:
 
 
 def _short(error: StreamingQueryException) -> str:
-    """Return our own error out of Spark's message, which has a stack trace; or else the first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line.partition(OURS)[2] for line in lines if OURS in line]
-    return ours[-1] if ours else lines[0] if lines else type(error).__name__
+    """Return our own error out of Spark's message, else the error at the end of Python's trace, else its first line."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if ours := [line.partition(OURS)[2] for line in lines if OURS in line]:
+        return ours[-1]
+    traces = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    frames = lines[traces[-1] + 1 :] if traces else []
+    return next((line.strip() for line in frames if not line[0].isspace()), lines[0].strip())
 
 
 def _how(failure: str, signals: Signals, *, late: bool) -> str:

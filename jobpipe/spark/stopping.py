@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -21,7 +22,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import QueryStopped
 
-__all__ = ["QUERY_ID", "GentleEnd", "activity", "end_after_batch", "stop_is_no_failure", "stop_query", "stoppable"]
+__all__ = [
+    "QUERY_ID",
+    "GentleEnd",
+    "QueryRun",
+    "end_after_batch",
+    "find_run",
+    "query_stopped",
+    "stop_is_no_failure",
+    "stoppable",
+]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +39,8 @@ QUERY_ID = "sql.streaming.queryId"
 LIKE_AN_INTERRUPTION = (
     "(py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException)"
 )
+
+_ending: set[str] = set()  # ids of queries that end after the micro-batch they are in
 
 
 def stoppable(callback: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
@@ -44,7 +56,11 @@ def stoppable(callback: Callable[[DataFrame, int], object]) -> Callable[[DataFra
     @functools.wraps(callback)
     def called(df: DataFrame, batch_id: int) -> None:
         query_id = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        with stop_is_no_failure(activity(df.sparkSession, query_id), "foreachBatch", batch_id):
+
+        def active() -> bool:
+            return query_id is None or find_run(df.sparkSession, query_id) is not None
+
+        with stop_is_no_failure(active, "foreachBatch", batch_id):
             callback(df, batch_id)
 
     return called
@@ -58,33 +74,51 @@ def stop_is_no_failure(active: Callable[[], bool], what: str, batch_id: int) -> 
     except Exception:
         if active():
             raise
-        raise QueryStopped(
-            f"{what}: the query was stopped in batch {batch_id} {LIKE_AN_INTERRUPTION}", batch_id=batch_id
-        ) from None  # Spark reads the whole text, causes included
+        raise query_stopped(what, batch_id) from None  # Spark reads the whole text, causes included
 
 
-def activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
-    """Return a question: is the query still to go on? Without a query it always is."""
-    if query_id is None:
-        return lambda: True
-
-    # foreachBatch gets a clone of the query's session, which knows none of the queries; what they share knows all.
-    @functools.cache
-    def find() -> tuple[Any, Any]:  # seven calls of the JVM: only for who asks
-        jvm: Any = spark._jvm
-        return spark._jsparkSession.sharedState(), jvm.java.util.UUID.fromString(query_id)
-
-    def active() -> bool:
-        if query_id in _ending:  # to be ended after this batch, not in it
-            return True
-        shared, key = find()
-        query = shared.activeStreamingQueries().get(key)
-        return query is not None and bool(query.isActive())
-
-    return active
+def query_stopped(what: str, batch_id: int) -> QueryStopped:
+    """Return the error that Spark takes for the end of the query."""
+    return QueryStopped(f"{what}: the query was stopped in batch {batch_id} {LIKE_AN_INTERRUPTION}", batch_id=batch_id)
 
 
-_ending: set[str] = set()  # ids of queries that end after the micro-batch they are in
+@dataclass(frozen=True)
+class QueryRun:
+    """One run of a query, from a start to its end, as the JVM knows it.
+
+    A run is not known by ``spark.jobGroup.id``: Spark sets that to the run id, but users set job groups of their own.
+
+    Attributes:
+        query_id: from the checkpoint, the same at every start.
+        id: another one at each start.
+    """
+
+    query_id: str
+    id: str
+    _execution: Any  # the JVM's StreamExecution
+
+    def active(self) -> bool:
+        """Tell whether this run is to go on, if only to the end of its micro-batch; one call of the JVM."""
+        return self.query_id in _ending or bool(self._execution.isActive())
+
+    def stop(self) -> None:
+        """Stop it at once, from whatever session; one that has ended is left alone."""
+        self._execution.stop()
+
+
+def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
+    """Return the run of a query that goes on now, None when it was stopped. Eight calls of the JVM: keep the answer.
+
+    Args:
+        spark: any session of the query. ``foreachBatch`` gets a clone, which knows none of the queries; what the
+            sessions share knows all. An id runs once at a time there.
+    """
+    jvm: Any = spark._jvm
+    shared = spark._jsparkSession.sharedState()
+    execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    if execution is None or not (query_id in _ending or execution.isActive()):
+        return None
+    return QueryRun(query_id, str(execution.runId().toString()), execution)
 
 
 class GentleEnd:
@@ -99,11 +133,7 @@ class GentleEnd:
         try:
             self._no_more_batches()
             self._gentle = True
-        except (
-            AttributeError,
-            TypeError,
-            Py4JError,
-        ) as error:  # another Spark
+        except (AttributeError, TypeError, Py4JError) as error:  # another Spark, or Spark Connect
             log.debug("query %s cannot be ended gently: %s", self._id, error)
 
     def _no_more_batches(self) -> None:
@@ -137,11 +167,3 @@ class GentleEnd:
 def end_after_batch(query: StreamingQuery) -> GentleEnd:
     """Let a query begin no further micro-batch; the one that is under way runs to its end, if it is let."""
     return GentleEnd(query)
-
-
-def stop_query(spark: SparkSession, query_id: str) -> None:
-    """Stop a query by its id, from whatever session; one that has ended is left alone."""
-    jvm: Any = spark._jvm
-    query = spark._jsparkSession.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
-    if query is not None:
-        query.stop()

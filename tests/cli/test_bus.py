@@ -21,14 +21,16 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
+from tests.troubleshooting import on_page
 
 pytestmark = pytest.mark.zookeeper
 
 Start = Callable[..., Program]
 STATUS_KEYS = {
     *("topic", "log", "epoch", "publisher", "endpoint", "data", "parallelism", "head", "tail", "rows", "bytes"),
-    *("batches", "stored_bytes", "ended", "waiting", "subscriptions"),
+    *("batches", "stored_bytes", "ended", "waiting", "subscriptions", "publishing", "publisher_gone", "served_for"),
 }
+TOPIC_KEYS = {"topic", "head", "publishing", "publisher_gone", "served_for"}  # of a listing of subscriptions
 SUBSCRIPTION_KEYS = {
     *("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where"),
 }
@@ -102,6 +104,7 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     assert set(line) >= SUBSCRIPTION_KEYS
     assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
     text = run("describe", topic, file=file).stdout
+    assert "published last" in text  # U2: which query
     facts, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
     position = f"{publisher.epoch}/3"
@@ -120,7 +123,7 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     )
     assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
     assert line["lag"]["bytes"] > 0
-    assert set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS
+    assert set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS
     assert run("lag", file=file).stdout.splitlines()[0].split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
 
 
@@ -139,7 +142,7 @@ def test_subscriptions_list(run: Run, file: str, topic: str, publisher: Publishe
         run("tail", topic, "--name", name, "--from", "earliest", "--timeout", "0", file=file)
     lines = json.loads(run("subscriptions", "list", topic, "--json", file=file).stdout)
     assert {line["name"]: line["position"] for line in lines} == {"billing": 3, "audit": 3}
-    assert all(set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS for line in lines)
+    assert all(set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS for line in lines)
     header, *rows = run("subscriptions", "list", file=file).stdout.splitlines()
     assert header.split()[:4] == ["TOPIC", "SUBSCRIPTION", "STATE", "POSITION"]
     assert {tuple(row.split()[:2]) for row in rows} >= {(topic, "billing"), (topic, "audit")}
@@ -345,6 +348,7 @@ def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, to
     program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
     assert program.process.stderr is not None
     notice = program.process.stderr.readline()
+    on_page(notice)
     for part in (f"topic {topic!r}: waiting for a publisher", config.namespace, "jobpipe topics", "jobpipe doctor"):
         assert part in notice
     publisher = Publisher(topic, config=config, parallelism=2)

@@ -132,6 +132,20 @@ def send(number: signal.Signals) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
+def saying(capfd: pytest.CaptureFixture[str], text: str) -> Callable[[], None]:
+    """Return a step that waits until this stands on standard error."""
+    said: list[str] = []
+
+    def heard() -> bool:
+        said.append(capfd.readouterr().err)
+        return text in "".join(said)
+
+    def step() -> None:
+        until(heard, text)
+
+    return step
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_after_the_micro_batch(
     spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
@@ -139,17 +153,9 @@ def test_a_signal_ends_after_the_micro_batch(
     """U10: what the callback began it ends, Spark commits it, and the signals are as they were before."""
     gate, before = Gate(), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     topic = f"gentle-{code}"
-    said: list[str] = []
-
-    def wait_until_said() -> None:
-        def heard() -> bool:
-            said.append(capfd.readouterr().err)
-            return "ends after the micro-batch it is in" in "".join(said)
-
-        until(heard, "it says that it ends")
-
+    heard = saying(capfd, "ends after the micro-batch it is in")
     with gated(spark, place, topic, gate) as query:
-        steps = (lambda: gate.entered.wait(PATIENCE), send(number), wait_until_said, gate.open.set)
+        steps = (lambda: gate.entered.wait(PATIENCE), send(number), heard, gate.open.set)
         with meanwhile(*steps):
             assert jobpipe.run(query, sinks=[]) == code
         assert not query.isActive
@@ -167,7 +173,8 @@ def test_a_second_signal_ends_at_once(
     monkeypatch.setattr(signals, "ONE_SECONDS", 0.0)
     gate = Gate()
     with gated(spark, place, "at-once", gate) as query:
-        with meanwhile(lambda: gate.entered.wait(PATIENCE), send(signal.SIGTERM), send(signal.SIGTERM)):
+        heard = saying(capfd, "ends after the micro-batch it is in")
+        with meanwhile(lambda: gate.entered.wait(PATIENCE), send(signal.SIGTERM), heard, send(signal.SIGTERM)):
             assert jobpipe.run(query, sinks=[]) == 143
         gate.open.set()
         assert not query.isActive
@@ -221,7 +228,7 @@ def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytes
         assert jobpipe.run(query, sinks=[]) == 1
     late, failed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
     assert late.startswith("jobpipe: late stopped before its end, as the timeout says, after ")
-    assert failed.startswith("jobpipe: fails failed: ")
+    assert failed.startswith("jobpipe: fails failed: RuntimeError: the test wants this batch to fail, after ")
 
 
 def test_outside_the_main_thread_it_waits(spark: SparkSession, place: Place) -> None:
