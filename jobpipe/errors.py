@@ -38,6 +38,8 @@ This module imports nothing of ours.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "UnsupportedType",
     "WaitTimeout",
     "from_fault",
+    "shown",
     "to_fault",
 ]
 
@@ -247,3 +250,16 @@ def from_fault(code: str, message: str, fields: dict[str, Any]) -> JobpipeError:
     kind = _BY_CODE.get(code, JobpipeError)
     fields = {str(key): value for key, value in fields.items() if key != "message"}
     return kind(message, **fields)
+
+
+def shown(value: object) -> str:
+    """Return a value from outside for an error or a log line: quoted and short, however large or deep it is."""
+    if isinstance(value, str):
+        return repr(value[:100])[:200]
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    if value is None or isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, (Mapping, Sequence)):
+        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
+    return type(value).__name__

@@ -10,11 +10,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
+from registry.epochs import MAX_EPOCH, parse_epoch
 from registry.errors import BadRecord, TopicOwned, Unavailable
 from registry.names import Paths
 from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from registry.options import Options
-from registry.reading import MAX_EPOCH, Reader, parse_epoch
+from registry.reading import Reader
 from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 
 __all__ = ["Changes"]

@@ -147,7 +147,7 @@ class EmbeddedZooKeeper:
         state = self._files.read_state()
         running = is_held(self._files.server_lock)
         if state is not None and running:
-            self._refuse_other_host(state)
+            self._refuse_other_place(state)
         if not running:
             return state is not None and _kill_orphan(state)
         if state is not None:
@@ -169,11 +169,20 @@ class EmbeddedZooKeeper:
     def _is_running(self, state: ServerState) -> bool:
         if not is_held(self._files.server_lock):
             return False
-        return state.host != socket.gethostname() or is_alive(state.pid, state.created)
+        return not state.is_here or is_alive(state.pid, state.created)
 
     def _refuse_other_host(self, state: ServerState) -> None:
         if state.host != socket.gethostname():
             raise self._unavailable(f"it runs on {state.host}, which shares this home; give each host its own home")
+
+    def _refuse_other_place(self, state: ServerState) -> None:
+        """Refuse to end a server whose process ids are another container's: here they may be anybody's."""
+        self._refuse_other_host(state)
+        if not state.is_here:
+            raise self._unavailable(
+                f"it runs in another container of {state.host}, or an earlier version started it (process {state.pid} "
+                "there); end it where it runs"
+            )
 
     def _unavailable(self, reason: str) -> Unavailable:
         return Unavailable(f"embedded in {self._home}", reason)
@@ -229,4 +238,4 @@ def _signal(pid: int, created: float, number: signal.Signals) -> bool:
 
 def _kill_orphan(state: ServerState) -> bool:
     """Kill a server whose supervisor is gone: possible only where no parent death signal is known."""
-    return state.host == socket.gethostname() and _signal(state.java_pid, state.java_created, signal.SIGKILL)
+    return state.is_here and _signal(state.java_pid, state.java_created, signal.SIGKILL)

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import psutil
 
+from registry.machine import Place
+
 __all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
 
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
@@ -41,6 +43,13 @@ class ServerState:
     port: int
     since: float
     message: str = ""
+    boot: str = ""  # with pid_namespace: where the pids mean something, see machine.Place
+    pid_namespace: int = 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process ids mean something to us."""
+        return Place(self.host, self.boot, self.pid_namespace) == Place.here()
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ class ServerFiles:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
+            # A server that an earlier version started does not say where its pids are valid.
+            fields = {"boot": "", "pid_namespace": 0, **fields}
             state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -125,6 +136,8 @@ _FIELDS = {
     "port": int,
     "since": float,
     "message": str,
+    "boot": str,
+    "pid_namespace": int,
 }
 
 

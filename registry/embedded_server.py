@@ -23,6 +23,7 @@ from pathlib import Path
 
 from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, start_time
 from registry.four_letter import count_sessions, is_serving
+from registry.machine import Place
 
 __all__ = ["Supervisor", "main"]
 
@@ -94,8 +95,12 @@ class Supervisor:
         self._java: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
         pid = os.getpid()
-        host = socket.gethostname()
-        self._state = ServerState("starting", token, host, pid, start_time(pid), 0, 0.0, 0, time.time())
+        here = Place.here()
+        self._state = ServerState(
+            *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
+            boot=here.boot,
+            pid_namespace=here.pid_namespace,
+        )
 
     def stop(self) -> None:
         """Ask ``run`` to end; safe in a signal handler."""
@@ -104,7 +109,7 @@ class Supervisor:
     def run(self) -> None:
         """Keep the server until its end; the caller holds ``server.lock``."""
         former = self._files.read_state()
-        if former is not None and former.host == self._state.host and is_alive(former.java_pid, former.java_created):
+        if former is not None and former.is_here and is_alive(former.java_pid, former.java_created):
             os.kill(former.java_pid, signal.SIGKILL)
         self._files.write_state(self._state)
         try:

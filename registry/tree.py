@@ -121,6 +121,9 @@ class TreeHandler(RegisterServerHandler):
     def topics(self) -> list[str]:
         return self._parts().reader.topics()
 
+    def known_topics(self) -> list[str]:
+        return self._parts().reader.known_topics()
+
     def records(self, topic: str) -> list[RegisterRecord]:
         return [record for _, _, record in self._parts().reader.registrations(topic)]
 

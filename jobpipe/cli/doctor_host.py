@@ -22,7 +22,7 @@ from jobpipe.errors import AddressError
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets"]
+__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets", "worker_python"]
 
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
@@ -76,6 +76,24 @@ def pyspark() -> Finding:
     if not version.startswith("4.3."):
         return warn("pyspark", detail, "jobpipe is made and tested for PySpark 4.3")
     return ok("pyspark", detail)
+
+
+def worker_python() -> Finding:
+    """The Python that Spark starts for its workers can import jobpipe. It is started."""
+    from jobpipe.spark.interpreter import VARIABLE, given_python
+
+    found = given_python()
+    detail = f"Spark starts {found.name} ({found.path or 'not found'}, by {found.origin})"
+    if found.is_ours() or (trouble := found.trouble()) is None:
+        return ok("worker python", detail)
+    remedy = f"activate the environment of {sys.executable}, or export {VARIABLE}={sys.executable}"
+    if found.origin != "the PATH":
+        remedy = f"export {found.origin}={sys.executable}"
+    else:
+        remedy += (
+            ". A program run by that Python does so itself by `import jobpipe` before its session; spark-submit not"
+        )
+    return fail("worker python", f"{detail}: {trouble}", remedy)
 
 
 def unix_sockets() -> Finding:

@@ -223,7 +223,8 @@ class Config:
         "jobpipe.discovery.timeout",
         duration(0.1),
         "60s",
-        "How long a subscriber waits for a topic to appear in the registry before it fails.",
+        "How long a reader waits for a topic that was never published before it fails. Streams and plain clients wait "
+        "on for the publisher of one that was; load(), batch reads and commands do not.",
         group="network",
     )
 

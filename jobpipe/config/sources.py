@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.checks import check_together
+from jobpipe.config.checks import check_together, lacks_certificates
 from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
+from jobpipe.config.reach import why_unreachable
 from jobpipe.config.values import BadValueError
 
 __all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "node_settings", "resolve"]
@@ -79,7 +80,7 @@ def resolve(
     merge.add_loose(_from_spark(spark or {}))
     merge.add_loose(_from_environment(environ))
     file = merge.add_file(path, environ)
-    config = merge.finish(pin_file=path is not None)
+    config = merge.finish(pin_file=path is not None, look=True)
     return Resolved(config, merge.sources, file)
 
 
@@ -231,11 +232,13 @@ class _Merge:
             raise config_error(self.problems)
         return {name: self._values[name] for name in attributes if name in self._values}
 
-    def finish(self, *, pin_file: bool = False) -> Config:
+    def finish(self, *, pin_file: bool = False, look: bool = False) -> Config:
         """Return the checked configuration.
 
         Args:
             pin_file: an option named the file: what it sets holds for the application, as options do.
+            look: where certificates are missing for a registry, see whether anything answers there; blocks for a
+                second at most.
 
         Raises:
             ConfigError: there are problems.
@@ -247,6 +250,15 @@ class _Merge:
         )
         config = Config(**self._values, pinned=pinned)
         self.problems += check_together(config, self.sources, ignore=self._bad)
+        if look and not self._bad and lacks_certificates(config) and config.registry_handler == "zookeeper":
+            self._look_for_registry(config.registry_connect)
         if self.problems:
             raise config_error(self.problems)
         return config
+
+    def _look_for_registry(self, connect: str) -> None:
+        """Put a wrong address before all that only follows from it."""
+        if (why := why_unreachable(connect)) is not None:
+            name = "jobpipe.registerserver.connect"
+            expected = f"the address of a ZooKeeper that runs; no connection ({why})"
+            self.problems.insert(0, Problem(self.sources[name], name, connect, expected))

@@ -11,25 +11,29 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import psutil
+
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.host_servers import HostServers
-from jobpipe.coordinator.ownership import claim_topic, is_alive, this_process
+from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, Fenced, JobpipeError, LinkEnded, TopicOwned
+from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.control import OpenRequest
 from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
-from registry.names import check_name
+from registry.machine import Place, lives, start_ticks
 from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Host", "Parent"]
@@ -43,10 +47,11 @@ HANDOVER_EXTRA_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Parent:
-    """The process whose end ends the coordinator."""
+    """The process whose end ends the coordinator; see :func:`registry.machine.lives`."""
 
     pid: int
     started: float
+    ticks: int = 0
 
 
 class Host:
@@ -73,7 +78,8 @@ class Host:
         self._handler = handler
         self._parent = parent
         self._opening = asyncio.Lock()
-        self._process = this_process()
+        self._place = Place.here()
+        self._started = psutil.Process().create_time()
         self._touched = time.monotonic()
         self._had_topic = False
         self._orphan_since: float | None = None
@@ -102,7 +108,7 @@ class Host:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    async def open_topic(self, topic: str, args: dict[str, Any]) -> ServedTopic:
+    async def open_topic(self, topic: str, asked: OpenRequest) -> ServedTopic:
         """Take a topic over for this job's publisher: claim, epoch, log, registration.
 
         Raises:
@@ -111,31 +117,31 @@ class Host:
         """
         if self.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self.instance)
-        check_name(topic)
         settings = TopicSettings(
-            publisher=str(args["name"]),
-            parallelism=int(args["parallelism"]),
-            required=tuple(str(name) for name in args.get("required", ())),
-            min_subscribers=int(args.get("min_subscribers", 0)),
-            serve=bool(args.get("serve", False)),
-            application=str(args.get("application", "")),
-            writing=str(args.get("writing", "")),
+            publisher=asked.name,
+            parallelism=asked.parallelism,
+            required=asked.required,
+            min_subscribers=asked.min_subscribers,
+            serve=asked.serve,
+            application=asked.application,
+            writing=asked.writing,
         )
-        if settings.parallelism < 1:
-            raise ConfigError(f"topic {topic!r}: parallelism={settings.parallelism}, expected at least 1", topic=topic)
-        for name in settings.required:
-            check_name(name)
-        config = Config.from_dict(args["config"])
+        config = asked.config
         async with self._opening:
             present = self.topics.get(topic)
             if present is not None:
                 if present.publishing and not self._parent_is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
-                        f"(pid {self._parent.pid if self._parent else self._process['pid']}); use that sink, or "
+                        f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
                         "close() it first",
                         topic=topic,
-                        owner={"name": present.settings.publisher, **self._process, "driver": self.driver(present)},
+                        owner={
+                            "name": present.settings.publisher,
+                            "host": self._place.host,
+                            "pid": os.getpid(),
+                            "driver": self.driver(present),
+                        },
                     )
                 await self._drop(present, unregister=True)
             served = await self._take_over(topic, config, settings)
@@ -241,7 +247,12 @@ class Host:
             epoch=epoch,
             instance=self.instance,
             name=publisher,
-            **self._process,
+            host=self._place.host,
+            pid=os.getpid(),
+            started=self._started,
+            boot=self._place.boot,
+            pid_namespace=self._place.pid_namespace,
+            ticks=start_ticks(os.getpid()),
         )
 
     async def _register(self, topic: ServedTopic) -> None:
@@ -336,7 +347,7 @@ class Host:
     def _parent_is_dead(self) -> bool:
         if self._parent is None:
             return False
-        return is_alive(str(self._process["host"]), self._parent.pid, self._parent.started) is False
+        return lives(self._parent.pid, self._parent.started, self._parent.ticks) is False
 
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""

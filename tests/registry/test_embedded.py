@@ -23,6 +23,7 @@ from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find
 from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
 from registry.errors import Unavailable
 from registry.four_letter import count_sessions, is_serving
+from registry.machine import Place
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -296,3 +297,17 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     child.wait(10)
     assert not is_alive(child.pid, created)
     assert start_time(child.pid) == 0.0
+
+
+def test_a_home_of_two_containers_is_refused(home: Path) -> None:
+    """R3: with one host name and pids of their own; what has that pid here is another process and is not ended."""
+    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    files.make()
+    here, created = Place.here(), start_time(os.getpid())
+    state = ServerState("ready", "t", here.host, os.getpid(), created, os.getpid(), created, 1, created)
+    for other in (state, replace(state, boot=here.boot, pid_namespace=here.pid_namespace + 1)):
+        files.write_state(other)
+        assert server.stop() is False  # without the lock: nothing is killed for it
+        with hold(files.server_lock, 1.0), pytest.raises(Unavailable, match="another container") as caught:
+            server.stop(timeout=0.5)
+        assert str(os.getpid()) in caught.value.reason

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
+from jobpipe.testing.proxy import FaultProxy
 from registry.embedded import EmbeddedZooKeeper
 from registry.errors import Unavailable
 from registry.zookeeper import ZooKeeperRegisterServerHandler
@@ -48,6 +49,36 @@ def test_start_gives_up_and_names_the_hosts(kind: str, request: pytest.FixtureRe
     assert caught.value.hosts == hosts
     assert time.monotonic() - begun < 4.0
     handler.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["closed_port", "no.such.host.invalid:2181"])
+def test_a_wrong_address_is_told_once(
+    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U12: the error says why; the log has no line for each attempt, but at DEBUG."""
+    hosts = kind if ":" in kind else request.getfixturevalue(kind)
+    reason = {"closed_port": "Connection refused", "no.such.host.invalid:2181": "can be resolved"}[kind]
+    options = {"connect": hosts, "connect.timeout": "0.8", "session.timeout": "4"}
+    for level in (logging.INFO, logging.DEBUG):
+        caplog.clear()
+        with caplog.at_level(level, "registry"), pytest.raises(Unavailable, match=reason):
+            ZooKeeperRegisterServerHandler().start(options)
+        told = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+        assert bool(told) == (level == logging.DEBUG), caplog.text
+
+
+def test_a_lost_connection_is_told_once_a_minute(
+    zookeeper_world: ZooKeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U12: what was connected says that it no longer is, not how often it tried since."""
+    with FaultProxy(zookeeper_world.options()["connect"]) as proxy, caplog.at_level(logging.INFO, "registry"):
+        handler = zookeeper_world.handler(start=False)
+        handler.start({**zookeeper_world.options(), "connect": proxy.endpoint, "connect.timeout": "10"})
+        for _ in range(3):
+            proxy.reset()
+            assert eventually(lambda: handler.topics() == [])
+    lines = [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert len([line for line in lines if line.startswith("Connection dropped")]) == 1, lines
 
 
 def test_start_may_be_tried_again(closed_port: str, zookeeper_world: ZooKeeperWorld) -> None:
