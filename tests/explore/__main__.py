@@ -6,6 +6,7 @@ EXPLORER is the name of one, or ``all``. A failure shows its seed and its case; 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 import time
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             failed = failed or what is not None
             continue
         began = time.perf_counter()
-        found = module.explore(chosen.seeds, chosen.seed, print)
+        found = module.explore(chosen.seeds, chosen.seed, functools.partial(print, flush=True))
         print(
             f"{name}: seeds {chosen.seed} to {chosen.seed + chosen.seeds - 1}, {found.steps} steps, {found.faults} "
             f"faults, {found.rows} rows, {len(found.failures)} failures, {time.perf_counter() - began:.0f} s"

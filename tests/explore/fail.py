@@ -71,6 +71,8 @@ def faults_of(call: Call) -> list[str]:
         return [] if call.name in _BEFORE_ONLY else ["error"]
     if call.name == "lock":
         return ["busy"]
+    if call.layer == "statement":  # a COMMIT's outcome is SQLite's to tell
+        return [] if call.name in ("COMMIT", "ROLLBACK") else ["error", "busy"] if call.name == "BEGIN" else ["error"]
     faults = ["error"]
     if call.layer != "registry" and call.name in _WRITES:
         faults.append("full")
@@ -100,13 +102,13 @@ class _Failing:
         self.calls.append(call)
         self.jobs.append(self._world.loop.number)
         count, case = len(self.calls), self._case
-        if self._lasting and call.layer != "sqlite":
+        if self._lasting and call.layer not in ("sqlite", "statement"):
             self._lasting = False
         if self._lasting and not call.after and call.name in (("lock",) if case.fault == "busy" else _CHANGES):
             return self._fault
         if case.call and count == case.call:
             self.where = str(call)
-            self._lasting = case.fault in ("busy", "broken")
+            self._lasting = case.fault in ("busy", "broken") and call.layer == "sqlite"
             return self._fault
         if case.after and count == case.call + case.after:
             self.where += f"; a successor acted where {call}"
@@ -303,7 +305,7 @@ def successors(case: Case) -> Iterator[Case]:
     calls = calls_of(case)
     for number in places(calls):
         call = calls[number - 1]
-        if number > case.call and call.name not in _READS:
+        if number > case.call and call.name not in _READS and call.layer != "statement":
             yield dataclasses.replace(case, after=number - case.call)
 
 

@@ -39,7 +39,7 @@ from registry.errors import Unavailable
 from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from registry.nodes import Node, Nodes, Notify, Operation
 from registry.options import Options
-from tests.explore.world_disk import GuardedConnection, Sites, patched_os, sqlite_layer
+from tests.explore.world_disk import Fault, GuardedConnection, Sites, patched_os, sqlite_layer
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of
 
@@ -252,6 +252,7 @@ class World:
             guarded = functools.partial(sqlite3.connect, factory=GuardedConnection)
             stack.enter_context(_replaced(sqlite3, "connect", guarded))
             stack.enter_context(_replaced(GuardedConnection, "on_clash", self._clash))
+            stack.enter_context(_replaced(GuardedConnection, "on_statement", self._statement))
             stack.enter_context(_replaced(time, "monotonic", self.loop.time))
             stack.enter_context(_replaced(time, "sleep", self.loop.sleep))
             stack.enter_context(_replaced(ownership, "connect", self._connect))
@@ -271,6 +272,9 @@ class World:
         """SQLite waits for a lock: whoever has it and has paused goes on."""
         if not self.loop.finish_paused():
             self.loop.now += seconds
+
+    def _statement(self, query: str) -> Fault | None:
+        return self.sites.meet("statement", query.split()[0], " ".join(query.split()[:6]), after=False)
 
     def _clash(self, what: str) -> None:
         self.failures.append(f"{what!r}, while another thread uses the same connection to the catalog")

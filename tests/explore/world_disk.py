@@ -155,9 +155,11 @@ class GuardedConnection(sqlite3.Connection):
 
     Attributes:
         on_clash: called by the second thread with what it wants to do; it returns when the first one is out.
+        on_statement: called before each statement; tells how it fails.
     """
 
     on_clash: ClassVar[Callable[[str], None]] = staticmethod(lambda what: None)
+    on_statement: ClassVar[Callable[[str], Fault | None]] = staticmethod(lambda query: None)
     _inside: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -174,6 +176,11 @@ class GuardedConnection(sqlite3.Connection):
 
     def execute(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
         with self._alone(query):
+            fault = type(self).on_statement(query)
+            if fault is not None:
+                error = sqlite3.OperationalError(f"made up: {fault.kind}")
+                error.sqlite_errorcode = {"busy": _BUSY, "full": _FULL}.get(fault.kind, _IOERR)
+                raise error
             return super().execute(query, *values)
 
     def executemany(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
@@ -188,7 +195,7 @@ class GuardedConnection(sqlite3.Connection):
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_BUSY, _FULL = 5, 13
+_BUSY, _IOERR, _FULL = 5, 10, 13
 _CODES = {"read": 266, "write": 778, "sync": 1034, "truncate": 1546, "delete": 2570, "lock": 3850, "shm-lock": 5130}
 
 _F_CLOSE = ctypes.CFUNCTYPE(_I, _P)

@@ -198,8 +198,7 @@ async def _live(stage: Stage) -> Any:
     try:
         await asyncio.wait({live}, timeout=2.5)
         if live.done():
-            live.result()
-            raise Violation("the coordinator ended by itself")
+            raise Violation(f"the coordinator ended by itself: {live.exception()!r}")
     finally:
         live.cancel()
         await asyncio.wait({live})
@@ -243,6 +242,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("fence", _fence, _rise, allowed=(TopicNotFound, Fenced)),
         Operation("lost claim", _lost, _lose),
         Operation("live", _live),
+        Operation("live after a close", _live, _close),
         Operation("shut down", _shut_down),
     )
 }
