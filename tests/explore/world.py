@@ -161,7 +161,7 @@ class _Data:
     def start(self) -> None:
         pass
 
-    def tell(self, topic: str, directory: Path) -> None:
+    def tell(self, *what: Any) -> None:
         pass
 
     def tell_hosts(self, hosts: dict[str, str | None]) -> None:
