@@ -325,13 +325,24 @@ def draw(seed: int) -> Case:
         case = chance.choice(list(plain_cases(SUCCEEDED if succeeded else [*OPERATIONS, "tick"])))
         possible = list(faults(case))
         if succeeded:  # where the outcome of a commit is open
-            possible = [one for one in possible if calls_of(case)[one.call - 1].name in _CHANGES]
+            made = calls_of(case)
+            possible = [one for one in possible if made[one.call - 1].name in _CHANGES]
+            possible = _of_one_kind(chance, possible, [made[one.call - 1].name for one in possible])
         if not possible:
             continue
         case = chance.choice(possible)
         if succeeded:
-            following = list(successors(case))
+            made, following = calls_of(case), list(successors(case))
             if not following:
                 continue
+            # What is done to files beside SQLite is not protected by its locks: layers first.
+            following = _of_one_kind(chance, following, [made[one.call + one.after - 1].layer for one in following])
+            following = _of_one_kind(chance, following, [made[one.call + one.after - 1].name for one in following])
             case = chance.choice(following)
         return case
+
+
+def _of_one_kind(chance: random.Random, found: list[Case], kinds: list[str]) -> list[Case]:
+    """Return the cases of one kind, each kind as likely as any other: there are many writes and few syncs."""
+    chosen = chance.choice(sorted(set(kinds))) if kinds else ""
+    return [one for one, kind in zip(found, kinds, strict=True) if kind == chosen]
