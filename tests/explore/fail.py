@@ -28,6 +28,7 @@ __all__ = ["SUCCEEDED", "Case", "calls_of", "draw", "faults", "plain_cases", "ru
 
 PATIENCE = 300.0  # virtual seconds that an operation may take
 SUCCEEDED = ("seal inline", "seal files", "close", "begin", "declare", "lease", "grant to a new name", "tick")
+_LIVING = ("live", "live after a close") * 2  # what no request asks for, and so none repeats
 _WRITES = {"open", "write", "pwrite", "posix_fallocate", "mkdir"}
 _READS = {"read", "stat", "lstat", "listdir", "scandir", "statvfs", "close"}
 _CHANGES = {"write", "sync", "truncate", "delete"}
@@ -322,7 +323,7 @@ def draw(seed: int) -> Case:
     chance = random.Random(seed)
     while True:
         succeeded = chance.random() < 0.5
-        case = chance.choice(list(plain_cases(SUCCEEDED if succeeded else [*OPERATIONS, "tick"])))
+        case = chance.choice(list(plain_cases(SUCCEEDED if succeeded else [*OPERATIONS, "tick", *_LIVING])))
         possible = list(faults(case))
         if succeeded:  # where the outcome of a commit is open
             made = calls_of(case)
