@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
@@ -44,6 +44,7 @@ class Spec:
         fail: Which sync of the old one's catalog fails, see :class:`Actor`; 0 for none.
         first: ``old`` or ``new``.
         after: Steps of ``first`` before the switch.
+        then: If not 0, the other one takes but so many steps, ``first`` one, the other the rest, and ``first`` its own.
         seed: Of random switches; None for one switch.
     """
 
@@ -53,10 +54,12 @@ class Spec:
     fail: int = 0
     first: str = "old"
     after: int = 0
+    then: int = 0
     seed: int | None = None
 
     def __str__(self) -> str:
         way = f"{self.first}@{self.after}" if self.seed is None else f"seed@{self.seed}"
+        way += f"+{self.then}" if self.then else ""
         return f"{self.placement}/{self.old}/{self.new}/{self.fail}/{way}"
 
     @classmethod
@@ -66,7 +69,8 @@ class Spec:
         how, _, number = way.partition("@")
         if how == "seed":
             return cls(placement, old, new, int(fail), seed=int(number))
-        return cls(placement, old, new, int(fail), how, int(number))
+        after, _, then = number.partition("+")
+        return cls(placement, old, new, int(fail), how, int(after), int(then or 0))
 
 
 @dataclass
@@ -172,6 +176,19 @@ class Explorer:
                 yield tried, outcome
                 ended = outcome.steps[first] < after  # before there was anything to switch
                 after += 1
+                if first == "old" and _reads_a_file(outcome, after - 1):
+                    yield from self._inside_a_change(tried, outcome.steps["new"])
+
+    def _inside_a_change(self, spec: Spec, steps: int) -> Iterator[tuple[Spec, Outcome]]:
+        """What the first one reads now may be of a change that the other is in the middle of."""
+        for then in range(1, steps + 1):
+            tried = replace(spec, then=then)
+            yield tried, self.run(tried)
+
+
+def _reads_a_file(outcome: Outcome, after: int) -> bool:
+    steps = [line for line in outcome.trace if line.startswith("old: ")]
+    return after > 0 and steps[after - 1 : after] == ["old: pread"]
 
 
 def _policy(spec: Spec, actors: dict[str, Actor]) -> Policy:
@@ -189,12 +206,17 @@ def _policy(spec: Spec, actors: dict[str, Actor]) -> Policy:
     first = actors[spec.first]
     other = actors["new" if spec.first == "old" else "old"]
 
-    def switch_once(able: list[Actor]) -> Actor:
+    def switch(able: list[Actor]) -> Actor:
+        ahead = first.steps - spec.after
+        if spec.then and ahead >= 0 and (ahead > 0 or other.steps < spec.then) and other in able:
+            return other
+        if spec.then and ahead == 0 and first in able:
+            return first
         if first in able and (first.steps < spec.after or other not in able):
             return first
         return other if other in able else first
 
-    return switch_once
+    return switch
 
 
 def pairs() -> list[Spec]:

@@ -48,6 +48,11 @@ class Process:
 
     _pids = itertools.count(1000)
 
+    @classmethod
+    def reset(cls) -> None:
+        """Count pids from the beginning again."""
+        cls._pids = itertools.count(1000)
+
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.pid = next(self._pids)
@@ -57,7 +62,7 @@ class Process:
         self.fail_sync = False
         self.registry_away = False
         self.jobs: set[Job] = set()
-        self.connections: list[Any] = []
+        self.tasks: list[asyncio.Task[Any]] = []  # kept: what is left of a killed one must not clean up
         self._held: list[asyncio.Handle] = []
         self._loop = loop
 
@@ -132,6 +137,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._queues: dict[int, tuple[Executor, deque[Job]]] = {}
         self._idle: list[_Worker] = []
         self._workers: list[_Worker] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.over = False
         self.slow = 0.0  # seconds more that thread work takes, at most
 
     # -- what BaseEventLoop asks of a subclass -------------------------------------------------------------------------
@@ -168,6 +175,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        task = super().create_task(coro, name=name, context=context)
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        (self.tasks if process is None else process.tasks).append(task)
+        return task
+
     def take(self, handles: list[asyncio.Handle]) -> None:
         """Run handles that were held."""
         self._ready.extend(handles)  # type: ignore[attr-defined]
@@ -175,6 +188,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -- threads -------------------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self.over:
+            raise RuntimeError("the run is over")
         job = Job(self, lambda: func(*args))
         if isinstance(executor, ThreadPoolExecutor) and executor._max_workers == 1:
             _, queue = self._queues.setdefault(id(executor), (executor, deque()))
@@ -232,7 +247,7 @@ class _Worker:
         self._gate.acquire()
         while (job := self._job) is not None:
             interleave_steps._here.actor = job
-            job.context.run(job.work_through)
+            job.context.copy().run(job.work_through)
             interleave_steps._here.actor = None
             self._idle(self)
             self.wait()
@@ -251,6 +266,7 @@ class Job:
         self.syncs = 0
         self.ended = False
         self._deep = deep
+        self._killed = False
         self._loop = loop
         self._work = work
         self._worker: _Worker | None = None
@@ -330,8 +346,7 @@ class Job:
 
     def kill(self) -> None:
         """Let the thread end wherever it is."""
-        if self.process is not None:
-            self.process.alive = False
+        self._killed = True
         if self._waking is not None:
             self._waking.cancel()
         for _ in range(100):
@@ -351,7 +366,7 @@ class Job:
         self._demand_alive()
 
     def _demand_alive(self) -> None:
-        if self.process is not None and not self.process.alive:
+        if self._killed or (self.process is not None and not self.process.alive):
             raise Killed
 
     # -- as the store's hooks see it -----------------------------------------------------------------------------------
