@@ -43,7 +43,7 @@ class Wire(asyncio.Transport):
         self._reading = True
         self._waiting: list[bytes] = []  # arrived while not read
         self._arrival = 0.0
-        self._coming: set[asyncio.TimerHandle] = set()
+        self._coming: dict[asyncio.TimerHandle, None] = {}
 
     def begin(self) -> None:
         """Tell the protocol that it is connected."""
@@ -99,11 +99,11 @@ class Wire(asyncio.Transport):
         timer: asyncio.TimerHandle
 
         def happen() -> None:
-            self._coming.discard(timer)
+            self._coming.pop(timer, None)
             what(*args)
 
         timer = self._loop.call_at(self._arrival, happen, context=self._context)
-        self._coming.add(timer)
+        self._coming[timer] = None
 
     def drop_what_comes(self) -> None:
         for timer in self._coming:
@@ -115,7 +115,7 @@ class Wire(asyncio.Transport):
         if not self._lost:
             self._lost = self._closing = True
             self.drop_what_comes()
-            self._network.wires.discard(self)
+            self._network.wires.pop(self, None)
             self._protocol.connection_lost(error)
 
     def _receive(self, data: bytes) -> None:
@@ -139,7 +139,7 @@ class Network:
         self.loop = loop
         self.numbers = itertools.count()
         self.cut_next: float | None = None  # seconds after which the next connection is cut
-        self.wires: set[Wire] = set()
+        self.wires: dict[Wire, None] = {}
         self._listeners: dict[int, tuple[Process, Callable[[], Any]]] = {}
         self._ports = itertools.count(20_000)
 
@@ -163,7 +163,7 @@ class Network:
     def killed(self, process: Process) -> None:
         """The kernel ends the connections of a process that was killed."""
         for wire in [wire for wire in self.wires if wire.process is process]:
-            self.wires.discard(wire)
+            self.wires.pop(wire, None)
             wire.peer.arrive(wire.peer.lose, ConnectionResetError("the process was killed"))
 
     async def connect(self, make: Callable[[], Any], host: str, port: int, **options: Any) -> tuple[Wire, Any]:
@@ -177,7 +177,7 @@ class Network:
         context.run(PROCESS.set, process)
         theirs = Wire(self, context.run(accept), process, (host, 40_000))
         mine.peer, theirs.peer = theirs, mine
-        self.wires |= {mine, theirs}
+        self.wires |= {mine: None, theirs: None}
         if self.cut_next is not None:
             self.loop.call_later(self.cut_next, self.cut, mine, context=contextvars.Context())
             self.cut_next = None

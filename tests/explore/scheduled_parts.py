@@ -122,7 +122,7 @@ class CoordinatorProcess:
         self.host: Host | None = None
         self.fault: str | None = None
         self.handler = Handler(tree, loop)
-        self.links: set[ServedLink] = set()
+        self.links: dict[ServedLink, None] = {}
         self._network = network
         self._config = config
         self._parent = parent
@@ -154,8 +154,8 @@ class CoordinatorProcess:
 
     def _accept(self) -> ServedLink:
         assert self._service is not None
-        link = ServedLink(self._service, Timing(), lambda link: self.links.discard(link))
-        self.links.add(link)
+        link = ServedLink(self._service, Timing(), lambda link: self.links.pop(link, None))
+        self.links[link] = None
         asyncio.get_running_loop().create_task(self._greet(link))
         return link
 

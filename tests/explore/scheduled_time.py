@@ -61,8 +61,7 @@ class Process:
         self.paused = False
         self.fail_sync = False
         self.registry_away = False
-        self.jobs: set[Job] = set()
-        self.tasks: list[asyncio.Task[Any]] = []  # kept: what is left of a killed one must not clean up
+        self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
         self._held: list[asyncio.Handle] = []
         self._loop = loop
 
@@ -118,6 +117,17 @@ class _Timer(asyncio.TimerHandle):
         _run(self, super()._run)
 
 
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number: sets of tasks have the same order in each run."""
+
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Jumps to the next timer when nothing is ready.
 
@@ -130,14 +140,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.rng = rng
         self.jobs = 0
-        self.deep: set[Job] = set()  # that have begun in threads of their own and have not ended
+        self.deep: dict[Job, None] = {}  # that have begun in threads of their own and have not ended
         self._now = 1000.0
         self._limit = self._now + limit
         self._selector = self
         self._queues: dict[int, tuple[Executor, deque[Job]]] = {}
         self._idle: list[_Worker] = []
         self._workers: list[_Worker] = []
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: list[asyncio.Task[Any]] = []  # all, kept: what is left of a killed process must not clean up
         self.over = False
         self.slow = 0.0  # seconds more that thread work takes, at most
 
@@ -176,9 +186,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        task = super().create_task(coro, name=name, context=context)
-        process = PROCESS.get() if context is None else context.get(PROCESS)
-        (self.tasks if process is None else process.tasks).append(task)
+        task = _Task(coro, loop=self, name=name, context=context, number=len(self.tasks))
+        self.tasks.append(task)
         return task
 
     def take(self, handles: list[asyncio.Handle]) -> None:
@@ -297,12 +306,12 @@ class Job:
             self._next()
             return
         if self.process is not None:
-            self.process.jobs.add(self)
+            self.process.jobs[self] = None
         if not self._deep and not self._loop.deep and self._loop.rng.random() < 0.7:
             self.work_through()
             self._finish()
             return
-        self._loop.deep.add(self)
+        self._loop.deep[self] = None
         self._worker = self._loop.worker()
         self._turn()
 
@@ -321,9 +330,9 @@ class Job:
             self._finish()
 
     def _finish(self) -> None:
-        self._loop.deep.discard(self)
+        self._loop.deep.pop(self, None)
         if self.process is not None:
-            self.process.jobs.discard(self)
+            self.process.jobs.pop(self, None)
         if self.process is None or self.process.alive:
             self._loop.call_later(self._delay(), self._tell, context=self.context)
             self._next()
@@ -353,7 +362,7 @@ class Job:
             if self.ended or self._worker is None:
                 break
             self._worker.turn(self)
-        self._loop.deep.discard(self)
+        self._loop.deep.pop(self, None)
 
     def sleep(self, seconds: float) -> None:
         """In its thread: let others go on for so long."""

@@ -212,7 +212,7 @@ class World:
         return [coordinator for coordinator in self.coordinators if coordinator.alive]
 
     def _cut(self) -> None:
-        wires = sorted((wire for wire in self.network.wires), key=lambda wire: (str(wire.process), wire.number))
+        wires = list(self.network.wires)
         if wires:
             wire = self.rng.choice(wires)
             self.note(f"cut {wire.process} - {wire.peer.process}")
