@@ -69,6 +69,8 @@ def playing() -> Iterator[Player]:
     collecting = gc.isenabled()
     said = sys.unraisablehook
     sys.unraisablehook = lambda what: None  # of the remains of killed processes, when they are collected
+    gc.collect()
+    gc.freeze()
     gc.disable()  # what it closes, and when, must not depend on other runs
     try:
         with warnings.catch_warnings():
@@ -76,6 +78,7 @@ def playing() -> Iterator[Player]:
             yield Player(home)
     finally:
         sys.unraisablehook = said
+        gc.unfreeze()
         if collecting:
             gc.enable()
         for name, level in before.items():

@@ -248,7 +248,7 @@ class Subscriber:
 
     async def _once(self, instance: str, seen: list[Any]) -> None:
         world, topic = self.world, self.topic.name
-        records = await asyncio.to_thread(world.registry.records, topic)
+        records = world.registry.records(topic)  # what a watch has told
         if not records:
             raise TopicNotFound(f"{topic} is not registered", topic=topic)
         record = max(records, key=lambda record: record.epoch)

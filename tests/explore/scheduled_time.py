@@ -364,15 +364,22 @@ class Job:
             self._worker.turn(self)
         self._loop.deep.pop(self, None)
 
-    def sleep(self, seconds: float) -> None:
-        """In its thread: let others go on for so long."""
+    def sleep(self, seconds: float | None) -> None:
+        """In its thread: let others go on for so long, or until :meth:`wake`."""
         self._demand_alive()
         if self._worker is None:
             return
-        self._waking = self._loop.call_later(seconds, self._turn, context=self.context)
+        if seconds is not None:
+            self._waking = self._loop.call_later(seconds, self._turn, context=self.context)
         self._worker.wait()
         self._waking = None
         self._demand_alive()
+
+    def wake(self) -> None:
+        """Let it sleep no longer."""
+        if self._waking is not None:
+            self._waking.cancel()
+        self._waking = self._loop.call_soon(self._turn, context=self.context)  # type: ignore[assignment]
 
     def _demand_alive(self) -> None:
         if self._killed or (self.process is not None and not self.process.alive):
@@ -443,21 +450,27 @@ class _Event:
 
     def __init__(self) -> None:
         self._set = False
+        self._waiting: list[Job] = []
 
     def is_set(self) -> bool:
         return self._set
 
     def set(self) -> None:
         self._set = True
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            job.wake()
 
     def clear(self) -> None:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        waited = 0.0
-        while not self._set and (timeout is None or waited < timeout):
-            pause(0.25)
-            waited += 0.25
+        job = getattr(interleave_steps._here, "actor", None)
+        if not self._set and isinstance(job, Job):
+            self._waiting.append(job)
+            job.sleep(timeout)
+            if job in self._waiting:
+                self._waiting.remove(job)
         return self._set
 
 

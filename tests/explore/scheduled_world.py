@@ -13,12 +13,12 @@ from unittest import mock
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Journal, NumberedRows
-from registry.memory import MemoryTree
+from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping
 from tests.explore.scheduled_actors import Driver, Subscriber
 from tests.explore.scheduled_net import Network
-from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, Handler, standing_in
+from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, standing_in
 from tests.explore.scheduled_time import Process, Stuck, VirtualLoop
 
 __all__ = ["Outcome", "World", "play"]
@@ -97,7 +97,7 @@ class World:
     def __post_init__(self) -> None:
         self.network = Network(self.loop)
         self.tree = MemoryTree()
-        self.registry = Handler(self.tree, self.loop)
+        self.registry = MemoryRegisterServerHandler(self.tree)  # of all who only look
         self.loop.create_connection = self.network.connect  # type: ignore[assignment,method-assign]
 
     def new_id(self) -> str:
@@ -331,10 +331,15 @@ class World:
             catalog.close()
 
     def _check_catalog(self, topic: Topic) -> None:
+        if not (topic.directory / "catalog.db").exists():
+            return  # it was never opened, which is told elsewhere
         catalog = self._catalog(topic)
         try:
             health = catalog.execute("PRAGMA integrity_check").fetchone()[0]
             marks = catalog.execute("SELECT next_n FROM meta").fetchone()[0] - self.batches
+        except sqlite3.Error as error:
+            self.fail(f"{topic.name}: its catalog cannot be read: {error}")
+            return
         finally:
             catalog.close()
         if health != "ok":
