@@ -184,10 +184,12 @@ class Side:
 
 
 def _seal_inline(side: Side) -> None:
+    side.publish(HISTORY - 1)  # which may have been taken back
     side.publish(HISTORY)
 
 
 def _seal_files(side: Side) -> None:
+    side.publish(HISTORY - 1, inline=False)
     side.publish(HISTORY, inline=False)
 
 
@@ -241,7 +243,7 @@ def _lease(side: Side) -> None:
 
 def _make_room(side: Side) -> None:
     side.log.make_room(reserve=False)
-    side.publish(HISTORY)
+    _seal_inline(side)
 
 
 def _seek(side: Side) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import sqlite3
 from dataclasses import dataclass, field, replace
@@ -141,7 +142,7 @@ class World:
         self._dead.add(driver)
         driver.process.kill()
         self.network.killed(driver.process)
-        self.loop.create_task(self._next_driver(driver))
+        self.loop.create_task(self._next_driver(driver), context=contextvars.Context())  # of no process
 
     async def _next_driver(self, driver: Driver) -> None:
         await asyncio.sleep(self.rng.uniform(0.2, 3.0))
