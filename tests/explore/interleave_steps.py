@@ -33,6 +33,8 @@ FUNCTIONS = ("open", "fsync", "pread", "pwrite", "write", "unlink", "replace", "
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY}
 
 _here = threading.local()
+on_connect: list[Callable[[sqlite3.Connection], None]] = []
+"""Told of each connection that is opened."""
 
 
 class Stuck(AssertionError):
@@ -195,7 +197,10 @@ class _Proxy:
 
 
 def _connect(path: Any, **options: Any) -> sqlite3.Connection:
-    return sqlite3.connect(path, **{**options, "timeout": 0.0}, factory=_Connection)
+    connection = sqlite3.connect(path, **{**options, "timeout": 0.0}, factory=_Connection)
+    for take in on_connect:
+        take(connection)
+    return connection
 
 
 def _stepped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import contextvars
 import heapq
 import itertools
 import random
+import sqlite3
 import threading
 import types
 from collections import deque
@@ -23,7 +24,7 @@ from typing import Any
 
 from tests.explore import interleave_steps
 
-__all__ = ["PROCESS", "Job", "Killed", "Process", "Stuck", "VirtualLoop", "pause", "virtual_threading", "virtual_time"]
+__all__ = ["PROCESS", "Job", "Killed", "Process", "Stuck", "VirtualLoop", "owned", "pause", "virtual_threading", "virtual_time"]
 
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
@@ -62,6 +63,7 @@ class Process:
         self.fail_sync = False
         self.registry_away = False
         self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
+        self.connections: list[sqlite3.Connection] = []
         self._held: list[asyncio.Handle] = []
         self._loop = loop
 
@@ -86,12 +88,21 @@ class Process:
         self.alive = self.paused = False
         for job in list(self.jobs):
             job.kill()
+        for connection in self.connections:
+            sqlite3.Connection.close(connection)  # as the kernel takes its locks away
+        self.connections.clear()
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         """Run a coroutine as part of this process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, self)
         return self._loop.create_task(work, name=name, context=context)
+
+
+def owned(connection: sqlite3.Connection) -> None:
+    """Let a connection end with the process that has opened it."""
+    if (process := PROCESS.get()) is not None:
+        process.connections.append(connection)
 
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)

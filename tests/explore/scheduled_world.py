@@ -15,12 +15,13 @@ from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Journal, NumberedRows
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
+from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping
 from tests.explore.scheduled_actors import Driver, Subscriber
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, standing_in
-from tests.explore.scheduled_time import Process, Stuck, VirtualLoop
+from tests.explore.scheduled_time import Process, Stuck, VirtualLoop, owned
 
 __all__ = ["Outcome", "World", "play"]
 
@@ -365,6 +366,7 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
             small_reserve(),
             stepping(),
             standing_in(loop, world.processes, seed),
+            mock.patch.object(interleave_steps, "on_connect", [owned]),
             mock.patch("secrets.token_hex", lambda n: ids.randbytes(n).hex()),
         ):
             try:
