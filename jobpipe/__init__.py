@@ -1,12 +1,15 @@
 """jobpipe: chain Spark Structured Streaming jobs directly over TCP. Typed rows, exactly once, no broker.
 
-The names below are loaded on first use, so that a process without Spark does not load Spark.
+The names below are loaded on first use, so that a process without Spark does not load Spark. The import itself lets
+Spark start its workers with this interpreter, where nothing else was chosen (:mod:`jobpipe.spark.interpreter`).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from jobpipe.spark.interpreter import choose as _choose_python
 
 if TYPE_CHECKING:
     from jobpipe.spark.await_end import await_end
@@ -32,3 +35,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'jobpipe' has no attribute {name!r}")
+
+
+_choose_python()

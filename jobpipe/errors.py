@@ -38,6 +38,8 @@ This module imports nothing of ours.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "UnsupportedType",
     "WaitTimeout",
     "from_fault",
+    "shown",
     "to_fault",
 ]
 
@@ -85,7 +88,7 @@ class JobpipeError(Exception):
     so that callers and tests need not parse texts.
     """
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, /, **fields: Any) -> None:  # fields come from peers, with any name
         super().__init__(message)
         self.message = message
         self.fields = fields
@@ -244,6 +247,17 @@ def to_fault(error: BaseException) -> tuple[str, str, dict[str, Any]]:
 
 def from_fault(code: str, message: str, fields: dict[str, Any]) -> JobpipeError:
     """Return the error that a peer sent; an unknown code becomes a plain :class:`JobpipeError`."""
-    kind = _BY_CODE.get(code, JobpipeError)
-    fields = {str(key): value for key, value in fields.items() if key != "message"}
-    return kind(message, **fields)
+    return _BY_CODE.get(code, JobpipeError)(message, **fields)
+
+
+def shown(value: object) -> str:
+    """Return a value from outside for an error or a log line: quoted and short, however large or deep it is."""
+    if isinstance(value, str):
+        return repr(value[:100])[:200]
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    if value is None or isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, (Mapping, Sequence)):
+        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
+    return type(value).__name__

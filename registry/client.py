@@ -8,7 +8,6 @@ own loop tries the next server, with its back-off.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ from kazoo.retry import KazooRetry
 
 from registry.errors import BadOption, RegistryError
 from registry.identity import Sasl
+from registry.kazoo_log import KazooLog
 from registry.options import Options
 from registry.transport import TlsHandler, make_context
 
@@ -60,7 +60,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             kazoo's thread, so it must not wait.
     """
 
-    def __init__(self, options: Options, tell: Callable[[Exception | None], None], logger: logging.Logger) -> None:
+    def __init__(self, options: Options, tell: Callable[[Exception | None], None], logger: KazooLog) -> None:
         sasl = None if options.sasl is None else _for_kazoo(options.sasl)
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_jitter=0.4, max_delay=2.0)
         super().__init__(
@@ -80,6 +80,12 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     tell: Callable[[Exception | None], None]
     options: Options
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        found: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        if not found:
+            self.tell(RegistryError("none of its host names can be resolved"))
+        return found
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         try:

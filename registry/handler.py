@@ -116,6 +116,10 @@ class RegisterServerHandler(ABC):
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
 
+    def known_topics(self) -> list[str]:
+        """Return, sorted, the names of :meth:`topics` and of those that were published once, served now or not."""
+        return self.topics()
+
     @abstractmethod
     def records(self, topic: str) -> list[RegisterRecord]:
         """Return the registrations, sorted by index; [] for a missing topic. Skips nodes it cannot read (logged)."""

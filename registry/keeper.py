@@ -8,6 +8,7 @@ then: that is *lost*, is given up, and is told.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import threading
@@ -47,6 +48,8 @@ class Keeper:
         self._claims: dict[str, OwnerRecord] = {}
         self._topics: set[str] = set()
         self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
+        self._calls = itertools.count(1)
+        self._newest: dict[str, int] = {}  # by path, the last call that wanted its node there, or gone
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="registry-keeper", daemon=True)
@@ -94,7 +97,10 @@ class Keeper:
 
     def register(self, topic: str, record: RegisterRecord) -> None:
         key, path = (topic, record.index), self._paths.registration(topic, record.index)
+        call = self._begin(path)
         with self.changing() as changes:
+            if self._is_overtaken(path, call):
+                return
             try:
                 changes.write_registration(topic, record, asked=True)
             except Unavailable:
@@ -103,20 +109,21 @@ class Keeper:
                         self._debris.add((topic, path))  # the answer is missing, the node may be there
                 raise
             with self._state:
-                self._registrations[key] = record
                 self._topics.add(topic)
-                self._debris.discard((topic, path))
+                if self._newest.get(path) == call:
+                    self._registrations[key] = record
+                    self._debris.discard((topic, path))
         self._notify()  # a look leaves the notice on the new node
 
     def unregister(self, topic: str, index: int) -> None:
-        path = self._paths.registration(topic, index)
-        with self._state:
-            self._registrations.pop((topic, index), None)
-        self._give_up(topic, path)
+        self._give_up(topic, self._paths.registration(topic, index), lambda: self._registrations.pop((topic, index), 0))
 
     def claim(self, topic: str, owner: OwnerRecord) -> None:
         path = self._paths.owner(topic)
+        call = self._begin(path)
         with self.changing() as changes:
+            if self._is_overtaken(path, call):
+                return
             try:
                 changes.write_claim(topic, owner, asked=True)
             except Unavailable:
@@ -125,15 +132,13 @@ class Keeper:
                         self._debris.add((topic, path))
                 raise
             with self._state:
-                self._claims[topic] = owner
-                self._debris.discard((topic, path))
+                if self._newest.get(path) == call:
+                    self._claims[topic] = owner
+                    self._debris.discard((topic, path))
         self._notify()
 
     def release(self, topic: str) -> None:
-        path = self._paths.owner(topic)
-        with self._state:
-            self._claims.pop(topic, None)
-        self._give_up(topic, path)
+        self._give_up(topic, self._paths.owner(topic), lambda: self._claims.pop(topic, 0))
 
     def withdraw(self, timeout: float) -> None:
         """Remove all that is ours, and the topic nodes that are empty then."""
@@ -144,20 +149,45 @@ class Keeper:
                 topics = sorted(self._topics)
                 self._registrations.clear()
                 self._claims.clear()
+                self._newest.clear()  # calls that still wait for their turn come too late
             for topic, path in sorted(ours):
                 changes.remove(topic, path)
             for topic in topics:
                 if not changes.delete_topic(topic):
                     logger.info("topic %s stays: others are registered in it", topic)
 
-    def _give_up(self, topic: str, path: str) -> None:
+    def _begin(self, path: str) -> int:
+        """Note that a call wants a node there, or gone. The later call decides, whichever of two gets its turn first.
+
+        The lock does not keep the order of calls, and a call that nobody waits for any more still runs to its end.
+        """
+        with self._state:
+            call = self._newest[path] = next(self._calls)
+            return call
+
+    def _is_overtaken(self, path: str, call: int) -> bool:
+        with self._state:
+            return self._newest.get(path) != call
+
+    def _give_up(self, topic: str, path: str, forget: Callable[[], object]) -> None:
+        """Remove a node of ours that is no longer wanted; ``forget`` takes it from what is wanted."""
+        call = self._begin(path)
         try:
             with self.changing() as changes:
+                if self._is_overtaken(path, call):
+                    return  # wanted again since
+                with self._state:
+                    forget()  # not before it is our turn: a call under way would want it again
                 changes.remove(topic, path)
         except Unavailable:
             with self._state:
-                self._debris.add((topic, path))
+                if self._newest.get(path) == call:
+                    forget()
+                    self._debris.add((topic, path))
             raise
+        with self._state:
+            if self._newest.get(path) == call:
+                del self._newest[path]  # a call before this one finds itself overtaken all the same
 
     # the thread
 

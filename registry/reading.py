@@ -6,16 +6,16 @@ import logging
 import threading
 from typing import TypeVar
 
+from registry.epochs import parse_epoch
 from registry.errors import BadRecord, InvalidName
 from registry.names import Paths, check_name, child_index
 from registry.nodes import Node, Nodes, Notify
 from registry.records import OwnerRecord, RegisterRecord
 
-__all__ = ["MAX_EPOCH", "Reader", "parse_epoch"]
+__all__ = ["Reader"]
 
 logger = logging.getLogger(__name__)
 
-MAX_EPOCH = 2**63 - 1
 _Record = TypeVar("_Record", RegisterRecord, OwnerRecord)
 _MAX_WARNED = 1000
 
@@ -32,6 +32,13 @@ class Reader:
     def topics(self) -> list[str]:
         names = self._nodes.children(self._paths.namespace) or []
         return sorted(name for name in names if _is_name(name))
+
+    def known_topics(self) -> list[str]:
+        """Return the topics, and those that have an epoch."""
+        names = sorted(name for name in self._nodes.children(self._paths.epochs) or [] if _is_name(name))
+        guards = self._nodes.get_all([self._paths.epoch(name) for name in names])
+        had = {name for name, node in zip(names, guards, strict=True) if node is not None and node.data != b"0"}
+        return sorted(had.union(self.topics()))
 
     def registration(self, topic: str, index: int) -> RegisterRecord | None:
         path = self._paths.registration(topic, index)
@@ -85,13 +92,6 @@ class Reader:
             self._warned.add(key)
         if not known:
             logger.warning("%s is ignored: %s", path, error)
-
-
-def parse_epoch(data: bytes) -> int:
-    """Return a stored epoch. Raises BadRecord: guessing would break fencing."""
-    if not 1 <= len(data) <= 19 or not data.isdigit() or int(data) > MAX_EPOCH:
-        raise BadRecord("epoch", "a decimal number")
-    return int(data)
 
 
 def _is_name(name: str) -> bool:

@@ -14,14 +14,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord
+from registry.machine import Place
 from registry.names import MAX_PARALLELISM
 
 __all__ = ["MAX_RECORD_BYTES", "RECORD_VERSION", "OwnerRecord", "RegisterRecord"]
 
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
 RECORD_VERSION = 1
-_MAX_INTEGER = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
 
@@ -102,9 +103,10 @@ class _Record:
             raise BadRecord("version", str(RECORD_VERSION))
         values = {}
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-            if field.name not in fields:
+            if field.name in fields:
+                values[field.name] = fields[field.name]
+            elif field.default is dataclasses.MISSING:
                 raise BadRecord(field.name, "a value")
-            values[field.name] = fields[field.name]
         return cls(**values)
 
 
@@ -136,7 +138,7 @@ class RegisterRecord(_Record):
         _integer(self, "index", 1, self.parallelism)
         _endpoint(self, "coordinator")
         _endpoint(self, "data")
-        _integer(self, "epoch", 0, _MAX_INTEGER)
+        _integer(self, "epoch", 0, MAX_EPOCH)
         _text(self, "instance", 128)
         if type(self.ssl) is not bool:
             raise BadRecord("ssl", "true or false")
@@ -146,7 +148,9 @@ class RegisterRecord(_Record):
 class OwnerRecord(_Record):
     """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
 
-    Host, pid and start time together prove that a process is dead, also where its pid was given to another one.
+    Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
+    ``boot`` and ``pid_namespace`` belong to the place, see :class:`registry.machine.Place`; ``ticks`` is the start time
+    that no change of the clock moves. A record of an earlier version lacks the three.
 
     Raises:
         BadRecord: a field breaks its rule.
@@ -159,6 +163,14 @@ class OwnerRecord(_Record):
     epoch: int
     instance: str
     name: str
+    boot: str = ""
+    pid_namespace: int = 0
+    ticks: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the process runs."""
+        return Place(self.host, self.boot, self.pid_namespace)
 
     def __post_init__(self) -> None:
         _text(self, "host")
@@ -168,6 +180,10 @@ class OwnerRecord(_Record):
         if type(self.started) is not float or not math.isfinite(self.started) or self.started < 0:
             raise BadRecord("started", "seconds since 1970")
         _endpoint(self, "endpoint")
-        _integer(self, "epoch", 0, _MAX_INTEGER)
+        _integer(self, "epoch", 0, MAX_EPOCH)
         _text(self, "instance", 128)
         _text(self, "name")
+        if self.boot != "":
+            _text(self, "boot", 64)
+        _integer(self, "pid_namespace", 0, 2**63 - 1)
+        _integer(self, "ticks", 0, 2**63 - 1)

@@ -37,6 +37,7 @@ from kazoo.protocol.states import KeeperState
 
 from registry.client import Client, explain
 from registry.errors import Unavailable
+from registry.kazoo_log import KazooLog, hide_secrets
 from registry.nodes import Notify
 from registry.options import Options
 
@@ -50,14 +51,8 @@ _jitter = random.Random()  # noqa: S311 - own, so that our threads do not distur
 _FORMER_SESSIONS = 64  # more expiries than that within the life of one ghost do not happen
 
 
-def _hide_secrets(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.INFO
-
-
-_kazoo_logger = logging.getLogger("registry.kazoo")
 for _name in ("client", "handlers.threading", "protocol.connection"):
-    logging.getLogger(f"kazoo.{_name}").addFilter(_hide_secrets)
-_kazoo_logger.addFilter(_hide_secrets)  # a filter, not a level: that would let INFO pass where the root does not
+    logging.getLogger(f"kazoo.{_name}").addFilter(hide_secrets)
 
 
 class Session:
@@ -69,6 +64,7 @@ class Session:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._probe_path = options.namespace
+        self._kazoo_log = KazooLog()
         self._lock = threading.Lock()  # the fields below
         self._client: Any = None
         self._losses = 0
@@ -202,7 +198,7 @@ class Session:
 
     def _make_client(self) -> None:
         try:
-            client = Client(self._options, self._on_attempt, _kazoo_logger)
+            client = Client(self._options, self._on_attempt, self._kazoo_log)
         except (KazooException, ValueError) as error:
             self._reason = f"{type(error).__name__}: {error}"
             return
@@ -249,6 +245,7 @@ class Session:
             if client_id[0] not in self._sessions[-1:]:
                 self._sessions = [*self._sessions[1 - _FORMER_SESSIONS :], client_id[0]]
             self._ready.set()
+            self._kazoo_log.connected()
             listeners = list(self._listeners)
         for notify in listeners:
             notify(None)

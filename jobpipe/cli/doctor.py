@@ -24,8 +24,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(settings: Settings, as_json: bool) -> int:
     """Check this machine, and say what to do.
 
-    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Starts and changes
-    nothing. Ends with 1 if any check fails. JSON keys of each: check, status (ok, warn, fail), detail, remedy.
+    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Changes nothing, and
+    starts nothing but Java and the Python of Spark's workers, for a moment. Ends with 1 if any check fails. JSON keys
+    of each: check, status (ok, warn, fail), detail, remedy.
     """
     found = []
     for finding in _findings(settings):
@@ -43,6 +44,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield doctor_host.python()
     yield doctor_host.java()
     yield doctor_host.pyspark()
+    yield doctor_host.worker_python()
     yield doctor_host.unix_sockets()
     try:
         resolved = settings.resolved
@@ -50,7 +52,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
         remedy = "mend it; `jobpipe config explain KEY` tells what is expected. The other checks need it"
         yield fail("configuration", error.message, remedy)
         return
-    yield ok("configuration", str(resolved.file or "no file, defaults"))
+    where = ", found in the working folder" if resolved.in_working_folder else ""
+    yield ok("configuration", f"{resolved.file or 'no file, defaults'}{where}")
     config = resolved.config
     yield from doctor_bus.certificates(config)
     yield from doctor_bus.access(config)

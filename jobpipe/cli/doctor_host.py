@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.cli.output import size
+from jobpipe.config.ownership import folder_problem
 from jobpipe.errors import AddressError
 
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets"]
+__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets", "worker_python"]
 
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
@@ -78,6 +79,24 @@ def pyspark() -> Finding:
     return ok("pyspark", detail)
 
 
+def worker_python() -> Finding:
+    """The Python that Spark starts for its workers can import jobpipe. It is started."""
+    from jobpipe.spark.interpreter import VARIABLE, given_python
+
+    found = given_python()
+    detail = f"Spark starts {found.name} ({found.path or 'not found'}, by {found.origin})"
+    if found.is_ours() or (trouble := found.trouble()) is None:
+        return ok("worker python", detail)
+    remedy = f"activate the environment of {sys.executable}, or export {VARIABLE}={sys.executable}"
+    if found.origin != "the PATH":
+        remedy = f"export {found.origin}={sys.executable}"
+    else:
+        remedy += (
+            ". A program run by that Python does so itself by `import jobpipe` before its session; spark-submit not"
+        )
+    return fail("worker python", f"{detail}: {trouble}", remedy)
+
+
 def unix_sockets() -> Finding:
     """Spark's defaults switch the slow TCP path between JVM and Python off."""
     home = os.environ.get("SPARK_HOME")
@@ -121,6 +140,8 @@ def spool(config: Config) -> Finding:
     place = config.spool_dir
     folder = next((path for path in (place, *place.parents) if path.exists()), Path("/"))
     try:
+        if (why := folder_problem(place)) is not None:
+            return fail("spool", why, "see docs/security.md: chown and chmod as it says, or set jobpipe.spool.dir")
         with tempfile.TemporaryFile(dir=folder):
             pass
         free = shutil.disk_usage(folder).free

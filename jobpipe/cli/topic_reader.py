@@ -18,6 +18,7 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE
+from jobpipe.operations.fields import MAX_LEASE_SECONDS
 from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.questions import control_link
@@ -83,7 +84,8 @@ class TopicReader:
     def _range(self, start: Position, end: Position, *, hold: bool) -> Iterator[pa.RecordBatch]:
         """Yield what lies between; ``hold`` keeps a backlog from retention while we read it."""
         if hold:
-            held = {"id": self._lease, "first": start.n, "last": end.n, "seconds": self._config.read_timeout}
+            seconds = min(self._config.read_timeout, MAX_LEASE_SECONDS)
+            held = {"id": self._lease, "first": start.n, "last": end.n, "seconds": seconds}
             self._call("lease", held)
         try:
             answer = self._call("range", {"start": start.to_json(), "end": end.to_json()})

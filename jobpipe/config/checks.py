@@ -10,9 +10,14 @@ from jobpipe.config.definition import Problem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
-__all__ = ["check_acks", "check_together", "depends_on", "plaintext_beyond_loopback"]
+__all__ = ["check_acks", "check_together", "depends_on", "lacks_certificates", "plaintext_beyond_loopback"]
 
-MAKE_CERTIFICATES = "make them with: jobpipe certs init, then jobpipe certs issue"
+MAKE_CERTIFICATES = """\
+certificates beside it: jobs of several hosts meet at a registry that is not embedded, so each must prove who it is. \
+Two commands are enough, with the same files on every host:
+    jobpipe certs init --dir certs
+    export JOBPIPE__SSL__CA="$PWD/certs/ca.crt" JOBPIPE__SSL__CERT="$PWD/certs/node.crt" \
+JOBPIPE__SSL__KEY="$PWD/certs/node.key\""""
 
 
 @dataclass(frozen=True)
@@ -103,15 +108,25 @@ def _lost_before_the_wait_is_over(config: Config) -> str | None:
     return None
 
 
+def lacks_certificates(config: Config) -> bool:
+    """Whether a registry that is not embedded was named, and no certificate file at all."""
+    return config.tls and not config.embedded and all(getattr(config, name) is None for name in _FILES)
+
+
+def _certificates(config: Config) -> str | None:
+    return MAKE_CERTIFICATES if lacks_certificates(config) else None
+
+
 def _certificate_file(attribute: str) -> Callable[[Config], str | None]:
     def find(config: Config) -> str | None:
         given = [name for name in _FILES if getattr(config, name) is not None]
-        if not config.tls or getattr(config, attribute) is not None or (config.embedded and not given):
+        if not config.tls or getattr(config, attribute) is not None or not given:
             return None
-        if given:
-            listed = " and ".join(name.replace("_", ".") for name in given)
-            return f"a file: ssl.ca, ssl.cert and ssl.key go together, and only {listed} was given; {MAKE_CERTIFICATES}"
-        return f"a file: TLS is on and the registry is not embedded; {MAKE_CERTIFICATES}"
+        listed = " and ".join(name.replace("_", ".") for name in given)
+        return (
+            f"a file: ssl.ca, ssl.cert and ssl.key go together, and only {listed} was given; "
+            "`jobpipe certs init --dir certs` makes all three"
+        )
 
     return find
 
@@ -141,6 +156,7 @@ _CHECKS = (
     _Check("spool_dir", ("spool_placement", "home"), _shared_folder),
     _Check("hostserver_lost_after", ("spool_placement", "acks", "acks_timeout"), _lost_before_the_wait_is_over),
     _Check("spool_max_bytes", ("segment_max_bytes",), _cap_holds_a_segment),
+    _Check("registry_connect", (*_TLS, *_FILES), _certificates),
     *(_Check(name, (*_TLS, *_FILES), _certificate_file(name)) for name in _FILES),
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),
     *(_Check(*check) for check in REGISTRY_CHECKS),

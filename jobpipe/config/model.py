@@ -223,7 +223,8 @@ class Config:
         "jobpipe.discovery.timeout",
         duration(0.1),
         "60s",
-        "How long a subscriber waits for a topic to appear in the registry before it fails.",
+        "How long a reader waits for a topic that was never published before it fails. Streams and plain clients wait "
+        "on for the publisher of one that was; load(), batch reads and commands do not.",
         group="network",
     )
 
@@ -380,6 +381,14 @@ class Config:
         "A subscription that is not required and was not seen for this long, while a coordinator was up, is dropped; "
         "it fails when it returns. What a reader that vanished was reading is kept for jobpipe.read.timeout, and it "
         "does not expire before that is over.",
+        group="retention",
+    )
+
+    max_subscriptions: int = key(
+        "jobpipe.subscription.max",
+        whole(1, 100_000),
+        1000,
+        "Subscriptions of one topic; a new name above that is refused. Each makes a seal slower: 1,200 make it 37 ms.",
         group="retention",
     )
 

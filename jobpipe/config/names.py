@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jobpipe.config.definition import Key
 from jobpipe.config.model import KEYS
 
-__all__ = ["by_exact_name", "by_loose_name", "is_section", "suggest"]
+__all__ = ["by_exact_name", "by_loose_name", "closest", "is_section", "suggest"]
 
 SHOWN = 12  # names in an error
 _EXACT = {about.name: about for about in KEYS}
@@ -40,6 +40,13 @@ def is_section(name: str) -> bool:
     return any(full.startswith(f"{name}.") for full in _EXACT)
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of some names that was probably meant by ``name``, whatever its case; None if none is near."""
+    lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), lower, n=1)
+    return lower[found[0]] if found else None
+
+
 def suggest(name: str, spell: Callable[[Key], str], *, beside: Sequence[str] = ()) -> str:
     """Return the words that help who gave the unknown ``name``: "did you mean ...?", or where the names are listed.
 
@@ -52,11 +59,10 @@ def suggest(name: str, spell: Callable[[Key], str], *, beside: Sequence[str] = (
     if known is None:
         # Without what almost all names begin with, which would make each one near to each other.
         bare = {loose.removeprefix("jobpipe."): about for loose, about in _LOOSE.items()}
-        own = {each.lower(): each for each in beside}
-        found = difflib.get_close_matches(name.lower().removeprefix("jobpipe."), [*own, *bare], n=1)
-        if found and found[0] in own:
-            return f"did you mean {own[found[0]]}?"
-        known = bare[found[0]] if found else None
+        found = closest(name.lower().removeprefix("jobpipe."), [*bare, *beside])
+        if found in beside:
+            return f"did you mean {found}?"
+        known = None if found is None else bare[found]
     if known is not None:
         return f"did you mean {spell(known)}?"
     if len(beside) > SHOWN:

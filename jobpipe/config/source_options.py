@@ -255,7 +255,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="discoveryTimeout",
         kind=optional(duration(0.1)),
         default=None,
-        documentation="How long to wait for a topic's publisher at the start. null = jobpipe.discovery.timeout.",
+        documentation="How long to wait for a topic's publisher at load(), and at the start of a stream for a topic "
+        "that was never published. null = jobpipe.discovery.timeout.",
         group="general",
     ),
 )

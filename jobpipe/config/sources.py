@@ -6,36 +6,47 @@ even if a source above hides it.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.checks import check_together
+from jobpipe.config.checks import check_together, lacks_certificates
 from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
+from jobpipe.config.reach import why_unreachable
 from jobpipe.config.values import BadValueError
 
 __all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "node_settings", "resolve"]
 
+log = logging.getLogger(__name__)
+
 ENVIRONMENT_FILE = "JOBPIPE_CONFIG"
 ENVIRONMENT_PREFIX = "JOBPIPE__"
 SPARK_PREFIX = "spark.jobpipe."
+WORKING_FILE = Path("conf/jobpipe.yaml")
 SYSTEM_FILE = Path("/etc/jobpipe/jobpipe.yaml")
 DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration and where it came from: the source of each key by its full name, and the file, if any."""
+    """A configuration and where it came from: the source of each key by its full name, and the file, if any.
+
+    Attributes:
+        in_working_folder: the file was not named, it lies in the working folder.
+    """
 
     config: Config
     sources: Mapping[str, str]
     file: Path | None
+    in_working_folder: bool = False
 
 
 def load(
@@ -79,8 +90,17 @@ def resolve(
     merge.add_loose(_from_spark(spark or {}))
     merge.add_loose(_from_environment(environ))
     file = merge.add_file(path, environ)
-    config = merge.finish(pin_file=path is not None)
-    return Resolved(config, merge.sources, file)
+    config = merge.finish(pin_file=path is not None, look=True)
+    found = file is not None and find_file(path, environ)[1] == str(_absolute(WORKING_FILE))
+    if found:
+        _tell_once(file)
+    return Resolved(config, merge.sources, file, in_working_folder=found)
+
+
+@functools.cache
+def _tell_once(file: Path | None) -> None:
+    """Log that the working folder's file is in force: nobody asked for it."""
+    log.info("%s of the working folder is in force: its registry, certificates and handler are used", file)
 
 
 def node_settings(attributes: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -115,7 +135,7 @@ def find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
         return _absolute(path), "option"
     if named := environ.get(ENVIRONMENT_FILE, "").strip():
         return _absolute(named), "environment"
-    usual = (Path("conf/jobpipe.yaml"), Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
+    usual = (WORKING_FILE, Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
     for candidate in map(_absolute, usual):
         if candidate.exists():
             return candidate, str(candidate)
@@ -231,11 +251,13 @@ class _Merge:
             raise config_error(self.problems)
         return {name: self._values[name] for name in attributes if name in self._values}
 
-    def finish(self, *, pin_file: bool = False) -> Config:
+    def finish(self, *, pin_file: bool = False, look: bool = False) -> Config:
         """Return the checked configuration.
 
         Args:
             pin_file: an option named the file: what it sets holds for the application, as options do.
+            look: where certificates are missing for a registry, see whether anything answers there; blocks for a
+                second at most.
 
         Raises:
             ConfigError: there are problems.
@@ -247,6 +269,15 @@ class _Merge:
         )
         config = Config(**self._values, pinned=pinned)
         self.problems += check_together(config, self.sources, ignore=self._bad)
+        if look and not self._bad and lacks_certificates(config) and config.registry_handler == "zookeeper":
+            self._look_for_registry(config.registry_connect)
         if self.problems:
             raise config_error(self.problems)
         return config
+
+    def _look_for_registry(self, connect: str) -> None:
+        """Put a wrong address before all that only follows from it."""
+        if (why := why_unreachable(connect)) is not None:
+            name = "jobpipe.registerserver.connect"
+            expected = f"the address of a ZooKeeper that runs; no connection ({why})"
+            self.problems.insert(0, Problem(self.sources[name], name, connect, expected))

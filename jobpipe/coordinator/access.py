@@ -7,11 +7,11 @@ worker of it, which binds a slot, needs the right to read under the name that it
 
 from __future__ import annotations
 
-from typing import Any
-
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.access import ADMIN, PUBLISH, READ
 from jobpipe.net.link import Link
+from jobpipe.operations.control import BindRequest, BoundsRequest, DropRequest, HandoverRequest, SeekRequest
+from jobpipe.operations.fields import Fields
 
 __all__ = ["demand_operation", "demand_role"]
 
@@ -37,20 +37,23 @@ def demand_role(trust: Trust, link: Link) -> None:
             trust.demand(link, READ, topic)
 
 
-def demand_operation(trust: Trust, link: Link, op: str, args: dict[str, Any]) -> None:
-    """See that a peer may do ``op``.
+def demand_operation(trust: Trust, link: Link, asked: Fields) -> None:
+    """See that a peer may have what it asks for.
 
     A subscription is moved or dropped by an administrator of the topic, or by who may read under its name.
 
     Raises:
         NotAuthorized: it may not.
     """
-    topic, name = link.hello.topic, args.get("name")
+    topic = link.hello.topic
     demand_role(trust, link)
-    if op in ("seek", "drop"):
-        if not trust.allows(link, READ, topic, str(name)):
-            trust.demand(link, ADMIN, topic)
-    elif op == "handover":
-        trust.demand(link, PUBLISH, topic)
-    elif op == "bind" or (op == "bounds" and name and not trust.allows(link, ADMIN, topic)):
-        trust.demand(link, READ, topic, str(name))
+    match asked:
+        case SeekRequest(name=name) | DropRequest(name=name):
+            if not trust.allows(link, READ, topic, name):
+                trust.demand(link, ADMIN, topic)
+        case HandoverRequest():
+            trust.demand(link, PUBLISH, topic)
+        case BindRequest(name=name):
+            trust.demand(link, READ, topic, name)
+        case BoundsRequest(name=name) if name and not trust.allows(link, ADMIN, topic):
+            trust.demand(link, READ, topic, name)

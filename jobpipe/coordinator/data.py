@@ -21,23 +21,17 @@ from jobpipe.config import Config
 from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
 from jobpipe.discovery.trust import Trust
-from jobpipe.errors import (
-    DataLoss,
-    HostAway,
-    JobpipeError,
-    NotAuthorized,
-    RemoteProtocolError,
-    SegmentCorrupt,
-    TopicNotFound,
-)
-from jobpipe.net.access import PUBLISH, READ
+from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
+from jobpipe.net.capability import check_write_ticket
 from jobpipe.net.link import Link
-from jobpipe.store import CatalogReader, Cursor, Piece, Position
+from jobpipe.operations.data import DATA, FetchRequest, PutRequest
+from jobpipe.operations.hello import check_hello
+from jobpipe.operations.table import read_request
+from jobpipe.store import CatalogReader, Cursor, Piece
 from jobpipe.store.files import SEGMENTS, write_id_of
 from jobpipe.store.index import PACKED_CHUNK as CHUNK
 from jobpipe.store.mapping import map_range
 from jobpipe.wire.messages import Hello, Request, Welcome
-from registry.names import check_name
 
 __all__ = ["DataService"]
 
@@ -62,13 +56,15 @@ class _Open:
 class DataService:
     """Implements :class:`jobpipe.net.server.Handler` for data links."""
 
-    def __init__(self, config: Config, instance: str, trust: Trust) -> None:
+    def __init__(self, config: Config, instance: str, trust: Trust, secret: str) -> None:
         self._config = config
+        self._secret = secret  # of the job; its tasks show what follows from it
         self._trust = trust
         self._instance = instance
         self._open: dict[str, _Open] = {}
         self._opening = asyncio.Lock()
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
+        self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
         self._served: Counter[str] = Counter()  # bytes by topic
 
@@ -76,7 +72,6 @@ class DataService:
         return self.directories.get(topic, self._config.spool_dir / topic)
 
     async def _catalog(self, topic: str) -> _Open:
-        check_name(topic)
         directory = self._directory(topic)
         async with self._opening:
             try:
@@ -101,6 +96,7 @@ class DataService:
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
+        check_hello(hello)
         demand_role(self._trust, link)
         catalog = await self._catalog(hello.topic)
         log_id, epoch = await catalog.run(lambda: (catalog.reader.log_id, catalog.reader.epoch))
@@ -108,22 +104,16 @@ class DataService:
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
         """Answer ``fetch``, ``put`` and ``served``."""
-        try:
-            if request.op == "fetch":
-                self._trust.demand(link, READ, link.hello.topic)
-                return await self._fetch(link, request), b""
-            if request.op == "served":
+        operation, asked = read_request(DATA, request, link.hello.role)
+        if operation.right is not None:
+            self._trust.demand(link, operation.right, link.hello.topic)
+        match asked:
+            case FetchRequest():
+                return await self._fetch(link, request.id, asked), b""
+            case PutRequest():
+                return await self._put(link, request, asked), b""
+            case _:
                 return {"bytes": self._served[link.hello.topic]}, b""
-            if request.op == "put":
-                if link.hello.role != "publisher":
-                    raise NotAuthorized("operation 'put' is for publishers", op="put")
-                self._trust.demand(link, PUBLISH, link.hello.topic)
-                return await self._put(link, request), b""
-        except (KeyError, TypeError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
-            ) from error
-        raise RemoteProtocolError(f"unknown operation {request.op!r}", op=request.op)
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
@@ -136,21 +126,20 @@ class DataService:
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, link: Link, request: Request) -> dict[str, Any]:
-        args = request.args
-        start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
-        partition, skip = int(args["partition"]), int(args.get("skip", 0))
+    async def _fetch(self, link: Link, request_id: int, asked: FetchRequest) -> dict[str, Any]:
         catalog = await self._catalog(link.hello.topic)
         batches = rows = 0
         cursor: Cursor | None = None
         while True:
 
             def page(cursor: Cursor | None = cursor) -> tuple[list[Piece], Cursor | None]:
-                return catalog.reader.pieces(start, end, partition, skip=skip, limit=PAGE, cursor=cursor)
+                return catalog.reader.pieces(
+                    asked.start, asked.end, asked.partition, skip=asked.skip, limit=PAGE, cursor=cursor
+                )
 
             pieces, cursor = await catalog.run(page)
             for piece in pieces:
-                await self._send(link, request.id, piece)
+                await self._send(link, request_id, piece)
                 batches += piece.record_batches
                 rows += piece.rows
             if cursor is None:
@@ -212,18 +201,19 @@ class DataService:
         return {
             "host": piece.host,
             "endpoint": endpoint,
+            "log": self.places.get(topic, ""),
             "file": piece.path.name,
             "offset": piece.offset,
             "chunks": base64.b64encode(chunks).decode("ascii"),
         }
 
-    async def _put(self, link: Link, request: Request) -> dict[str, Any]:
-        topic, name, length = link.hello.topic, str(request.args["file"]), int(request.args["length"])
-        directory = self._directory(topic)
-        if write_id_of(name) is None:
-            raise RemoteProtocolError(f"not a segment file's name: {name!r}", file=name)
-        await receive_file(link, request, directory / SEGMENTS / name, length, fsync=self._config.fsync)
-        return {"length": length}
+    async def _put(self, link: Link, request: Request, asked: PutRequest) -> dict[str, Any]:
+        topic = link.hello.topic
+        check_write_ticket(self._secret, topic, str(write_id_of(asked.file)), asked.ticket)
+        # Whether it is forced to disk is not this process's own setting: that is of the sink that happened to start it.
+        path = self._directory(topic) / SEGMENTS / asked.file
+        await receive_file(link, request, path, asked.length, fsync=asked.fsync)
+        return {"length": asked.length}
 
 
 def _map(piece: Piece, topic: str) -> tuple[memoryview, int]:

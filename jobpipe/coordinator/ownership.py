@@ -1,6 +1,7 @@
 """Who publishes a topic: claim it in the registry, or find out that somebody living has it.
 
-An owner's record is only a hint. Same host and dead process: its claim is removed at once. Otherwise it is asked: a
+An owner's record is only a hint. Same place (host, boot and PID namespace) and dead process: its claim is removed at
+once. Otherwise it is asked: a
 coordinator that outlived its publisher hands the topic over; one whose publisher lives refuses, and the newcomer's
 error names it; silence means waiting for its registry session to end.
 """
@@ -10,13 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import ssl
 import time
 from collections.abc import Callable
 from typing import Any
-
-import psutil
 
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
@@ -25,30 +23,14 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import connect
 from jobpipe.wire.messages import Hello
 from registry.handler import RegisterServerHandler
+from registry.machine import lives
 from registry.records import OwnerRecord
 
-__all__ = ["claim_topic", "is_alive", "this_process"]
+__all__ = ["claim_topic"]
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
-
-
-def this_process() -> dict[str, Any]:
-    """Return host, pid and start time of the calling process: together they name it for good."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
-
-
-def is_alive(host: str, pid: int, started: float) -> bool | None:
-    """Tell whether a process lives; None when it is on another host, where nobody here can know."""
-    if host != socket.gethostname():
-        return None
-    try:
-        process = psutil.Process(pid)
-        # create_time is read with a granularity of 10 ms; a pid used again differs by far more.
-        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def claim_topic(
@@ -82,7 +64,7 @@ async def claim_topic(
                 present = await asyncio.to_thread(handler.owner, topic)
             if present is None:
                 continue
-            if is_alive(present.host, present.pid, present.started) is False:
+            if lives(present.pid, present.started, present.ticks, present.place) is False:
                 log.info("topic %s: its owner (pid %d) is dead, taking over", topic, present.pid)
                 with map_registry_errors():
                     await asyncio.to_thread(handler.evict, topic, present.instance)

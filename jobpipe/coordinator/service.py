@@ -1,26 +1,30 @@
 """The control server's answers: one method for each operation of publishers, subscribers and administrators.
 
-Every operation is legal for some roles only (``OPERATIONS``). Positions travel as JSON objects with the keys
-``log``, ``epoch``, ``n`` and ``r``, boundaries with ``kind``, ``value`` and ``otherwise``.
+What may be asked, by which roles, is in :mod:`jobpipe.operations.control`: what comes in here has been checked there.
+Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with ``kind``, ``value``
+and ``otherwise``.
 """
 
 from __future__ import annotations
 
-import base64
 import hmac
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from jobpipe.coordinator.access import demand_operation, demand_role
 from jobpipe.coordinator.slots import Limits
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
-from jobpipe.errors import DataLoss, Fenced, JobpipeError, LinkEnded, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import DataLoss, Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
 from jobpipe.net.audit import audit
 from jobpipe.net.link import Link
-from jobpipe.store import Boundary, Last, NewBatch, Plan, Position, SegmentInfo, Window, slot_id
+from jobpipe.operations import control as ops
+from jobpipe.operations.fields import Fields
+from jobpipe.operations.hello import check_hello
+from jobpipe.operations.table import Operation, read_request
+from jobpipe.store import Last, NewBatch, Plan, Position, Window
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -30,15 +34,14 @@ __all__ = ["ControlService"]
 
 log = logging.getLogger(__name__)
 
-MAX_WAIT_SECONDS = 20.0  # of one long poll; the asker asks again
-AUDITED = ("seek", "drop", "handover")
-Answer = tuple[dict[str, Any], bytes]
+Answer: TypeAlias = tuple[dict[str, Any], bytes]
+Answering: TypeAlias = Callable[[Link, ServedTopic, Any], Awaitable[Answer]]
+R = TypeVar("R", bound=Fields)
 
 
-class Operation(Protocol):
-    """An operation of the service."""
-
-    def __call__(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Awaitable[Answer]: ...
+def _for(kind: type[R], answer: Callable[[Link, ServedTopic, R], Awaitable[Answer]]) -> tuple[type[Fields], Answering]:
+    """Pair a request with the method that answers it; mypy sees that they fit."""
+    return kind, answer
 
 
 class ControlService:
@@ -55,39 +58,40 @@ class ControlService:
         self._host = host
         self._trust = trust
         self._secret = secret.encode()
-        publisher, subscriber, reader, admin = "publisher", "subscriber", "reader", "admin"
-        everyone = {publisher, subscriber, reader, admin}
-        self._operations: dict[str, tuple[set[str], Operation]] = {
-            "begin": ({publisher}, self._begin),
-            "seal": ({publisher}, self._seal),
-            "acked": ({publisher}, self._acked),
-            "drained": ({publisher, admin}, self._drained),
-            "close": ({publisher}, self._close),
-            "declare": ({publisher}, self._declare),
-            "grant": ({subscriber}, self._grant),
-            "first": ({subscriber}, self._first),
-            "poll": (everyone, self._poll),
-            "plan": ({subscriber}, self._plan),
-            "ack": ({subscriber}, self._ack),
-            "slot": ({subscriber}, self._slot),
-            "settle": ({subscriber}, self._settle),
-            "bind": ({reader}, self._bind),
-            "bounds": ({subscriber, reader}, self._bounds),
-            "range": ({subscriber, reader}, self._range),
-            "cut": ({subscriber, reader}, self._cut),
-            "lease": ({reader}, self._lease),
-            "release": ({reader}, self._release),
-            "schema": (everyone, self._schema),
-            "status": (everyone, self._status),
-            "handover": ({admin}, self._handover),
-            "seek": ({admin}, self._seek),
-            "drop": ({admin}, self._drop),
-        }
+        self._answers: dict[type[Fields], Answering] = dict(
+            (
+                _for(ops.BeginRequest, self._begin),
+                _for(ops.SealRequest, self._seal),
+                _for(ops.AckedRequest, self._acked),
+                _for(ops.DrainedRequest, self._drained),
+                _for(ops.CloseRequest, self._close),
+                _for(ops.DeclareRequest, self._declare),
+                _for(ops.GrantRequest, self._grant),
+                _for(ops.FirstRequest, self._first),
+                _for(ops.PollRequest, self._poll),
+                _for(ops.PlanRequest, self._plan),
+                _for(ops.AckRequest, self._ack),
+                _for(ops.SlotRequest, self._slot),
+                _for(ops.SettleRequest, self._settle),
+                _for(ops.BindRequest, self._bind),
+                _for(ops.BoundsRequest, self._bounds),
+                _for(ops.RangeRequest, self._range),
+                _for(ops.CutRequest, self._cut),
+                _for(ops.LeaseRequest, self._lease),
+                _for(ops.ReleaseRequest, self._release),
+                _for(ops.SchemaRequest, self._schema),
+                _for(ops.StatusRequest, self._status),
+                _for(ops.HandoverRequest, self._handover),
+                _for(ops.SeekRequest, self._seek),
+                _for(ops.DropRequest, self._drop),
+            )
+        )
 
     # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""
+        check_hello(hello)
         demand_role(self._trust, link)
         topic = self._host.topics.get(hello.topic)
         if topic is None:
@@ -95,11 +99,7 @@ class ControlService:
                 return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._host.instance)
             raise TopicNotFound(f"topic {hello.topic!r} is not served here", topic=hello.topic)
         if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
-            await self._host.fence(topic, hello.epoch)
-            raise TopicNotFound(
-                f"topic {hello.topic!r}: a publisher with epoch {hello.epoch} exists, this one has {topic.epoch}",
-                topic=hello.topic,
-            )
+            raise await self._host.refuse_epoch(topic, hello.epoch)
         return Welcome(version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._host.instance)
 
     async def handle(self, link: Link, request: Request) -> Answer:
@@ -108,49 +108,37 @@ class ControlService:
         if hello.role == "publisher":
             self._demand_own_job(link, request)
             self._host.touch()
-        if request.op == "open":
-            if hello.role != "publisher":
-                raise NotAuthorized("operation 'open' is for publishers", op=request.op)
-            topic = await self._host.open_topic(hello.topic, request.args)
-            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
-        try:
-            roles, operation = self._operations[request.op]
-        except KeyError:
-            raise RemoteProtocolError(f"unknown operation {request.op!r}", op=request.op) from None
-        if hello.role not in roles:
-            raise NotAuthorized(f"operation {request.op!r} is not for the role {hello.role!r}", op=request.op)
-        demand_operation(self._trust, link, request.op, request.args)
-        served = self._served(link)
-        if request.op in AUDITED:
-            return await self._audited(operation, link, served, request)
-        return await self._answer(operation, link, served, request)
+        operation, asked = read_request(ops.CONTROL, request, hello.role)
+        demand_operation(self._trust, link, asked)
+        if isinstance(asked, ops.OpenRequest):
+            topic = await self._host.open_topic(hello.topic, asked)
+            token = topic.store.write_token
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json(), "token": token}, b""
+        answer, served = self._answers[operation.request], self._served(link)
+        if operation.audited:
+            return await self._audited(operation, answer, link, served, asked)
+        return await answer(link, served, asked)
 
-    async def _answer(self, operation: Operation, link: Link, served: ServedTopic, request: Request) -> Answer:
-        try:
-            return await operation(link, served, request.args, request.blob)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
-            ) from error
-
-    async def _audited(self, operation: Operation, link: Link, served: ServedTopic, request: Request) -> Answer:
+    async def _audited(
+        self, operation: Operation, answering: Answering, link: Link, served: ServedTopic, asked: Fields
+    ) -> Answer:
         result = "failed"
+        named = asked if isinstance(asked, (ops.SeekRequest, ops.DropRequest)) else None
         try:
-            answer = await self._answer(operation, link, served, request)
-            result = f"done {answer[0]}" + (" (dry run)" if request.args.get("dry_run") else "")
+            answer = await answering(link, served, asked)
+            result = f"done {answer[0]}" + (" (dry run)" if named is not None and named.dry_run else "")
             return answer
         except JobpipeError as error:
             result = f"failed: {error.message}"
             raise
         finally:
-            name = None if request.op == "handover" else str(request.args.get("name"))
             audit(
                 link.peer_names,
                 link.peer,
-                request.op,
+                operation.name,
                 result,
                 topic=served.topic,
-                subscription=name,
+                subscription=None if named is None else named.name,
                 instance=link.hello.instance,
             )
 
@@ -168,7 +156,7 @@ class ControlService:
         return served
 
     def _demand_own_job(self, link: Link, request: Request) -> None:
-        if hmac.compare_digest(str(request.args.get("job", "")).encode(errors="replace"), self._secret):
+        if hmac.compare_digest(ops.job_secret(request.args).encode(), self._secret):
             return
         audit(
             link.peer_names,
@@ -193,22 +181,22 @@ class ControlService:
 
     # -- publisher -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+    async def _begin(self, link: Link, topic: ServedTopic, asked: ops.BeginRequest) -> Answer:
         def work() -> tuple[Last | None, Position | None, bool]:
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
-            last = topic.store.last_sealed(str(args["query_id"]))
+            last = topic.store.last_sealed(asked.query_id)
             return last, None if last is None else topic.store.behind(last), topic.has_room()
 
         if not topic.publishing:
             raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
         last, position, room = await topic.run(work)
-        if last is not None and await self._take_back(topic, last, args):
+        if last is not None and await self._take_back(topic, last, asked):
             last, position, room = await topic.run(work)
         result: dict[str, Any] = {"last": None, "full": None, "admitted": None, "epoch": topic.epoch}
         if last is not None and position is not None:
             result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
-        if last is None or last.batch_id < int(args["batch_id"]):
-            result["full"] = await topic.room(_wait(args), known=room)
+        if last is None or last.batch_id < asked.batch_id:
+            result["full"] = await topic.room(asked.wait, known=room)
             if result["full"] is None:
                 result["admitted"] = self._admit(topic)
         return result, b""
@@ -222,84 +210,73 @@ class ControlService:
             "instance": self._host.instance,
         }
 
-    async def _take_back(self, topic: ServedTopic, last: Last, args: dict[str, Any]) -> bool:
+    async def _take_back(self, topic: ServedTopic, last: Last, asked: ops.BeginRequest) -> bool:
         """Let a batch that Spark repeats be written anew, if host servers were lost that kept some of it."""
-        query_id, batch_id = str(args["query_id"]), int(args["batch_id"])
-        if last.batch_id != batch_id or last.run_id == args.get("run_id"):
+        if last.batch_id != asked.batch_id or last.run_id == asked.run_id:
             return False
-        if not await topic.must_be_sealed_again(query_id, batch_id):
+        if not await topic.must_be_sealed_again(asked.query_id, asked.batch_id):
             return False
-        await self._host.renew_epoch(topic)
-        await topic.take_back(query_id, batch_id)
+        await self._host.take_back(topic, asked.query_id, asked.batch_id)
         return True
 
-    async def _seal(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        schema = base64.b64decode(args["schema"]["arrow"]), args["schema"].get("spark")
-        segments, used = [], 0
-        for item in args["segments"]:
-            inline = item.get("inline")
-            data = None if inline is None else blob[used : used + int(inline)]
-            used += 0 if data is None else len(data)
-            segments.append(SegmentInfo.from_json(item, data))
+    async def _seal(self, link: Link, topic: ServedTopic, asked: ops.SealRequest) -> Answer:
         batch = NewBatch(
-            query_id=str(args["query_id"]),
-            batch_id=int(args["batch_id"]),
-            run_id=str(args["run_id"]),
-            write_id=str(args["write_id"]),
+            query_id=asked.query_id,
+            batch_id=asked.batch_id,
+            run_id=asked.run_id,
+            write_id=asked.write_id,
             schema_id=None,
-            partitions=int(args["partitions"]),
-            partitioner=str(args["partitioner"]),
+            partitions=asked.partitions,
+            partitioner=asked.partitioner,
             end=False,
         )
-        position, room = await topic.seal(batch, segments, schema)
+        schema = asked.schema.arrow, asked.schema.spark
+        position, room = await topic.seal(batch, list(asked.segments), schema)
         admitted = self._admit(topic) if room and topic.publishing else None
         return {"position": position.to_json(), "admitted": admitted}, b""
 
-    async def _declare(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        number = await topic.run(topic.store.add_schema, blob, args.get("spark"))
+    async def _declare(self, link: Link, topic: ServedTopic, asked: ops.DeclareRequest) -> Answer:
+        number = await topic.run(topic.store.add_schema, asked.arrow, asked.spark)
         topic.news.ring()
         return {"id": number}, b""
 
-    async def _acked(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        missing = await topic.missing_acks(int(args["n"]))
-        if missing and await topic.acked.wait(_wait(args)):
-            missing = await topic.missing_acks(int(args["n"]))
+    async def _acked(self, link: Link, topic: ServedTopic, asked: ops.AckedRequest) -> Answer:
+        missing = await topic.missing_acks(asked.n)
+        if missing and await topic.acked.wait(asked.wait):
+            missing = await topic.missing_acks(asked.n)
         topic.mark_ack_wait(missing)
-        n = int(args["n"])
-        gone = {host for batch in await topic.lost(n - 1, n) for host in batch["hosts"]} if missing else set()
+        gone = (
+            {host for batch in await topic.lost(asked.n - 1, asked.n) for host in batch["hosts"]} if missing else set()
+        )
         return {"missing": missing, "gone": sorted(gone)}, b""
 
-    async def _drained(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+    async def _drained(self, link: Link, topic: ServedTopic, asked: ops.DrainedRequest) -> Answer:
         lagging = await topic.lagging()
-        if lagging and await topic.acked.wait(_wait(args)):
+        if lagging and await topic.acked.wait(asked.wait):
             lagging = await topic.lagging()
         return {"lagging": lagging}, b""
 
-    async def _close(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        await self._host.close_publisher(topic, final=bool(args["final"]))
+    async def _close(self, link: Link, topic: ServedTopic, asked: ops.CloseRequest) -> Answer:
+        await self._host.close_publisher(topic, final=asked.final)
         return {"head": topic.head.to_json()}, b""
 
     # -- subscriber ----------------------------------------------------------------------------------------------------
 
-    async def _grant(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        where = {"host": str(args.get("host", "")), "pid": int(args.get("pid", 0))}
+    async def _grant(self, link: Link, topic: ServedTopic, asked: ops.GrantRequest) -> Answer:
+        where = {"host": asked.host, "pid": asked.pid}
         holder = await topic.subscribers.grant(_name(link), link.hello.instance, link, where)
         return {"grant": holder.grant, **self._news(topic)}, b""
 
-    async def _first(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        topic.subscribers.held(_name(link), int(args["grant"]))
+    async def _first(self, link: Link, topic: ServedTopic, asked: ops.FirstRequest) -> Answer:
+        topic.subscribers.held(_name(link), asked.grant)
         position, lost = await topic.subscribers.first_position(
-            _name(link),
-            Boundary.from_json(args["start"]),
-            _boundary(args, "end"),
-            skip_removed=bool(args.get("skip_removed")),
+            _name(link), asked.start, asked.end, skip_removed=asked.skip_removed
         )
         return {"position": position.to_json(), "lost": lost}, b""
 
-    async def _poll(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        known = {key: args.get(key) for key in ("head", "ended", "waiting")}
-        if known == self._news(topic):
-            await topic.news.wait(_wait(args))
+    async def _poll(self, link: Link, topic: ServedTopic, asked: ops.PollRequest) -> Answer:
+        if (asked.head, asked.ended, asked.waiting) == (topic.head, topic.ended, topic.waiting):
+            await topic.news.wait(asked.wait)
         if topic.closed:
             raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
         return self._news(topic), b""
@@ -307,18 +284,9 @@ class ControlService:
     def _news(self, topic: ServedTopic) -> dict[str, Any]:
         return {"head": topic.head.to_json(), "ended": topic.ended, "waiting": topic.waiting}
 
-    async def _plan(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        count = args.get("count", False)
-        if type(count) is not bool:
-            raise TypeError("count")
+    async def _plan(self, link: Link, topic: ServedTopic, asked: ops.PlanRequest) -> Answer:
         plan, stop, ahead = await topic.subscribers.plan(
-            _name(link),
-            int(args["grant"]),
-            Position.from_json(args["start"]),
-            _boundary(args, "end"),
-            None if args.get("max_rows") is None else int(args["max_rows"]),
-            None if args.get("max_bytes") is None else int(args["max_bytes"]),
-            count=count,
+            _name(link), asked.grant, asked.start, asked.end, asked.max_rows, asked.max_bytes, count=asked.count
         )
         answer = {**self._planned(plan), "stop": None if stop is None else stop.to_json()}
         if ahead is not None:
@@ -337,19 +305,12 @@ class ControlService:
         end = plans[-1].end
         return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
 
-    async def _ack(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        await topic.subscribers.acknowledge(_name(link), int(args["grant"]), Position.from_json(args["position"]))
+    async def _ack(self, link: Link, topic: ServedTopic, asked: ops.AckRequest) -> Answer:
+        await topic.subscribers.acknowledge(_name(link), asked.grant, asked.position)
         return {}, b""
 
-    async def _slot(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        found = await topic.slots.next(
-            _name(link),
-            int(args["grant"]),
-            Position.from_json(args["start"]),
-            None if args["last"] is None else slot_id(args["last"]),
-            slot_id(args["slot"]),
-            _boundary(args, "end"),
-        )
+    async def _slot(self, link: Link, topic: ServedTopic, asked: ops.SlotRequest) -> Answer:
+        found = await topic.slots.next(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end)
         here = found.plan.start
         return {
             **self._planned(found.plan),
@@ -360,28 +321,22 @@ class ControlService:
             "lost": [] if found.plan.end.place == here.place else await topic.lost(here.n, here.n + 1),
         }, b""
 
-    async def _settle(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        start, committed = Position.from_json(args["start"]), args["committed"]
-        if type(committed) is not bool:
-            raise TypeError("committed")
-        end = await topic.slots.settle(
-            _name(link), int(args["grant"]), start, slot_id(args["slot"]), committed=committed
-        )
+    async def _settle(self, link: Link, topic: ServedTopic, asked: ops.SettleRequest) -> Answer:
+        end = await topic.slots.settle(_name(link), asked.grant, asked.start, asked.slot, committed=asked.committed)
         return {"end": end.to_json()}, b""
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    async def _bounds(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        start, end = _boundary(args, "start"), _boundary(args, "end")
+    async def _bounds(self, link: Link, topic: ServedTopic, asked: ops.BoundsRequest) -> Answer:
+        start, end = asked.start, asked.end
 
         def work() -> dict[str, Any]:
-            known = {s.name: s for s in topic.store.subscriptions()}.get(str(args.get("name", "")))
+            known = {s.name: s for s in topic.store.subscriptions()}.get(asked.name)
             acked, tail = None if known is None else known.acked, topic.store.tail()
             if start is None:
                 window = Window(tail, None if end is None else topic.store.end_of(end), 0)
             else:
-                skip = bool(args.get("skip_removed"))
-                window = topic.store.window(start, end, committed=acked or tail, skip_removed=skip)
+                window = topic.store.window(start, end, committed=acked or tail, skip_removed=asked.skip_removed)
             return {
                 "standing": None if known is None or acked is None else "first" if known.holds_first else "moved",
                 "tail": tail.to_json(),
@@ -394,8 +349,8 @@ class ControlService:
 
         return await topic.run(work), b""
 
-    async def _range(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
+    async def _range(self, link: Link, topic: ServedTopic, asked: ops.RangeRequest) -> Answer:
+        start, end = asked.start, asked.end
 
         def work() -> list[Plan]:
             topic.store.check(start)
@@ -403,43 +358,31 @@ class ControlService:
             return topic.store.describe_range(start, end)
 
         if link.hello.role == "subscriber":  # a replay after a restart
-            plans = await topic.subscribers.describe(_name(link), int(args["grant"]), start, end)
+            plans = await topic.subscribers.describe(_name(link), _grant(asked), start, end)
         else:
             plans = await topic.run(work)
         lost = await self._lost(topic, plans)
         data = str(self._host.data_endpoint)
         return {"plans": [self._planned(plan) for plan in plans], "data": data, "lost": lost}, b""
 
-    async def _bind(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        limits = Limits(
-            _boundary(args, "end"),
-            None if args.get("max_rows") is None else int(args["max_rows"]),
-            None if args.get("max_bytes") is None else int(args["max_bytes"]),
-            frozenset(int(number) for number in args["schemas"]),
-        )
-        plans = await topic.slots.bind(
-            str(args["name"]), int(args["grant"]), slot_id(args["slot"]), limits, _wait(args)
-        )
+    async def _bind(self, link: Link, topic: ServedTopic, asked: ops.BindRequest) -> Answer:
+        limits = Limits(asked.end, asked.max_rows, asked.max_bytes, frozenset(asked.schemas))
+        plans = await topic.slots.bind(asked.name, asked.grant, asked.slot, limits, asked.wait)
         if len(plans) > 1:
             raise DataLoss(
-                f"topic {topic.topic!r}: slot {args['slot']} crosses a change of partitions or schema that was "
+                f"topic {topic.topic!r}: slot {asked.slot} crosses a change of partitions or schema that was "
                 "not there when it was bound",
                 topic=topic.topic,
-                slot=str(args["slot"]),
+                slot=asked.slot,
             )
         lost = await self._lost(topic, plans)
         return {**self._planned(plans[0]), "data": str(self._host.data_endpoint), "lost": lost}, b""
 
-    async def _cut(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        start, end = Position.from_json(args["start"]), Position.from_json(args["end"])
-        make = partial(
-            topic.store.cutter,
-            wanted=[int(k) for k in args["partitions"]],
-            max_rows=None if args.get("max_rows") is None else int(args["max_rows"]),
-            at_least=int(args.get("at_least", 1)),
-        )
+    async def _cut(self, link: Link, topic: ServedTopic, asked: ops.CutRequest) -> Answer:
+        start, end = asked.start, asked.end
+        make = partial(topic.store.cutter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least)
         if link.hello.role == "subscriber":
-            cutter = await topic.subscribers.cutter(_name(link), int(args["grant"]), start, end, make)
+            cutter = await topic.subscribers.cutter(_name(link), _grant(asked), start, end, make)
         else:
             cutter = await topic.run(make, start, end)
         while (cuts := await topic.run(cutter.step)) is None:
@@ -457,48 +400,47 @@ class ControlService:
             "ends": plan.ends,
         }
 
-    async def _lease(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        await topic.run(
-            topic.store.lease, str(args["id"]), int(args["first"]), int(args["last"]), float(args["seconds"])
-        )
+    async def _lease(self, link: Link, topic: ServedTopic, asked: ops.LeaseRequest) -> Answer:
+        await topic.run(topic.store.lease, asked.id, asked.first, asked.last, asked.seconds)
         return {}, b""
 
-    async def _release(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        await topic.run(topic.store.release, str(args["id"]))
+    async def _release(self, link: Link, topic: ServedTopic, asked: ops.ReleaseRequest) -> Answer:
+        await topic.run(topic.store.release, asked.id)
         return {}, b""
 
-    async def _schema(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        wanted = args.get("id")
+    async def _schema(self, link: Link, topic: ServedTopic, asked: ops.SchemaRequest) -> Answer:
+        wanted = asked.id
 
         def work() -> Any:
-            return topic.store.newest_schema() if wanted is None else topic.store.schema(int(wanted))
+            return topic.store.newest_schema() if wanted is None else topic.store.schema(wanted)
 
         found = await topic.run(work)
-        if found is None and await topic.news.wait(_wait(args)):
+        if found is None and await topic.news.wait(asked.wait):
             found = await topic.run(work)
         if found is None:
             return {"id": None}, b""
         number, arrow, spark = found
         return {"id": number, "spark": spark}, arrow
 
-    async def _status(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+    async def _status(self, link: Link, topic: ServedTopic, asked: ops.StatusRequest) -> Answer:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        status["identities"] = self._trust.budgets.describe()
+        lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
+        status.update(self._host.parent_watch.presence(topic, lagging=lagging).to_json())
         if topic.uses_hosts:
             status["hosts"] = await self._host.hosts.describe(topic)
-        if args.get("served"):
+        if asked.served:
             status["served"] = await self._host.hosts.served(topic)
         return status, b""
 
-    async def _seek(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return await topic.subscribers.seek(
-            str(args["name"]), Boundary.from_json(args["to"]), dry_run=bool(args["dry_run"])
-        ), b""
+    async def _seek(self, link: Link, topic: ServedTopic, asked: ops.SeekRequest) -> Answer:
+        return await topic.subscribers.seek(asked.name, asked.to, dry_run=asked.dry_run), b""
 
-    async def _drop(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
-        return await topic.subscribers.drop(str(args["name"]), dry_run=bool(args["dry_run"])), b""
+    async def _drop(self, link: Link, topic: ServedTopic, asked: ops.DropRequest) -> Answer:
+        return await topic.subscribers.drop(asked.name, dry_run=asked.dry_run), b""
 
-    async def _handover(self, link: Link, topic: ServedTopic, args: dict[str, Any], blob: bytes) -> Answer:
+    async def _handover(self, link: Link, topic: ServedTopic, asked: ops.HandoverRequest) -> Answer:
         released = await self._host.hand_over(topic, to=_name(link))
         return {"released": released, "driver": self._host.driver(topic)}, b""
 
@@ -507,9 +449,6 @@ def _name(link: Link) -> str:
     return link.hello.name or ""
 
 
-def _boundary(args: dict[str, Any], key: str) -> Boundary | None:
-    return None if args.get(key) is None else Boundary.from_json(args[key])
-
-
-def _wait(args: dict[str, Any]) -> float:
-    return min(max(float(args.get("wait", 0.0)), 0.0), MAX_WAIT_SECONDS)
+def _grant(asked: ops.RangeRequest | ops.CutRequest) -> int:
+    """Return the grant that a subscriber shows; one that shows none holds no name."""
+    return -1 if asked.grant is None else asked.grant

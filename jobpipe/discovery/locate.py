@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobpipe.config import Config
+from jobpipe.config.names import closest
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
@@ -139,6 +140,14 @@ class TopicLocator:
                 if known.best() is None:
                     known.doubted.clear()
 
+    def was_published(self, topic: str) -> bool:
+        """Tell whether the topic has, or ever had, a publisher; False if the registry does not answer."""
+        try:
+            with map_registry_errors():
+                return self._handler.epoch(topic) > 0 or self._handler.owner(topic) is not None
+        except JobpipeError:
+            return False
+
     def why_absent(self, topic: str) -> str:
         """Return what the registry knows of a topic that nobody serves, and what to do; empty if it does not answer."""
         place = self.current(topic)
@@ -147,14 +156,17 @@ class TopicLocator:
         try:
             with map_registry_errors():
                 epoch, owner = self._handler.epoch(topic), self._handler.owner(topic)
+                known = self._handler.known_topics() if epoch == 0 and owner is None else []
         except JobpipeError:
             return ""
         if owner is not None:
             return f"{owner.name!r} on {owner.host}, coordinator pid {owner.pid}, is about to serve it"
         if epoch == 0:
+            meant = closest(topic, known)
             return (
-                f"nobody has ever published it under {self._config.namespace}: is the name right? `jobpipe topics` "
-                "lists what is served"
+                f"nobody has ever published it under {self._config.namespace}: "
+                f"{'is the name right?' if meant is None else f'did you mean {meant}?'} `jobpipe topics --all` lists "
+                "what there is"
             )
         place_of_spool = self._config.spool_dir / topic
         where = f"from {place_of_spool}" if place_of_spool.exists() else "on the host of its spool"

@@ -7,105 +7,100 @@ along. So what a reader accepts is what was sealed, whatever lies here.
 from __future__ import annotations
 
 import asyncio
-import base64
-import struct
 from collections import Counter
 from typing import Any
 
 from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
 from jobpipe.discovery.trust import Trust
-from jobpipe.errors import JobpipeError, NotAuthorized, RemoteProtocolError, SegmentCorrupt
-from jobpipe.net.access import PUBLISH, READ
+from jobpipe.errors import JobpipeError, SegmentCorrupt
+from jobpipe.net.capability import log_place
 from jobpipe.net.link import Link
+from jobpipe.operations import hostserver as ops
+from jobpipe.operations.hello import check_hello
+from jobpipe.operations.hostserver import HOSTSERVER
+from jobpipe.operations.table import read_request
 from jobpipe.store.files import sync_directory
-from jobpipe.store.hostfolder import HostFolder, check_file
-from jobpipe.store.index import PACKED_CHUNK
+from jobpipe.store.hostfolder import HostFolder
 from jobpipe.store.mapping import map_range
-from jobpipe.wire.frames import DATA_LIMIT
 from jobpipe.wire.messages import Hello, Request, Welcome
-from registry.names import check_name
 
 __all__ = ["HostService"]
 
-FILES_PAGE = 1000
-WRITING = {"prepare", "put", "adopt", "files", "remove", "forget_logs"}
-
 
 class HostService:
-    """Implements :class:`jobpipe.net.server.Handler`."""
+    """Implements :class:`jobpipe.net.server.Handler`.
 
-    def __init__(self, folder: HostFolder, trust: Trust, *, fsync: bool) -> None:
+    Args:
+        folder: what it serves.
+        trust: who may do what.
+        keep_seconds: for so long nothing must have been written to a log before another one's publisher may have it
+            removed.
+    """
+
+    def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:
         self._folder = folder
         self._trust = trust
-        self._fsync = fsync
+        self._keep_seconds = keep_seconds
         self._served: Counter[str] = Counter()  # bytes by topic
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Admit a peer for one topic, on which it may have the role that it names."""
-        check_name(hello.topic)
+        check_hello(hello)
         demand_role(self._trust, link)
         return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._folder.id)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
         """Answer one request."""
-        topic, args = link.hello.topic, request.args
-        if request.op in WRITING and link.hello.role != "publisher":
-            raise NotAuthorized(f"operation {request.op!r} is for publishers", op=request.op)
-        if request.op in WRITING:
-            self._trust.demand(link, PUBLISH, topic)
-        try:
-            if request.op == "read":
-                self._trust.demand(link, READ, topic)
-                return await self._read(link, request), b""
-            if request.op == "served":
+        topic = link.hello.topic
+        operation, asked = read_request(HOSTSERVER, request, link.hello.role)
+        if operation.right is not None:
+            self._trust.demand(link, operation.right, topic)
+        match asked:
+            case ops.ReadRequest():
+                return await self._read(link, request.id, asked), b""
+            case ops.OfWrittenLog():
+                return await self._write(link, request, topic, asked), b""
+            case _:
                 return {"bytes": self._served[topic]}, b""
-            if request.op in WRITING:
-                return await self._write(link, request, topic, str(args["log"]), args), b""
-        except (KeyError, TypeError, ValueError, struct.error) as error:
-            raise RemoteProtocolError(
-                f"operation {request.op!r}: malformed arguments ({error!r})", op=request.op
-            ) from error
-        raise RemoteProtocolError(f"unknown operation {request.op!r}", op=request.op)
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
 
-    async def _write(self, link: Link, request: Request, topic: str, log: str, args: dict[str, Any]) -> dict[str, Any]:
-        folder = self._folder
-        if request.op == "prepare":
-            await asyncio.to_thread(folder.prepare, topic, log)
-            return {}
-        if request.op == "put":
-            place = await asyncio.to_thread(folder.prepare, topic, log)
-            await receive_file(
-                link, request, place / check_file(str(args["file"])), int(args["length"]), fsync=self._fsync
-            )
-            if self._fsync:
-                await asyncio.to_thread(sync_directory, place)
-            return {}
-        if request.op == "adopt":
-            name, length = str(args["file"]), int(args["length"])
-            await asyncio.to_thread(folder.adopt, topic, log, name, length, fsync=self._fsync)
-            return {}
-        if request.op == "files":
-            return {"files": await asyncio.to_thread(folder.files, topic, log, str(args["after"]), FILES_PAGE)}
-        if request.op == "remove":
-            names = [str(name) for name in args["files"]]
-            return {"removed": await asyncio.to_thread(folder.remove, topic, log, names)}
-        return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, log, float(args["idle"]))}
+    async def _write(self, link: Link, request: Request, topic: str, asked: ops.OfWrittenLog) -> dict[str, Any]:
+        folder, place = self._folder, log_place(topic, asked.log, asked.token)
+        match asked:
+            case ops.PrepareRequest():
+                await asyncio.to_thread(folder.prepare, topic, place)
+                return {}
+            case ops.HostPutRequest(
+                file=name, length=length, fsync=fsync
+            ):  # fsync: the sink's setting, not this server's
+                directory = await asyncio.to_thread(folder.prepare, topic, place)
+                await receive_file(link, request, directory / name, length, fsync=fsync)
+                if fsync:
+                    await asyncio.to_thread(sync_directory, directory)
+                return {}
+            case ops.AdoptRequest(file=name, length=length, fsync=fsync):
+                await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
+                return {}
+            case ops.FilesRequest(after=after):
+                return {"files": await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)}
+            case ops.RemoveRequest(files=names):
+                return {"removed": await asyncio.to_thread(folder.remove, topic, place, list(names))}
+            case ops.ForgetLogsRequest(idle=idle):
+                idle = max(idle, self._keep_seconds)  # other logs are not the caller's to remove at once
+                return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, place, idle)}
+            case _:
+                raise AssertionError(f"{type(asked).__name__} has no answer here")
 
-    async def _read(self, link: Link, request: Request) -> dict[str, Any]:
+    async def _read(self, link: Link, request_id: int, asked: ops.ReadRequest) -> dict[str, Any]:
         """Stream chunks of a segment: what the catalog says of them comes with the request, and goes back as it is."""
-        topic, args = link.hello.topic, request.args
-        name, start = check_file(str(args["file"])), int(args["offset"])
-        chunks = list(PACKED_CHUNK.iter_unpack(base64.b64decode(str(args["chunks"]), validate=True)))
-        if not chunks or start < 0 or any(not 0 < length <= DATA_LIMIT for _, length, _ in chunks):
-            raise ValueError("chunks")
-        path = self._folder.segments(topic, str(args["log"])) / name
-        last = max(offset + length for offset, length, _ in chunks)
+        topic, name, chunks = link.hello.topic, asked.file, asked.chunks
+        path = self._folder.segments(topic, asked.log) / name
+        last = max(chunk.offset + chunk.length for chunk in chunks)
         try:
-            view, skew = await asyncio.to_thread(map_range, path, start, last)
+            view, skew = await asyncio.to_thread(map_range, path, asked.offset, last)
         except (OSError, ValueError) as error:
             raise SegmentCorrupt(
                 f"topic {topic!r}: host server {self._folder.id} cannot read segment file {name} ({error}); restore "
@@ -114,9 +109,10 @@ class HostService:
                 host=self._folder.id,
                 file=name,
             ) from error
-        length = sum(size for _, size, _ in chunks)
-        await link.send_part(request.id, {"length": length})
-        for offset, size, crc in chunks:
-            await link.send_data(view[skew + offset : skew + offset + size], crc)
-            self._served[topic] += size
+        length = sum(chunk.length for chunk in chunks)
+        await link.send_part(request_id, {"length": length})
+        for chunk in chunks:
+            start = skew + chunk.offset
+            await link.send_data(view[start : start + chunk.length], chunk.crc)
+            self._served[topic] += chunk.length
         return {"length": length}

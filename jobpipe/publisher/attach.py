@@ -15,6 +15,7 @@ import psutil
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
+from registry.machine import start_ticks
 
 __all__ = ["Coordinator", "attach", "end_coordinators"]
 
@@ -74,7 +75,7 @@ def attach(config: Config) -> Coordinator:
             "jobpipe.coordinator",
             {
                 "config": config.to_dict(),
-                "parent": {"pid": parent.pid, "started": parent.create_time()},
+                "parent": {"pid": parent.pid, "started": parent.create_time(), "ticks": start_ticks(parent.pid)},
                 "instance": instance,
                 "secret": secret,
             },

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import ConfigError
+from jobpipe.operations.fields import MAX_LEASE_SECONDS
 from jobpipe.spark.fitness import BATCH, SchemaJudge
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.options import SourceOptions
@@ -99,8 +100,8 @@ class JobPipeBatchReader(DataSourceReader):
             if bounds["lost"]:
                 log.warning("%s", removed_before(topic, begin, int(bounds["lost"])))
             stop = Position.from_json(bounds["end"] or bounds["head"])
-            span = {"first": begin.n, "last": stop.n}
-            link.call("lease", {"id": uuid.uuid4().hex, "seconds": config.read_timeout, **span}, timeout=10.0)
+            held = {"first": begin.n, "last": stop.n, "seconds": min(config.read_timeout, MAX_LEASE_SECONDS)}
+            link.call("lease", {"id": uuid.uuid4().hex, **held}, timeout=10.0)
             if begin == stop == head:
                 self._judge.demand(topic, {"start": bounds["start"], "end": bounds["start"]}, partial(ask_schema, link))
             return begin, stop

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.spark.classic import demand_classic, session_settings
 from jobpipe.spark.installed import demand_installed
+from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.source import JobPipeDataSource
 
 __all__ = ["register"]
@@ -23,6 +24,7 @@ def register(spark: SparkSession) -> None:
     """
     demand_installed()
     demand_classic(spark, "jobpipe.register(spark)")
+    check_session(spark.sparkContext)
     # A class made here is pickled by value, with its settings, into the processes where Spark makes its sources.
     made = type("JobPipeDataSource", (JobPipeDataSource,), {"settings": session_settings(spark)})
     spark.dataSource.register(made)

@@ -40,8 +40,9 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import UnsupportedType
+from jobpipe.spark.foreign_schema import parse_arrow_schema, parse_spark_schema
 
-__all__ = ["arrow_schema", "as_rows_have_it", "check_types", "parse_spark_schema", "published_schema", "spark_schema"]
+__all__ = ["arrow_schema", "as_rows_have_it", "check_types", "published_schema", "spark_schema"]
 
 # Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
 # have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
@@ -126,22 +127,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return converted
 
 
-def parse_spark_schema(text: str) -> StructType:
-    """Return the Spark schema from its JSON."""
-    import json
-
-    return StructType.fromJson(json.loads(text))
-
-
 def published_schema(topic: str, arrow: bytes, spark: str | None) -> StructType:
     """Return a topic's schema as Spark has it, from Arrow's serialized form and, if its publisher was Spark, its JSON.
 
     Raises:
-        UnsupportedType: its publisher was not, and Spark has no type for one of its columns.
+        UnsupportedType: its publisher was not, and Spark has no type for one of its columns; or what it says is refused
+            (:mod:`jobpipe.spark.foreign_schema`).
     """
     if spark is not None:
-        return parse_spark_schema(spark)
-    return spark_schema(topic, pa.ipc.read_schema(pa.py_buffer(arrow)))
+        return parse_spark_schema(topic, spark)
+    return spark_schema(topic, parse_arrow_schema(topic, arrow))
 
 
 def spark_schema(topic: str, schema: pa.Schema) -> StructType:

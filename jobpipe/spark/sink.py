@@ -19,10 +19,11 @@ from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.spark.classic import demand_classic, session_settings, this_session
+from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner, PartitionFunction
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
-from jobpipe.spark.stopping import QUERY_ID, activity, stop_is_no_failure
+from jobpipe.spark.stopping import QUERY_ID, QueryRun, find_run, query_stopped, stop_is_no_failure
 from jobpipe.spark.write import TASK_INLINE_MAX, write_by_collect, write_by_tasks
 
 __all__ = ["JobPipeSink"]
@@ -30,7 +31,6 @@ __all__ = ["JobPipeSink"]
 log = logging.getLogger(__name__)
 
 COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: batches up to this size go through the driver
-RUN_ID = "spark.jobGroup.id"  # Spark sets a query's job group to its run id
 
 
 class JobPipeSink:
@@ -114,6 +114,7 @@ class JobPipeSink:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
         self._own_query = f"batch-{uuid.uuid4()}"
+        self._run: QueryRun | None = None
         self._last_bytes: int | None = None
         self._counts = {
             "batches": 0,
@@ -136,6 +137,7 @@ class JobPipeSink:
         )
         if spark is not None:
             end_with_jvm(spark)
+            check_session(spark.sparkContext)
         if self._declared is not None:
             self._publisher.declare(arrow_schema(self._declared), self._declared.json())
 
@@ -161,10 +163,25 @@ class JobPipeSink:
         demand_classic(df.sparkSession, "JobPipeSink")
         context = df.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID)
-        run_id = context.getLocalProperty(RUN_ID) or self._own_query
-        active = activity(df.sparkSession, query_id)
+        run = self._run_of(df, batch_id, query_id) if query_id else None
+
+        def active() -> bool:
+            return run is None or run.active()
+
         with stop_is_no_failure(active, f"topic {self.topic!r}", batch_id), self._publisher.while_active(active):
-            self._publish_once(df, batch_id, query_id or self._own_query, run_id, active)
+            if run is None:
+                self._publish_once(df, batch_id, self._own_query, self._own_query, active)
+            else:
+                self._publish_once(df, batch_id, run.query_id, run.id, active)
+
+    def _run_of(self, df: DataFrame, batch_id: int, query_id: str) -> QueryRun:
+        """Return the run that calls. The last one is kept, and asked whether it still goes on."""
+        known = self._run
+        if known is None or known.query_id != query_id or not known.active():
+            known = self._run = find_run(df.sparkSession, query_id)
+        if known is None:
+            raise query_stopped(f"topic {self.topic!r}", batch_id)
+        return known
 
     def _publish_once(
         self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]

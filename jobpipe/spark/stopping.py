@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.errors import QueryStopped
 
-__all__ = ["QUERY_ID", "activity", "stop_is_no_failure", "stoppable"]
+__all__ = ["QUERY_ID", "QueryRun", "find_run", "query_stopped", "stop_is_no_failure", "stoppable"]
 
 QUERY_ID = "sql.streaming.queryId"
 LIKE_AN_INTERRUPTION = (
@@ -37,7 +38,11 @@ def stoppable(callback: Callable[[DataFrame, int], object]) -> Callable[[DataFra
     @functools.wraps(callback)
     def called(df: DataFrame, batch_id: int) -> None:
         query_id = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        with stop_is_no_failure(activity(df.sparkSession, query_id), "foreachBatch", batch_id):
+
+        def active() -> bool:
+            return query_id is None or find_run(df.sparkSession, query_id) is not None
+
+        with stop_is_no_failure(active, "foreachBatch", batch_id):
             callback(df, batch_id)
 
     return called
@@ -51,25 +56,44 @@ def stop_is_no_failure(active: Callable[[], bool], what: str, batch_id: int) -> 
     except Exception:
         if active():
             raise
-        raise QueryStopped(
-            f"{what}: the query was stopped in batch {batch_id} {LIKE_AN_INTERRUPTION}", batch_id=batch_id
-        ) from None  # Spark reads the whole text, causes included
+        raise query_stopped(what, batch_id) from None  # Spark reads the whole text, causes included
 
 
-def activity(spark: SparkSession, query_id: str | None) -> Callable[[], bool]:
-    """Return a question: is the query still to go on? Without a query it always is."""
-    if query_id is None:
-        return lambda: True
+def query_stopped(what: str, batch_id: int) -> QueryStopped:
+    """Return the error that Spark takes for the end of the query."""
+    return QueryStopped(f"{what}: the query was stopped in batch {batch_id} {LIKE_AN_INTERRUPTION}", batch_id=batch_id)
 
-    # foreachBatch gets a clone of the query's session, which knows none of the queries; what they share knows all.
-    @functools.cache
-    def find() -> tuple[Any, Any]:  # seven calls of the JVM: only for who asks
-        jvm: Any = spark._jvm
-        return spark._jsparkSession.sharedState(), jvm.java.util.UUID.fromString(query_id)
 
-    def active() -> bool:
-        shared, key = find()
-        query = shared.activeStreamingQueries().get(key)
-        return query is not None and bool(query.isActive())
+@dataclass(frozen=True)
+class QueryRun:
+    """One run of a query, from a start to its end, as the JVM knows it.
 
-    return active
+    A run is not known by ``spark.jobGroup.id``: Spark sets that to the run id, but users set job groups of their own.
+
+    Attributes:
+        query_id: from the checkpoint, the same at every start.
+        id: another one at each start.
+    """
+
+    query_id: str
+    id: str
+    _execution: Any  # the JVM's StreamExecution
+
+    def active(self) -> bool:
+        """Tell whether this run is to go on; one call of the JVM."""
+        return bool(self._execution.isActive())
+
+
+def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
+    """Return the run of a query that goes on now, None when it was stopped. Eight calls of the JVM: keep the answer.
+
+    Args:
+        spark: any session of the query. ``foreachBatch`` gets a clone, which knows none of the queries; what the
+            sessions share knows all. An id runs once at a time there.
+    """
+    jvm: Any = spark._jvm
+    shared = spark._jsparkSession.sharedState()
+    execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    if execution is None or not execution.isActive():
+        return None
+    return QueryRun(query_id, str(execution.runId().toString()), execution)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from jobpipe.errors import RemoteProtocolError, SegmentCorrupt
+from jobpipe.errors import RemoteProtocolError, SegmentCorrupt, shown
 
 __all__ = ["CHUNK", "INLINE_MAX", "PACKED_CHUNK", "Chunk", "SegmentIndex", "SegmentInfo", "is_host_id"]
 
@@ -172,7 +172,7 @@ class SegmentInfo:
             RemoteProtocolError: a field is missing or has another type.
         """
         if not isinstance(value, Mapping):
-            raise RemoteProtocolError("a segment is a JSON object", value=repr(value)[:200])
+            raise RemoteProtocolError("a segment is a JSON object", value=shown(value))
         numbers = [value.get(key) for key in ("partition", "rows", "length", "offset")]
         file, index, host = value.get("file"), value.get("index"), value.get("host")
         if (
@@ -182,7 +182,7 @@ class SegmentInfo:
             or (file is None) != (data is not None)
             or not (host is None or (file is not None and isinstance(host, str) and is_host_id(host)))
         ):
-            raise RemoteProtocolError("a segment's fields are wrong", value=repr(value)[:200])
+            raise RemoteProtocolError("a segment's fields are wrong", value=shown(value))
         try:
             packed = base64.b64decode(index, validate=True)
         except (binascii.Error, ValueError) as error:

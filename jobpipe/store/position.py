@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.errors import RemoteProtocolError
+from jobpipe.errors import RemoteProtocolError, shown
 
 __all__ = ["MAX_NUMBER", "Position", "prefix"]
 
@@ -42,15 +42,15 @@ class Position:
             RemoteProtocolError: ``value`` is anything else, unknown keys included.
         """
         if not isinstance(value, Mapping) or set(value) != _KEYS:
-            raise RemoteProtocolError(f"a position has exactly the keys {sorted(_KEYS)}", value=repr(value)[:200])
+            raise RemoteProtocolError(f"a position has exactly the keys {sorted(_KEYS)}", value=shown(value))
         log = value["log"]
         if not isinstance(log, str) or len(log) != 16 or not set(log) <= set("0123456789abcdef"):
-            raise RemoteProtocolError("a position's log is 16 hex digits", value=repr(log)[:200])
+            raise RemoteProtocolError("a position's log is 16 hex digits", value=shown(log))
         for key in ("epoch", "n", "r"):
             number = value[key]
             if type(number) is not int or not 0 <= number <= MAX_NUMBER:
                 raise RemoteProtocolError(
-                    f"a position's {key} is an integer from 0 to 2^63-1", key=key, value=repr(number)[:200]
+                    f"a position's {key} is an integer from 0 to 2^63-1", key=key, value=shown(number)
                 )
         return cls(log, value["epoch"], value["n"], value["r"])
 

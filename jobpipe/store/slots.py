@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from jobpipe.errors import DataLoss, RemoteProtocolError
+from jobpipe.errors import DataLoss, RemoteProtocolError, shown
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
@@ -27,7 +27,7 @@ def slot_id(value: object) -> str:
         RemoteProtocolError: it is anything else.
     """
     if not isinstance(value, str) or len(value) != ID_DIGITS or not set(value) <= set("0123456789abcdef"):
-        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=repr(value)[:200])
+        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=shown(value))
     return value
 
 

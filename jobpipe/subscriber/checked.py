@@ -16,7 +16,7 @@ import pyarrow as pa
 from jobpipe.errors import RemoteProtocolError, UnsupportedType
 from jobpipe.store.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
 
-__all__ = ["CheckedReader", "check_part", "declared_size"]
+__all__ = ["CheckedReader", "check_part", "declared_size", "read_schema"]
 
 EXTENSION = b"ARROW:extension:name"
 MAX_ROWS = 2**31 - 1  # of a record batch: Spark counts them with an int
@@ -57,7 +57,7 @@ class CheckedReader:
         self._messages = pa.ipc.MessageReader.open_stream(file)
         self._rows = int(header["rows"])
         self._left = int(header["record_batches"])
-        self._schema = _read_schema(self._messages.read_next_message())
+        self._schema = read_schema(self._messages.read_next_message())
         if accept is not None:
             accept(self._schema)
 
@@ -82,7 +82,12 @@ class CheckedReader:
         return batch
 
 
-def _read_schema(message: pa.Message) -> pa.Schema:
+def read_schema(message: pa.Message) -> pa.Schema:
+    """Return the schema of a message from outside.
+
+    Raises:
+        pa.ArrowInvalid: it is none, or one that :func:`check_schema` refuses. No extension type's code has run.
+    """
     if message.type != "schema":
         raise pa.ArrowInvalid(f"a {message.type} where a schema is due")
     if EXTENSION in message.metadata.to_pybytes():  # before pyarrow looks for its class

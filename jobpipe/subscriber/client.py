@@ -20,7 +20,9 @@ from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.follower import TopicFollower
-from jobpipe.subscriber.waiting import awaiting_publisher
+from jobpipe.subscriber.waiting import connect
+from registry.errors import InvalidName
+from registry.names import check_name
 
 __all__ = ["Subscription", "subscribe"]
 
@@ -67,21 +69,26 @@ class Subscription:
         self._follower.close()
         self._locator.close()
 
-    def position(self) -> Position:
+    def position(self, *, patient: bool = True) -> Position:
         """Return where the next batch begins, asking for the first position once.
 
+        Args:
+            patient: wait without end for the publisher of a topic that was published before; else, as for one that
+                never was, ``discovery.timeout``.
+
         Raises:
+            TopicNotFound: no publisher came in time.
             DataLoss: the log does not have the offset to start at.
             ConfigError: nothing was published since the time to start at.
         """
         if not self._started:
             self._follower.start()
-            with awaiting_publisher(self.topic, self._config, self._locator):
-                self._follower.connected(self._config.discovery_timeout)
+            timeout = self._config.discovery_timeout
+            connect(self._follower, self._config, self._locator, timeout, patient=patient)
             self._started = True
         if self._position is None:
             args = {"start": self._starting.to_json()}
-            reply = self._follower.call("first", args, timeout=self._config.discovery_timeout)
+            reply = self._follower.call("first", args, timeout=self._config.read_timeout)
             self._position = Position.from_json(reply.result["position"])
         return self._position
 
@@ -94,9 +101,10 @@ class Subscription:
         Raises:
             DataLoss: the position does not fit the log; names topic and missing range.
             NameTaken: another live subscriber has the name.
-            TopicNotFound: no publisher came within ``discovery.timeout``.
+            TopicNotFound: no publisher came within ``discovery.timeout``, and the topic was never published, or there
+                is a ``timeout``.
         """
-        at = self.position()
+        at = self.position(patient=timeout is None)
         while True:
             plan = self._plan(at)
             start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
@@ -173,5 +181,9 @@ def subscribe(
     start = Boundary.of(starting, "starting")
     if not name:
         raise ConfigError("name is empty: a subscription needs a name of its own", key="name")
+    try:
+        check_name(name)
+    except InvalidName as error:
+        raise ConfigError(f"name: {error}", key="name") from error
     loaded = config if isinstance(config, Config) else load(config, overrides=overrides, caller=subscribe)
     return Subscription(topic, name=name, starting=start, config=loaded)

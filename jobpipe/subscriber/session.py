@@ -14,7 +14,7 @@ from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
-from jobpipe.subscriber.waiting import awaiting_publisher
+from jobpipe.subscriber.waiting import connect
 
 __all__ = ["SubscriberSession", "removed_before"]
 
@@ -49,7 +49,7 @@ class SubscriberSession:
         """Connect to all topics, in name order; if one refuses, all are let go.
 
         Raises:
-            TopicNotFound: a publisher did not come within ``discovery.timeout``.
+            TopicNotFound: a publisher did not come within ``discovery.timeout``, and never was there before.
             NameTaken: another live subscriber has the name.
         """
         session = cls(config, TopicLocator(config), name, skip_removed=skip_removed)
@@ -57,8 +57,8 @@ class SubscriberSession:
         try:
             for topic in sorted(topics):
                 session.follow(topic)
-                with awaiting_publisher(topic, config, session.locator):
-                    session._followers[topic].connected(max(deadline - time.monotonic(), 0.1))
+                left = max(deadline - time.monotonic(), 0.1)
+                connect(session._followers[topic], config, session.locator, left, patient=True)
         except BaseException:
             session.close()
             raise
@@ -106,7 +106,7 @@ class SubscriberSession:
             DataLoss: what is to be read first is not there, and ``skip_removed`` is off, or it never was there.
             ConfigError: nothing was published since the time of ``start``, or it lies behind ``end``.
         """
-        return self._first(topic, start, end, timeout=self.config.discovery_timeout)
+        return self._first(topic, start, end, timeout=self.config.read_timeout)
 
     def first_position_now(self, topic: str, start: Boundary, end: Boundary | None = None) -> Position:
         """Return the same without waiting for a link.

@@ -10,13 +10,37 @@ from contextlib import contextmanager
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import TopicNotFound
+from jobpipe.subscriber.follower import TopicFollower
 
-__all__ = ["awaiting_publisher", "telling"]
+__all__ = ["awaiting_publisher", "connect", "telling"]
 
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 2.0
 AGAIN_SECONDS = 60.0
+
+
+def connect(follower: TopicFollower, config: Config, locator: TopicLocator, timeout: float, *, patient: bool) -> None:
+    """Wait for a follower's link, and tell of the wait, as :func:`telling`.
+
+    Args:
+        timeout: seconds, for a topic that was never published.
+        patient: one that was published before is waited for without end: its publisher is away, or takes long to start.
+
+    Raises:
+        TopicNotFound: no publisher came in time.
+        JobpipeError: the reason that ended the follower for good.
+    """
+    with awaiting_publisher(follower.topic, config, locator):
+        while True:
+            try:
+                follower.connected(timeout)
+            except TopicNotFound:
+                if not patient or not locator.was_published(follower.topic):
+                    raise
+                timeout = max(timeout, AGAIN_SECONDS)
+            else:
+                return
 
 
 @contextmanager
@@ -51,7 +75,7 @@ def telling(topic: str, config: Config, what: str, known: Callable[[], str]) -> 
         while not done.wait(pause):
             waited, pause = waited + pause, AGAIN_SECONDS
             log.warning(
-                "topic %r: waiting for %s since %.0f s (registry: %s, namespace: %s): %s. `jobpipe doctor` "
+                "topic %r: waiting for %s for %.0f s (registry: %s, namespace: %s): %s. `jobpipe doctor` "
                 "tells what is wrong here",
                 topic,
                 what,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber import waiting
 from jobpipe.testing import Checker, NumberedRows
-from tests.bus.kit import PATIENCE, Bus, publish, until
+from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
 
 
 def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
@@ -78,3 +79,36 @@ def test_who_does_not_wait_says_nothing(
         bus.subscribe("billing").position()
     assert caplog.records == []
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("waiting-")], PATIENCE, "its end")
+
+
+def test_a_publisher_that_takes_longer_than_the_discovery(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U9: `discovery.timeout` is for what does not exist: a topic that was published before is waited for."""
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.1)
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher()
+    publish(publisher, rows, bus.journal, range(1))
+    publisher.close()
+    ends = coordinator_of(publisher)
+    until(lambda: not alive(ends), PATIENCE, "nobody reads: it ends")
+    client = bus.subscribe("billing", changes={"discovery.timeout": "300ms"})
+    with pytest.raises(TopicNotFound, match="the last one had epoch"):  # a time limit of the caller's own holds
+        next(bus.subscribe("clerk", changes={"discovery.timeout": "300ms"}).batches(timeout=0.1))
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscriber.waiting"):
+        first = pool.submit(client.position)
+        until(lambda: len(caplog.records) > 8, PATIENCE, "it has waited for longer than the discovery may take")
+        assert not first.done()
+        bus.publisher()
+        assert first.result(PATIENCE).n == 0
+    with pytest.raises(TopicNotFound):
+        bus.subscribe("audit", topic=f"{bus.topic}-not", changes={"discovery.timeout": "300ms"}).position()
+
+
+def test_a_misspelt_topic_is_suggested(bus: Bus) -> None:
+    """U12: what exists under nearly that name is offered, served now or not."""
+    bus.publisher()
+    wrong = f"{bus.topic[:-1]}"
+    with pytest.raises(TopicNotFound, match=f"did you mean {bus.topic}"):
+        bus.subscribe("billing", topic=wrong, changes={"discovery.timeout": "300ms"}).position()

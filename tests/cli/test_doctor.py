@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -184,3 +186,24 @@ def test_a_registry_that_answers(examine: Any, settings_of_test: dict[str, str])
     assert statuses(found, "registry") == ["ok"]
     assert "0 topics" in found["registry"][0]["detail"]
     assert statuses(found, "certificates")[-1] == "ok"
+
+
+def test_the_python_of_the_workers(examine: Any, settings: dict[str, Any], monkeypatch: Any, tmp_path: Path) -> None:
+    """U1: the doctor starts the Python that Spark would, and tells whether it can import jobpipe."""
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert statuses(examine(settings), "worker python") == ["ok"]
+    stranger = tmp_path / "bin" / "python3"
+    stranger.parent.mkdir()
+    stranger.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'jobpipe'\" >&2; exit 1\n")
+    stranger.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stranger.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    [line] = examine(settings)["worker python"]
+    assert line["status"] == "fail"
+    assert f"Spark starts python3 ({stranger}, by the PATH): it cannot import jobpipe" in line["detail"]
+    assert f"export PYSPARK_PYTHON={sys.executable}" in line["remedy"]
+    monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
+    [line] = examine(settings)["worker python"]
+    assert "there is no program 'no-such-python'" in line["detail"]
+    assert line["remedy"] == f"export PYSPARK_PYTHON={sys.executable}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from registry.embedded import EmbeddedZooKeeper
-from tests.cli.conftest import Run
+from tests.cli.conftest import Program, Run
 
 KEYS = {"connect", "embedded", "running", "endpoint", "pid", "since", "namespace", "topics", "answer_seconds"}
 
@@ -66,8 +66,14 @@ def test_an_ensemble_is_not_ours_to_start_or_stop(run: Run, write: Callable[...,
 
 @pytest.mark.zookeeper
 def test_status_of_an_ensemble_reads_it(run: Run, write: Callable[..., str], home: Path) -> None:
-    connect = EmbeddedZooKeeper(home).ensure()
-    result = run("registry", "status", "--json", file=write(ensemble(connect)))
+    server = EmbeddedZooKeeper(home)
+    connect = server.ensure()
+    login = {
+        "jobpipe.registerserver.sasl.mechanism": "DIGEST-MD5",
+        "jobpipe.registerserver.sasl.username": "jobpipe",
+        "jobpipe.registerserver.sasl.password": f"file:{server.secret_file}",
+    }
+    result = run("registry", "status", "--json", file=write({**ensemble(connect), **login}))
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert set(facts) == KEYS
@@ -79,3 +85,11 @@ def test_an_ensemble_that_does_not_answer_is_3(run: Run, write: Callable[..., st
         silent.bind(("127.0.0.1", 0))
         result = run("registry", "status", file=write(ensemble(f"127.0.0.1:{silent.getsockname()[1]}")))
     assert (result.exit_code, result.stdout) == (3, "")
+
+
+def test_a_registry_that_is_not_there_takes_one_line(start: Callable[..., Program], write: Callable[..., str]) -> None:
+    """U12: the address is wrong: one line that says so, and none for each attempt."""
+    settings = {**ensemble("127.0.0.1:1"), "jobpipe.registerserver.connect.timeout": "1500ms"}
+    code, out, err = start("topics", file=write(settings)).end()
+    assert (code, out) == (3, "")
+    assert err == "jobpipe: registry 127.0.0.1:1 is not available: Connection refused (tried for 1.5 s)\n"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobpipe.config import check_acks, load
+from jobpipe.config import Config, check_acks, load
 from jobpipe.errors import ConfigError
 
 REAL = {"registry_connect": "zk:2181"}
@@ -41,18 +46,57 @@ def test_a_shared_spool_has_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "present", [[], ["ssl_ca"], ["ssl_cert"], ["ssl_key"], ["ssl_ca", "ssl_cert"], ["ssl_cert", "ssl_key"]]
+    "present", [["ssl_ca"], ["ssl_cert"], ["ssl_key"], ["ssl_ca", "ssl_cert"], ["ssl_cert", "ssl_key"]]
 )
 def test_a_real_registry_needs_all_certificates(present: list[str]) -> None:
     given = {name: FILES[name] for name in present}
     missing = [("default", f"jobpipe.{name.replace('_', '.')}") for name in FILES if name not in present]
     assert blamed(**REAL, **given) == missing
-    assert blamed(**given) == (missing if present else []), "the embedded one makes all of them or none"
+    assert blamed(**given) == missing, "the embedded one makes all of them or none"
 
 
-def test_the_error_says_how_to_make_certificates() -> None:
-    with pytest.raises(ConfigError, match="jobpipe certs init"):
-        load(overrides=REAL, environ={})
+@pytest.fixture
+def listening() -> Iterator[str]:
+    """An address that takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_real_registry_alone_lacks_certificates(listening: str) -> None:
+    """U7: one problem, of the one key that was given, and none of three that nobody gave."""
+    given = {"registry_connect": f"127.0.0.1:1,{listening}/chroot"}
+    assert blamed(**given) == [("option", "jobpipe.registerserver.connect")]
+    with pytest.raises(ConfigError, match="so each must prove who it is"):
+        load(overrides=given, environ={})
+    with pytest.raises(ConfigError, match="so each must prove who it is"):
+        Config.from_dict({**Config().to_dict(), "jobpipe.registerserver.connect": "no.such.host.invalid:2181"})
+
+
+def test_the_commands_of_the_error_are_enough(listening: str, tmp_path: Path) -> None:
+    """U7: what the error says, typed in as it stands, makes the configuration right."""
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={"registry_connect": listening}, environ={})
+    commands = [line.strip() for line in caught.value.message.splitlines()[2:]]
+    assert len(commands) == 2
+    script = "\n".join(["set -e", *commands, f"{sys.executable} -m jobpipe.cli.main config check"])
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("JOBPIPE_")}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+    environ |= {"JOBPIPE__REGISTERSERVER__CONNECT": listening, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("ok: ")
+
+
+@pytest.mark.parametrize("wrong", ["127.0.0.1:1", "no.such.host.invalid:2181,127.0.0.1:1/chroot", "[::1]:1"])
+def test_a_wrong_address_comes_before_certificates(wrong: str) -> None:
+    """U7: who has mistyped the address is told so, and not only that certificates are missing."""
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={"registry_connect": wrong}, environ={})
+    first, second = caught.value.fields["problems"]
+    assert first["expected"].startswith("the address of a ZooKeeper that runs; no connection (")
+    assert second["expected"].startswith("certificates beside it")
 
 
 def test_a_host_counts_as_lost_before_acks_all_gives_up() -> None:

@@ -23,6 +23,7 @@ from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find
 from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
 from registry.errors import Unavailable
 from registry.four_letter import count_sessions, is_serving
+from registry.machine import Place
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -44,8 +45,11 @@ def gone(status: EmbeddedStatus) -> bool:
     return ended(status.pid) and ended(status.java_pid)
 
 
-def client_of(endpoint: str) -> KazooClient:
-    client = KazooClient(hosts=endpoint, timeout=4.0)
+def client_of(server: EmbeddedZooKeeper) -> KazooClient:
+    """Return a client that knows the home's secret; the server is started if need be."""
+    options = server.options()
+    sasl = {name.removeprefix("sasl."): value for name, value in options.items() if name.startswith("sasl.")}
+    client = KazooClient(hosts=options["connect"], timeout=4.0, sasl_options=sasl)
     client.start()
     return client
 
@@ -81,7 +85,7 @@ def test_it_is_private(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.ensure()
     status = running(server)
-    client = client_of(status.endpoint)  # so that there is a connection, too
+    client = client_of(server)  # so that there is a connection, too
     sockets = [each for pid in (status.pid, status.java_pid) for each in psutil.Process(pid).net_connections("inet")]
     end(client)
     assert {ipaddress.ip_address(each.laddr.ip.removeprefix("::ffff:")).is_loopback for each in sockets} == {True}
@@ -120,11 +124,11 @@ def test_ten_processes_start_one_server(home: Path) -> None:
 
 def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
-    client = client_of(server.ensure())
+    client = client_of(server)
     client.create("/kept", b"data")
     end(client)
     assert server.stop()
-    client = client_of(server.ensure())
+    client = client_of(server)
     assert client.get("/kept")[0] == b"data"
     end(client)
 
@@ -133,7 +137,7 @@ def test_it_comes_back_where_it_was(home: Path) -> None:
     """Case 21: those who still have a session go on with it; only if another program took the port it is elsewhere."""
     server = EmbeddedZooKeeper(home)
     endpoint = server.ensure()
-    client = client_of(endpoint)
+    client = client_of(server)
     session = client.client_id
     assert server.stop()
     assert server.ensure() == endpoint
@@ -150,7 +154,7 @@ def test_it_comes_back_where_it_was(home: Path) -> None:
 
 def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
-    client = client_of(server.ensure())
+    client = client_of(server)
     status = running(server)
     assert count_sessions(status.port) == 1
     time.sleep(1.5)  # longer than it lingers: the session alone keeps it
@@ -296,3 +300,17 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     child.wait(10)
     assert not is_alive(child.pid, created)
     assert start_time(child.pid) == 0.0
+
+
+def test_a_home_of_two_containers_is_refused(home: Path) -> None:
+    """R3: with one host name and pids of their own; what has that pid here is another process and is not ended."""
+    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    files.make()
+    here, created = Place.here(), start_time(os.getpid())
+    state = ServerState("ready", "t", here.host, os.getpid(), created, os.getpid(), created, 1, created)
+    for other in (state, replace(state, boot=here.boot, pid_namespace=here.pid_namespace + 1)):
+        files.write_state(other)
+        assert server.stop() is False  # without the lock: nothing is killed for it
+        with hold(files.server_lock, 1.0), pytest.raises(Unavailable, match="another container") as caught:
+            server.stop(timeout=0.5)
+        assert str(os.getpid()) in caught.value.reason

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned, Unavailable
 from registry.names import MAX_PARALLELISM, Paths, check_name, child_index, child_name
 from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
@@ -23,7 +24,7 @@ hosts = names | st.ip_addresses().map(str)
 endpoints = st.builds(
     lambda host, port: f"[{host}]:{port}" if ":" in host else f"{host}:{port}", hosts, st.integers(1, 65535)
 )
-epochs = st.integers(0, 2**63 - 1)
+epochs = st.integers(0, MAX_EPOCH)
 
 
 @st.composite
@@ -126,7 +127,7 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("data", "host:70000"),
         ("data", "host:١"),
         ("epoch", -1),
-        ("epoch", 2**63),
+        ("epoch", MAX_EPOCH + 1),
         ("instance", ""),
         ("ssl", 0),
     ],

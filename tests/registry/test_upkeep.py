@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -127,3 +129,48 @@ def test_a_registration_in_our_place_goes_while_the_claim_is_ours(world: World) 
         eventually(lambda: world.is_ephemeral(path) and handler.query("orders", 1) == record(1, epoch=2))
     handler.register("orders", record(1, epoch=2))  # at the start, too
     assert lost == []
+
+
+@pytest.mark.parametrize("what", ["claim", "registration"])
+@pytest.mark.parametrize("order", ["under way", "waiting for its turn"])
+def test_giving_up_wins_over_an_earlier_call(
+    memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, what: str, order: str
+) -> None:
+    """R11: what was taken back while a call that makes it was under way, or had not begun, stays away."""
+    handler = memory.handler()
+    handler.register("beacon", record(1))
+    nodes, inside, go_on = handler.memory_nodes(), threading.Event(), threading.Event()
+    commit, held = type(nodes).commit, "other" if order == "waiting for its turn" else "orders"
+
+    def slow_commit(self: Any, operations: Sequence[Operation]) -> None:
+        if any(operation.path.endswith(f"epochs/{held}") for operation in operations) and not inside.is_set():
+            inside.set()
+            assert go_on.wait(10)
+        commit(self, operations)
+
+    monkeypatch.setattr(type(nodes), "commit", slow_commit)
+    make = {
+        "claim": lambda: handler.claim("orders", owner()),
+        "registration": lambda: handler.register("orders", record(1)),
+    }[what]
+    give_up = {
+        "claim": lambda: handler.release("orders"),
+        "registration": lambda: handler.unregister("orders", 1),
+    }[what]
+    calls: list[Callable[[], None]] = [make, give_up]
+    if order == "waiting for its turn":
+        calls.insert(0, lambda: handler.claim("other", owner()))
+    threads = []
+    for call in calls:
+        threads.append(threading.Thread(target=call))
+        threads[-1].start()
+        assert inside.wait(10)
+        threads[-1].join(0.1)  # so that each has begun before the next one
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    memory.expire(handler)
+    eventually(lambda: handler.records("beacon") == [record(1)])  # made again by the same pass
+    assert handler.owner("orders") is None
+    assert handler.records("orders") == []
+    memory.close()

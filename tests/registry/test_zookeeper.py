@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
+from jobpipe.testing.proxy import FaultProxy
 from registry.embedded import EmbeddedZooKeeper
 from registry.errors import Unavailable
 from registry.zookeeper import ZooKeeperRegisterServerHandler
@@ -48,6 +49,36 @@ def test_start_gives_up_and_names_the_hosts(kind: str, request: pytest.FixtureRe
     assert caught.value.hosts == hosts
     assert time.monotonic() - begun < 4.0
     handler.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["closed_port", "no.such.host.invalid:2181"])
+def test_a_wrong_address_is_told_once(
+    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U12: the error says why; the log has no line for each attempt, but at DEBUG."""
+    hosts = kind if ":" in kind else request.getfixturevalue(kind)
+    reason = {"closed_port": "Connection refused", "no.such.host.invalid:2181": "can be resolved"}[kind]
+    options = {"connect": hosts, "connect.timeout": "0.8", "session.timeout": "4"}
+    for level in (logging.INFO, logging.DEBUG):
+        caplog.clear()
+        with caplog.at_level(level, "registry"), pytest.raises(Unavailable, match=reason):
+            ZooKeeperRegisterServerHandler().start(options)
+        told = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+        assert bool(told) == (level == logging.DEBUG), caplog.text
+
+
+def test_a_lost_connection_is_told_once_a_minute(
+    zookeeper_world: ZooKeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U12: what was connected says that it no longer is, not how often it tried since."""
+    with FaultProxy(zookeeper_world.options()["connect"]) as proxy, caplog.at_level(logging.INFO, "registry"):
+        handler = zookeeper_world.handler(start=False)
+        handler.start({**zookeeper_world.options(), "connect": proxy.endpoint, "connect.timeout": "10"})
+        for _ in range(3):
+            proxy.reset()
+            assert eventually(lambda: handler.topics() == [])
+    lines = [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert len([line for line in lines if line.startswith("Connection dropped")]) == 1, lines
 
 
 def test_start_may_be_tried_again(closed_port: str, zookeeper_world: ZooKeeperWorld) -> None:
@@ -128,7 +159,7 @@ def test_no_secret_reaches_the_logs(zookeeper_world: ZooKeeperWorld, caplog: pyt
 def test_the_server_dies_and_comes_back(home: Path) -> None:
     """Its supervisor starts it again on the same port; sessions and registrations go on."""
     server = EmbeddedZooKeeper(home, linger=60.0)
-    options = {"connect": server.ensure(), "session.timeout": "10", "connect.timeout": "15"}
+    options = {**server.options(), "session.timeout": "10", "connect.timeout": "15"}
     a, b, seen = ZooKeeperRegisterServerHandler(), ZooKeeperRegisterServerHandler(), Recorder()
     a.start(options)
     b.start(options)
@@ -153,7 +184,7 @@ def test_the_server_dies_and_comes_back(home: Path) -> None:
 def test_everything_is_bounded_while_the_server_is_away(home: Path, fault: str) -> None:
     server = EmbeddedZooKeeper(home, linger=60.0)
     handler = ZooKeeperRegisterServerHandler()
-    handler.start({"connect": server.ensure(), "session.timeout": "4", "connect.timeout": "0.5"})
+    handler.start({**server.options(), "session.timeout": "4", "connect.timeout": "0.5"})
     handler.claim("orders", owner())
     handler.register("orders", record(1))
     status = server.status()

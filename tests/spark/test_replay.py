@@ -141,6 +141,58 @@ def test_two_calls_in_one_callback(spark: SparkSession, place: Place) -> None:
     sink.close()
 
 
+@pytest.mark.parametrize("call", ["setJobGroup", "setLocalProperty"])
+def test_a_job_group_of_the_users_own_at_each_start(spark: SparkSession, place: Place, call: str) -> None:
+    """R2: a label that is the same at every start is no run id: a replay is a replay, and not a second call."""
+    job = Published(spark, place, f"label-{call}".lower())
+    job.add(0, 1)
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        context = df.sparkSession.sparkContext
+        if call == "setJobGroup":
+            context.setJobGroup("nightly", "the nightly load")
+        else:
+            context.setLocalProperty("spark.jobGroup.id", "nightly")
+        sink(df, batch_id)
+
+    for start in range(2):
+        sink = place.sink(job.topic, parallelism=2)
+        run_to_end(file_stream(spark, job.files), callback, job.checkpoint)
+        assert sink.status()["sink"]["replayed"] == start
+        assert sink.status()["sink"]["batches"] == 2 - 2 * start
+        sink.close()
+        forget_commit(job.checkpoint, 1)
+    assert job.status()["head"] == 2
+
+
+def test_a_job_group_changed_between_two_calls_in_one_batch(spark: SparkSession, place: Place) -> None:
+    """R2: the second call's rows are not dropped in silence as a replay's."""
+    job = Published(spark, place, "label-changed")
+    job.add(0)
+    sink = place.sink("label-changed", parallelism=1)
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        for label, rows in (("small", "number < 10"), ("large", "number >= 10")):
+            df.sparkSession.sparkContext.setJobGroup(label, "")
+            sink(df.where(rows), batch_id)
+
+    with pytest.raises(StreamingQueryException, match="DuplicateCall: topic 'label-changed': batch 0"):
+        run_to_end(file_stream(spark, job.files), callback, job.checkpoint)
+    sink.close()
+
+
+def test_one_sink_for_two_starts_of_a_query(spark: SparkSession, place: Place) -> None:
+    """R2: the sink notices that the query has another run, though its id is the same."""
+    job = Published(spark, place, "two-starts")
+    job.add(0)
+    sink = place.sink("two-starts", parallelism=1)
+    run_to_end(file_stream(spark, job.files), sink, job.checkpoint)
+    forget_commit(job.checkpoint, 0)
+    run_to_end(file_stream(spark, job.files), sink, job.checkpoint)
+    assert (sink.status()["sink"]["batches"], sink.status()["sink"]["replayed"]) == (1, 1)
+    sink.close()
+
+
 def test_outside_a_query_a_sink_appends(spark: SparkSession, place: Place) -> None:
     """A batch job's calls count by its own ids; another sink of the same topic starts over."""
     for _ in range(2):

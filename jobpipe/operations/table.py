@@ -1,0 +1,67 @@
+"""One operation of a server, and how a request for it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
+from jobpipe.operations.fields import Fields
+from jobpipe.wire.messages import ROLES, Request
+
+__all__ = ["EVERYBODY", "Operation", "Table", "read_request", "table"]
+
+EVERYBODY = frozenset(ROLES)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What may be asked of a server.
+
+    Attributes:
+        name: as it stands in the request.
+        request: what comes with it.
+        roles: whose HELLO may ask it.
+        right: that the access list must give for the topic; None where the role's right is enough, or where the server
+            asks for more than one.
+        audited: who asked it, with what result, is written to the audit log.
+    """
+
+    name: str
+    request: type[Fields]
+    roles: Collection[str]
+    right: str | None = None
+    audited: bool = False
+
+
+Table = Mapping[str, Operation]
+
+
+def table(*operations: Operation) -> Table:
+    """Return operations by their names."""
+    return {operation.name: operation for operation in operations}
+
+
+def read_request(known: Table, request: Request, role: str) -> tuple[Operation, Fields]:
+    """Return the operation that is asked for, and what came with it. Whether the access list allows it is not asked.
+
+    What was sent is forgotten but for this: a peer may ask with megabytes that nobody reads, and a long poll would
+    hold them.
+
+    Raises:
+        RemoteProtocolError: there is no such operation; or a field is not what it must be: names both.
+        NotAuthorized: it is not for this role.
+    """
+    operation = known.get(request.op)
+    if operation is None:
+        raise RemoteProtocolError(f"unknown operation {shown(request.op)}", op=request.op[:100])
+    if role not in operation.roles:
+        raise NotAuthorized(f"operation {request.op!r} is not for the role {role!r}", op=request.op)
+    try:
+        asked = operation.request.from_json(request.args, request.blob)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"operation {request.op!r}: malformed arguments: {error.message}", **{**error.fields, "op": request.op}
+        ) from error
+    request.args.clear()
+    return operation, asked

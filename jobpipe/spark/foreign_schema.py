@@ -1,0 +1,120 @@
+"""Schemas as publishers give them: judged as plain JSON, or as bytes, before Spark or Arrow builds types of them.
+
+Both run code that a schema names: Spark imports the class of a user-defined type, Arrow calls a registered extension
+type's. What passes here names neither.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
+
+from jobpipe.errors import UnsupportedType
+from jobpipe.store.segment import MAX_DEPTH, MAX_FIELDS
+from jobpipe.subscriber.checked import read_schema
+
+__all__ = ["parse_arrow_schema", "parse_spark_schema"]
+
+MAX_TEXT = 8 * 1024 * 1024  # characters of a schema in JSON
+SHOWN = 100  # characters of a schema's part in an error
+_NUMBERS = r"\(\s*-?\d{1,9}\s*(,\s*-?\d{1,9}\s*)?\)"
+_CRS = r"\(\s*[\w:-]{1,64}\s*(,\s*\w{1,64}\s*)?\)"
+_DAY_TIME = r"(day|hour|minute|second)"
+_NAME = re.compile(
+    "void|boolean|byte|short|integer|long|float|double|date|timestamp|timestamp_ntz|binary|variant"
+    rf"|(decimal|time|char|varchar)({_NUMBERS})?|(geometry|geography)({_CRS})?"
+    rf"|interval {_DAY_TIME}( to {_DAY_TIME})?|string(\s+collate\s+\w{{1,64}})?"
+)
+
+
+def parse_spark_schema(topic: str, text: str) -> StructType:
+    """Return the Spark schema that a publisher gave as JSON.
+
+    Raises:
+        UnsupportedType: a column has a user-defined type, a type that Spark does not know, or is nested too deeply; or
+            the text is no schema. Nothing of it was imported.
+    """
+    if len(text) > MAX_TEXT:
+        raise _refused(topic, f"its Spark schema has {len(text)} characters; at most {MAX_TEXT} are read")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(topic, f"its Spark schema is no JSON ({error!s:.{SHOWN}})") from None
+    if not isinstance(value, dict) or value.get("type") != "struct":
+        raise _refused(topic, "its Spark schema is no struct")
+    _check(topic, value)
+    try:
+        return StructType.fromJson(value)
+    except (PySparkException, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _refused(topic, f"Spark does not take its schema ({error!s:.{SHOWN}})") from error
+
+
+def parse_arrow_schema(topic: str, data: bytes) -> pa.Schema:
+    """Return the Arrow schema that a publisher gave as an IPC message.
+
+    Raises:
+        UnsupportedType: a column has an extension type, is dictionary-encoded or nested too deeply, or it is no schema.
+    """
+    try:
+        return read_schema(pa.ipc.read_message(pa.py_buffer(data)))
+    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
+        raise _refused(topic, f"its Arrow schema cannot be read ({error!s:.{SHOWN}})") from error
+
+
+def _check(topic: str, schema: dict[str, Any]) -> None:
+    """See that all types in a schema's JSON are Spark's own, and that it has the shape that Spark expects."""
+    left: list[tuple[str, Any, int]] = [("", schema, 0)]
+    seen = 0
+    while left:
+        path, kind, depth = left.pop()
+        seen += 1
+        if depth > MAX_DEPTH or seen > MAX_FIELDS:
+            raise _refused(
+                topic, f"{_column(path)} is nested deeper than {MAX_DEPTH}, or one of more than {MAX_FIELDS} fields"
+            )
+        if isinstance(kind, str):
+            if _NAME.fullmatch(kind) is None:
+                raise _refused(topic, f"{_column(path)} has the type {kind!r:.{SHOWN}}, which no reader knows")
+            continue
+        named = kind.get("type") if isinstance(kind, dict) else None
+        if named == "udt":
+            raise _refused(
+                topic,
+                f"{_column(path)} has a user-defined type, whose class would run here; publish what it is made of",
+            )
+        if named == "struct" and isinstance(kind.get("fields"), list):
+            for field in kind["fields"]:
+                if not _is_field(field):
+                    raise _refused(topic, f"{_column(path)} has a malformed field: {field!r:.{SHOWN}}")
+                name = field["name"][:SHOWN]  # names may be long, and paths are for errors only
+                left.append((f"{path}.{name}" if path else name, field["type"], depth + 1))
+        elif named == "array" and isinstance(kind.get("containsNull"), bool):
+            left.append((f"{path}[]", kind.get("elementType"), depth + 1))
+        elif named == "map" and isinstance(kind.get("valueContainsNull"), bool):
+            left.append((f"{path}.key", kind.get("keyType"), depth + 1))
+            left.append((f"{path}.value", kind.get("valueType"), depth + 1))
+        else:
+            raise _refused(topic, f"{_column(path)} has a malformed type: {kind!r:.{SHOWN}}")
+
+
+def _is_field(field: Any) -> bool:
+    return (
+        isinstance(field, dict)
+        and isinstance(field.get("name"), str)
+        and "type" in field
+        and isinstance(field.get("nullable", True), bool)
+        and isinstance(field.get("metadata", {}), dict | None)
+    )
+
+
+def _column(path: str) -> str:
+    return f"column {path!r:.{SHOWN}}" if path else "it"
+
+
+def _refused(topic: str, why: str) -> UnsupportedType:
+    return UnsupportedType(f"topic {topic!r}: what its publisher says of its columns is refused: {why}", topic=topic)
