@@ -24,7 +24,7 @@ import _sqlite3
 
 import jobpipe.store.database
 
-__all__ = ["Actor", "Policy", "Stuck", "closed_lock", "mend_disk", "run", "stepping"]
+__all__ = ["Actor", "Changed", "Policy", "Stuck", "closed_lock", "mend_disk", "run", "stepping"]
 
 TURN_SECONDS = 60.0  # of real time, for one step; more is a mistake of the explorer
 MOST_STEPS = 20_000
@@ -185,7 +185,7 @@ def _patient(work: Callable[[], sqlite3.Cursor], query: str) -> sqlite3.Cursor:
             actor.step(f"locked: {short}")
 
 
-class _Proxy:
+class Changed:
     """A module with some names changed."""
 
     def __init__(self, module: Any, **changed: Any) -> None:
@@ -303,7 +303,7 @@ def stepping() -> Iterator[None]:
     _shim = _shim or _Shim()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_shim.installed())
-        proxy = _Proxy(sqlite3, connect=_connect)
+        proxy = Changed(sqlite3, connect=_connect)
         stack.enter_context(mock.patch.object(jobpipe.store.database, "sqlite3", proxy))
         for name in FUNCTIONS:
             stack.enter_context(mock.patch.object(os, name, _stepped(name, getattr(os, name))))

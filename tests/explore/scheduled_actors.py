@@ -17,6 +17,7 @@ from jobpipe.config import Config
 from jobpipe.errors import (
     Fenced,
     JobpipeError,
+    LinkClosed,
     LinkEnded,
     LinkError,
     NameTaken,
@@ -71,7 +72,9 @@ class Driver:
             if self.coordinator is None or not self.coordinator.alive:
                 await asyncio.sleep(self.world.rng.uniform(0.05, 0.3))
                 self.coordinator = self.world.start_coordinator(self.process)
-                await self.coordinator.ready
+                await asyncio.wait({self.coordinator.ready})
+                if self.coordinator.ready.cancelled():
+                    raise LinkClosed("the coordinator has ended before it was ready")
             return self.coordinator
 
     async def _publish(self, topic: Topic, upto: int, *, final: bool) -> None:

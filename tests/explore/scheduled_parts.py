@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import jobpipe.coordinator.host as host_module
-import jobpipe.coordinator.ownership as ownership_module
 import registry.changes
 import registry.keeper
 from jobpipe.config import Config
@@ -32,6 +30,7 @@ from jobpipe.net.served import ServedLink
 from jobpipe.net.timing import Timing
 from registry.errors import Unavailable
 from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_time import PROCESS, Process, VirtualLoop, pause, virtual_threading, virtual_time
 
@@ -99,7 +98,7 @@ class _Data:
     def start(self) -> None:
         pass
 
-    def tell(self, topic: str, directory: Path) -> None:
+    def tell(self, topic: str, directory: Path, *more: Any) -> None:
         pass
 
 
@@ -218,16 +217,16 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
         stack.enter_context(mock.patch.object(registry.keeper, "threading", virtual_threading(loop)))
-        if hasattr(host_module, "is_alive"):  # by host name, once
-            for module in (host_module, ownership_module):
-                stack.enter_context(mock.patch.object(module, "is_alive", lambda host, *which: lives(*which)))
-            here = {"host": "here", "started": 0.0}
-            stack.enter_context(
-                mock.patch.object(host_module, "this_process", lambda: {**here, "pid": getpid()})
-            )
-        else:
-            for module in (host_module, ownership_module):
-                stack.enter_context(mock.patch.object(module, "lives", lives))
-            stack.enter_context(mock.patch.object(host_module, "os", types.SimpleNamespace(getpid=getpid)))
-            stack.enter_context(mock.patch.object(host_module, "start_ticks", lambda pid: 1))
+        stands_in: dict[str, Any] = {
+            "lives": lives,
+            "is_alive": lambda host, *which: lives(*which),
+            "this_process": lambda: {"host": "here", "started": 0.0, "pid": getpid()},
+            "start_ticks": lambda pid: 1,
+        }
+        for name, module in list(sys.modules.items()):
+            if name.startswith("jobpipe.coordinator"):
+                for what in stands_in.keys() & vars(module).keys():
+                    stack.enter_context(mock.patch.object(module, what, stands_in[what]))
+                if getattr(module, "os", None) is os:
+                    stack.enter_context(mock.patch.object(module, "os", Changed(os, getpid=getpid)))
         yield
