@@ -11,9 +11,9 @@ import asyncio
 import base64
 import contextlib
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.config import Config
 from jobpipe.errors import (
     Fenced,
     JobpipeError,
@@ -35,7 +35,7 @@ from jobpipe.store.files import file_name
 from jobpipe.testing import Checker
 from jobpipe.testing.rows import SCHEMA
 from jobpipe.wire.messages import Hello
-from tests.explore.scheduled_parts import CoordinatorProcess
+from tests.explore.scheduled_parts import HOST, CoordinatorProcess
 from tests.explore.scheduled_time import Process
 from tests.store.build import decode, pieces_of
 
@@ -125,7 +125,7 @@ class Driver:
     async def _write(self, channel: Channel, topic: Topic, batch_id: int, run_id: str, write_id: str) -> Position:
         channel.writing = write_id
         rng = self.world.rng
-        folder = topic.directory / "segments"
+        folder = topic.host_folder or topic.directory / "segments"
         file = SegmentFile.create(
             folder, file_name(write_id, rng.randrange(10**9)), inline_max=0 if rng.random() < 0.3 else INLINE_MAX
         )
@@ -134,6 +134,8 @@ class Driver:
                 file.begin(part, SCHEMA).write(batch)
         await asyncio.sleep(rng.uniform(0.0, 0.1))
         segments = file.finish(fsync=False)
+        if topic.host_folder is not None:
+            segments = [info if info.file is None else replace(info, host=HOST) for info in segments]
         order = {
             "query_id": QUERY,
             "batch_id": batch_id,
@@ -166,6 +168,8 @@ class Channel:
             for attempt in itertools.count(1):
                 link = self.link if self.link is not None and self.link.ended is None else await self._open()
                 assert self._opened is not None
+                if op in ("seal", "close"):
+                    self.driver.world.strike(link)
                 try:
                     return await link.call(op, {**(args or {}), "job": self._opened.secret}, blob, timeout=CALL_SECONDS)
                 except RETRYABLE as error:
@@ -244,7 +248,7 @@ class Subscriber:
                 await self._once(instance, seen)
             except (*RETRYABLE, NameTaken, Fenced, SpoolError) as error:
                 self.world.note(f"{self.process}: {type(error).__name__}")
-            except JobpipeError as error:
+            except (JobpipeError, OSError) as error:
                 self.world.fail(f"{self.process} at {self.position}: {error!r}"[:400])
                 return
             await asyncio.sleep(self.world.rng.uniform(0.02, 0.5))
@@ -298,14 +302,9 @@ class Subscriber:
         try:
             for partition in range(self.topic.rows.partitions):
                 for piece in pieces_of(reader, start, end, partition):
+                    if piece.host is not None and piece.path is not None and self.topic.host_folder is not None:
+                        piece = replace(piece, path=self.topic.host_folder / piece.path.name)
                     self.checker.take(decode(piece))
         finally:
             reader.close()
         self.position = end
-
-
-def segments_config(**options: Any) -> Config:
-    """Return a configuration without encryption, of a registry that is not embedded."""
-    from jobpipe.config import load
-
-    return load(overrides=options, environ={})

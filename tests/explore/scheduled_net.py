@@ -36,8 +36,8 @@ class Wire(asyncio.Transport):
         self._loop = network.loop
         self._protocol = protocol
         self._place = place
-        self._context = contextvars.copy_context()
-        self._context.run(PROCESS.set, process)
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, process)
         self._closing = False
         self._lost = False
         self._reading = True
@@ -47,7 +47,7 @@ class Wire(asyncio.Transport):
 
     def begin(self) -> None:
         """Tell the protocol that it is connected."""
-        self._loop.call_soon(self._protocol.connection_made, self, context=self._context)
+        self._loop.call_soon(self._protocol.connection_made, self, context=self.context)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"peername": self._place, "socket": _NoSocket()}.get(name, default)
@@ -65,7 +65,7 @@ class Wire(asyncio.Transport):
         pass
 
     def write(self, data: Any) -> None:
-        if not self._closing:
+        if not self._closing and not self.peer._lost:
             self.peer.arrive(self.peer._receive, bytes(data))
 
     def pause_reading(self) -> None:
@@ -75,14 +75,14 @@ class Wire(asyncio.Transport):
         self._reading = True
         waiting, self._waiting = self._waiting, []
         for data in waiting:
-            self._loop.call_soon(self._receive, data, context=self._context)
+            self._loop.call_soon(self._receive, data, context=self.context)
 
     def close(self) -> None:
         """End after what was written has gone."""
         if not self._closing:
             self._closing = True
             self.peer.arrive(self.peer._ended)
-            self._loop.call_soon(self.lose, None, context=self._context)
+            self._loop.call_soon(self.lose, None, context=self.context)
 
     def abort(self) -> None:
         """End now; what is on its way may be lost."""
@@ -91,7 +91,7 @@ class Wire(asyncio.Transport):
             if self._loop.rng.random() < 0.5:
                 self.peer.drop_what_comes()
             self.peer.arrive(self.peer.lose, ConnectionResetError("reset by the other end"))
-            self._loop.call_soon(self.lose, None, context=self._context)
+            self._loop.call_soon(self.lose, None, context=self.context)
 
     def arrive(self, what: Callable[..., None], *args: Any) -> None:
         """Let something happen at this end, after all that is on its way."""
@@ -102,7 +102,7 @@ class Wire(asyncio.Transport):
             self._coming.pop(timer, None)
             what(*args)
 
-        timer = self._loop.call_at(self._arrival, happen, context=self._context)
+        timer = self._loop.call_at(self._arrival, happen, context=self.context)
         self._coming[timer] = None
 
     def drop_what_comes(self) -> None:
@@ -138,7 +138,7 @@ class Network:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.numbers = itertools.count()
-        self.cut_next: float | None = None  # seconds after which the next connection is cut
+        self.ambush: Callable[[Wire], bool] | None = None  # told of each new connection until it says True
         self.wires: dict[Wire, None] = {}
         self._listeners: dict[int, tuple[Process, Callable[[], Any]]] = {}
         self._ports = itertools.count(20_000)
@@ -155,10 +155,13 @@ class Network:
         return port
 
     def cut(self, wire: Wire) -> None:
-        """Cut a connection: both ends hear of it, later or sooner."""
-        for end in (wire, wire.peer):
-            end.drop_what_comes()
-            end.arrive(end.lose, ConnectionResetError("cut"))
+        """Cut a connection: both ends hear of it, the far one perhaps much later, and nothing passes meanwhile."""
+        wire.drop_what_comes()
+        wire.arrive(wire.lose, ConnectionResetError("cut"))
+        far = wire.peer
+        far.drop_what_comes()
+        late = self.loop.rng.uniform(0.0, 8.0) if self.loop.rng.random() < 0.4 else 0.0
+        self.loop.call_later(late, far.lose, ConnectionResetError("cut"), context=far.context)
 
     def killed(self, process: Process) -> None:
         """The kernel ends the connections of a process that was killed."""
@@ -178,9 +181,8 @@ class Network:
         theirs = Wire(self, context.run(accept), process, (host, 40_000))
         mine.peer, theirs.peer = theirs, mine
         self.wires |= {mine: None, theirs: None}
-        if self.cut_next is not None:
-            self.loop.call_later(self.cut_next, self.cut, mine, context=contextvars.Context())
-            self.cut_next = None
+        if self.ambush is not None and self.ambush(mine):
+            self.ambush = None
         theirs.begin()
         mine._protocol.connection_made(mine)
         return mine, mine._protocol

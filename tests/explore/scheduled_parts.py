@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import registry.changes
@@ -34,9 +34,11 @@ from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_time import PROCESS, Process, VirtualLoop, pause, virtual_threading, virtual_time
 
-__all__ = ["CoordinatorProcess", "Handler", "standing_in"]
+__all__ = ["HOST", "CoordinatorProcess", "Handler", "host_folder", "standing_in"]
 
 SESSION_SECONDS = 4.0
+TIDY_SECONDS = 0.5
+HOST = "h1"
 
 
 class _Nodes(_MemoryNodes):
@@ -85,6 +87,46 @@ class Handler(MemoryRegisterServerHandler):
     def _open(self, options: Any) -> Any:
         self._memory_nodes = _Nodes(self._tree, self._loop)
         return self._memory_nodes
+
+
+def host_folder(config: Config, topic: str) -> Path:
+    """Return where the host server keeps files of a topic."""
+    return config.spool_dir.parent / "hosts" / topic
+
+
+class _Hosts:
+    """The one host server, which is always there, as a coordinator sees it; tidied more often than the real one."""
+
+    registered: ClassVar[list[str]] = [HOST]
+    lost: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, config: Config, data: Any) -> None:
+        self._config = config
+        self._tidied = 0.0
+
+    def is_due(self, topics: list[Any]) -> bool:
+        now = asyncio.get_running_loop().time()
+        due = now - self._tidied > TIDY_SECONDS and any(topic.uses_hosts for topic in topics)
+        self._tidied = now if due else self._tidied
+        return due
+
+    async def look(self, topics: list[Any]) -> None:
+        for topic in topics:
+            folder = host_folder(self._config, topic.topic)
+            folder.mkdir(parents=True, exist_ok=True)
+            names = sorted(path.name for path in folder.iterdir())
+            with contextlib.suppress(JobpipeError):
+                for name in await topic.run(topic.store.orphans, names, topic.writing):
+                    (folder / name).unlink(missing_ok=True)
+
+    async def describe(self, topic: Any) -> list[Any]:
+        return []
+
+    async def served(self, topic: Any) -> dict[str, Any]:
+        return {}
+
+    async def close(self) -> None:
+        pass
 
 
 class _Data:
@@ -218,6 +260,7 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
                 stack.enter_context(mock.patch.object(module, "time", virtual))
         stack.enter_context(mock.patch.object(registry.keeper, "threading", virtual_threading(loop)))
         stands_in: dict[str, Any] = {
+            "HostServers": _Hosts,
             "lives": lives,
             "is_alive": lambda host, *which: lives(*which),
             "this_process": lambda: {"host": "here", "started": 0.0, "pid": getpid()},

@@ -44,6 +44,7 @@ class Process:
 
     Attributes:
         fail_sync: The next sync of SQLite in it fails.
+        fail_read: The next statement that begins a reading transaction, or none, fails.
         registry_away: Its calls of the registry fail.
     """
 
@@ -61,6 +62,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.fail_sync = False
+        self.fail_read = False
         self.registry_away = False
         self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
         self.connections: list[sqlite3.Connection] = []
@@ -304,6 +306,11 @@ class Job:
             return self.syncs
         return 0
 
+    @property
+    def may_wait(self) -> bool:
+        """It has a thread of its own."""
+        return self._worker is not None
+
     def schedule(self) -> None:
         """Begin after a while."""
         self._loop.call_later(self._delay(), self._begin, context=self.context)
@@ -319,7 +326,9 @@ class Job:
         if self.process is not None:
             self.process.jobs[self] = None
         if not self._deep and not self._loop.deep and self._loop.rng.random() < 0.7:
+            interleave_steps._here.actor = self
             self.work_through()
+            interleave_steps._here.actor = None
             self._finish()
             return
         self._loop.deep[self] = None
@@ -402,6 +411,11 @@ class Job:
         if what == "ROLLBACK" or what.startswith("close"):
             return
         self._demand_alive()
+        if self.process is not None and self.process.fail_read and what.startswith("SELECT"):
+            self.process.fail_read = False
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            raise error
         if not what.startswith(STOPS):
             return
         if not self.locked:
@@ -437,7 +451,8 @@ class _Lock:
         while self._owner is not None and self._owner is not me:
             if isinstance(self._owner, Job) and self._owner.ended:
                 break  # killed
-            if me == "the loop" or not blocking or 0 <= timeout <= waited:
+            waits = isinstance(me, Job) and me.may_wait
+            if not waits or not blocking or 0 <= timeout <= waited:
                 return False
             pause(0.01)
             waited += 0.01

@@ -14,13 +14,15 @@ from unittest import mock
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Journal, NumberedRows
+from jobpipe.net.link import Link
+from registry.errors import RegistryError
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping
 from tests.explore.scheduled_actors import Driver, Subscriber
-from tests.explore.scheduled_net import Network
-from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, standing_in
+from tests.explore.scheduled_net import Network, Wire
+from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, host_folder, standing_in
 from tests.explore.scheduled_time import Process, Stuck, VirtualLoop, owned
 
 __all__ = ["Outcome", "World", "play"]
@@ -28,6 +30,7 @@ __all__ = ["Outcome", "World", "play"]
 FAULT_SECONDS = 20.0  # of virtual time, in which faults happen
 END_SECONDS = 300.0  # until all must have arrived
 SETTLE_SECONDS = 25.0  # more, in which nothing may change any more: two looks of the registry's keeper
+CLAIM_SECONDS = 12
 NAMES = ("a", "b")
 
 
@@ -55,6 +58,11 @@ class Topic:
     @property
     def directory(self) -> Path:
         return self.config.spool_dir / self.name
+
+    @property
+    def host_folder(self) -> Path | None:
+        """What the host server keeps of it, with placement ``host``."""
+        return host_folder(self.config, self.name) if self.config.spool_placement == "host" else None
 
     def closed(self, driver: Driver, *, final: bool) -> None:
         """Its driver has given it up."""
@@ -86,6 +94,7 @@ class World:
     names: tuple[str, ...] = ("s1", "s2")
     over: bool = False
     quiet: bool = False
+    striking: float = 0.0
     faults: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     topics: list[Topic] = field(default_factory=list)
@@ -164,7 +173,7 @@ class World:
                 subscriber = Subscriber(self, topic, name)
                 self.subscribers.append(subscriber)
                 subscriber.start()
-        moving = self.loop.create_task(self._move())
+        moving, watching = self.loop.create_task(self._move()), self.loop.create_task(self._watch_claims())
         await self._trouble()
         self.quiet = True
         self.note("no more faults")
@@ -178,11 +187,12 @@ class World:
             await asyncio.sleep(SETTLE_SECONDS)
             await self._check_at_rest()
         moving.cancel()
+        watching.cancel()
         self.over = True
 
     def _topic(self, name: str) -> Topic:
         rng = self.rng
-        acks = rng.choice(("stored", "stored", "all"))
+        acks = rng.choice(("stored", "all"))
         config = replace(self.base, acks=acks, ack_grace=0.0 if rng.random() < 0.5 else 2.0, retention_time=0.0)
         self.journals[name] = Journal()
         rows = NumberedRows(name, partitions=rng.choice((1, 2)), rows=3)
@@ -200,14 +210,15 @@ class World:
     async def _trouble(self) -> None:
         rng, end = self.rng, self.loop.time() + FAULT_SECONDS
         kinds = [self._cut, self._cut, self._kill, self._pause, self._kill_driver, self._expire, self._away, self._sync]
-        kinds += [self._slow, self._kill_subscriber, self._cut_soon]
+        kinds += [self._slow, self._kill_subscriber, self._ambush, self._ambush, self._read, self._striking]
         chosen = rng.sample(kinds, rng.randrange(1, 5))
         while self.loop.time() < end:
             await asyncio.sleep(rng.expovariate(0.5))
             rng.choice(chosen)()
-        self.loop.slow = 0.0
+        self.loop.slow = self.striking = 0.0
+        self.network.ambush = None
         for process in [*self.processes.values()]:
-            process.registry_away = process.fail_sync = False
+            process.registry_away = process.fail_sync = process.fail_read = False
             process.go_on()
 
     def _living(self) -> list[CoordinatorProcess]:
@@ -220,9 +231,42 @@ class World:
             self.note(f"cut {wire.process} - {wire.peer.process}")
             self.network.cut(wire)
 
-    def _cut_soon(self) -> None:
-        """Cut a link that was just made: what newcomers ask is rare, and short."""
-        self.network.cut_next = self.rng.uniform(0.0, 0.2)
+    def _ambush(self) -> None:
+        """Act soon after the next link of a driver, or of a newcomer's coordinator: what they ask is rare, and short."""
+        who, seconds, kill = self.rng.choice("dc"), self.rng.uniform(0.0, 0.3), self.rng.random() < 0.5
+
+        def act(wire: Wire) -> None:
+            self.note(f"ambush of {wire.process}: {'kill' if kill else 'cut'}")
+            driver = next((driver for driver in self.drivers if driver.process is wire.process), None)
+            if kill and driver is not None:
+                self.driver_died(driver)
+            else:
+                self.network.cut(wire)
+
+        def seen(wire: Wire) -> bool:
+            if not str(wire.process).startswith(who):
+                return False
+            self.loop.call_later(seconds, act, wire, context=contextvars.Context())
+            return True
+
+        self.network.ambush = seen
+
+    def _striking(self) -> None:
+        """Cut links right after a request to seal or to close, from now on or no longer."""
+        self.striking = self.rng.choice((0.0, 0.5))
+        self.note(f"{self.striking:.0%} of seals are cut")
+
+    def strike(self, link: Link) -> None:
+        """Called with each request that changes something."""
+        if self.rng.random() < self.striking and isinstance(link._transport, Wire):
+            seconds = self.rng.choice((0.005, 0.05, 1.0)) * self.rng.random()
+            self.loop.call_later(seconds, self.network.cut, link._transport, context=contextvars.Context())
+
+    def _read(self) -> None:
+        if living := self._living():
+            process = self.rng.choice(living).process
+            self.note(f"a statement of {process} fails")
+            process.fail_read = True
 
     def _kill(self) -> None:
         if living := self._living():
@@ -276,6 +320,29 @@ class World:
         self.network.killed(subscriber.process)
         self.loop.call_later(self.rng.uniform(0.1, 2.0), subscriber.start)
 
+    async def _watch_claims(self) -> None:
+        """A coordinator may hold a claim only of what it serves, opens or gives up."""
+        held: dict[tuple[str, str], int] = {}
+        while True:
+            await asyncio.sleep(1.0)
+            for coordinator in self._living():
+                host, process = coordinator.host, coordinator.process
+                idle = host is not None and not host._opening.locked() and not getattr(host, "_drops", None)
+                able = idle and not (process.paused or process.registry_away or self.loop.slow or process.jobs)
+                for path in self._nodes_of(coordinator):
+                    key = str(process), path
+                    wrong = host is not None and self._topic_of(path) not in host.topics
+                    held[key] = held.get(key, 0) + 1 if wrong and able else 0
+                    if held[key] == CLAIM_SECONDS:
+                        self.fail(f"{process} holds {path} for {CLAIM_SECONDS} s, and does not serve it")
+
+    def _nodes_of(self, coordinator: CoordinatorProcess) -> list[str]:
+        try:
+            session = coordinator.handler.memory_nodes().session
+        except RegistryError:
+            return []
+        return [path for path, node in self.tree._nodes.items() if node.session == session]
+
     # -- the oracle ----------------------------------------------------------------------------------------------------
 
     def _check_arrived(self) -> None:
@@ -300,10 +367,10 @@ class World:
                 self.fail(f"{subscriber.name} of {subscriber.topic.name}, at rest: {report}")
 
     async def _check_coordinator(self, coordinator: CoordinatorProcess) -> None:
-        host, session = coordinator.host, coordinator.handler.memory_nodes().session
+        host = coordinator.host
         assert host is not None
-        for path, node in self.tree._nodes.items():
-            if node.session == session and (topic := self._topic_of(path)) not in host.topics:
+        for path in self._nodes_of(coordinator):
+            if (topic := self._topic_of(path)) not in host.topics:
                 self.fail(f"{coordinator.process} holds {path}, and does not serve {topic}")
         for served in host.topics.values():
             try:
@@ -355,7 +422,7 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
     rng = random.Random(seed)
     loop = VirtualLoop(rng, limit=END_SECONDS + FAULT_SECONDS + 2 * SETTLE_SECONDS)
     Process.reset()
-    placement: Any = rng.choice(("driver", "driver", "shared"))
+    placement: Any = rng.choice(("driver", "driver", "shared", "host"))
     config = replace(base, spool_dir=home / "spool", spool_placement=placement, home=home / "home")
     asyncio.set_event_loop(loop)
     world = World(seed, home, config, rng, loop)
