@@ -179,6 +179,15 @@ class Explorer:
                 if first == "old" and _reads_a_file(outcome, after - 1):
                     yield from self._inside_a_change(tried, outcome.steps["new"])
 
+    def near(self, spec: Spec, steps: int) -> Iterator[tuple[Spec, Outcome]]:
+        """Run a spec with its switch up to so many steps sooner or later, and inside of what is changed then."""
+        for after in range(max(spec.after - steps, 0), spec.after + steps + 1):
+            tried = replace(spec, after=after)
+            outcome = self.run(tried)
+            yield tried, outcome
+            if _reads_a_file(outcome, after):
+                yield from self._inside_a_change(tried, outcome.steps["new"])
+
     def _inside_a_change(self, spec: Spec, steps: int) -> Iterator[tuple[Spec, Outcome]]:
         """What the first one reads now may be of a change that the other is in the middle of."""
         for then in range(1, steps + 1):
@@ -241,7 +250,7 @@ def run(seeds: int, seed: int = 0, *, seconds: float | None = None, chosen: list
 
     Args:
         seconds: End after so long.
-        chosen: Pairs to explore instead of all.
+        chosen: Pairs to explore with single switches instead of all.
     """
     report, began = Report("two coordinators"), time.monotonic()
 
@@ -255,7 +264,7 @@ def run(seeds: int, seed: int = 0, *, seconds: float | None = None, chosen: list
         if outcome.faults:
             report.found.append((str(spec), outcome.faults))
 
-    bases = pairs() if chosen is None else chosen
+    bases = pairs() if chosen is None else list(chosen)
     if chosen is None:
         random.Random(seed).shuffle(bases)  # so that short explorations with other seeds look elsewhere
     with Explorer() as explorer:
@@ -267,7 +276,7 @@ def run(seeds: int, seed: int = 0, *, seconds: float | None = None, chosen: list
                     note(tried, outcome)
                 if over():
                     return report
-        rng = random.Random(seed)
+        rng, bases = random.Random(seed), bases or pairs()
         for number in range(seed, seed + seeds):
             base = rng.choice(bases)
             fail = rng.choice((0, 0, 0, 1, 2, 3, 11, 12))

@@ -138,7 +138,7 @@ class Network:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.numbers = itertools.count()
-        self.ambush: Callable[[Wire], bool] | None = None  # told of each new connection until it says True
+        self.on_link: Callable[[Wire], None] | None = None  # told of each new connection
         self.wires: dict[Wire, None] = {}
         self._listeners: dict[int, tuple[Process, Callable[[], Any]]] = {}
         self._ports = itertools.count(20_000)
@@ -181,8 +181,8 @@ class Network:
         theirs = Wire(self, context.run(accept), process, (host, 40_000))
         mine.peer, theirs.peer = theirs, mine
         self.wires |= {mine: None, theirs: None}
-        if self.ambush is not None and self.ambush(mine):
-            self.ambush = None
+        if self.on_link is not None:
+            self.on_link(mine)
         theirs.begin()
         mine._protocol.connection_made(mine)
         return mine, mine._protocol

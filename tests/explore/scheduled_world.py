@@ -210,13 +210,16 @@ class World:
     async def _trouble(self) -> None:
         rng, end = self.rng, self.loop.time() + FAULT_SECONDS
         kinds = [self._cut, self._cut, self._kill, self._pause, self._kill_driver, self._expire, self._away, self._sync]
-        kinds += [self._slow, self._kill_subscriber, self._ambush, self._ambush, self._read, self._striking]
-        chosen = rng.sample(kinds, rng.randrange(1, 5))
+        kinds += [self._slow, self._kill_subscriber, self._read, self._read]
+        chosen = rng.sample(kinds, rng.randrange(1, 4))
+        self.striking = rng.choice((0.0, 0.3))
+        if rng.random() < 0.5:
+            self._watch_links()
         while self.loop.time() < end:
-            await asyncio.sleep(rng.expovariate(0.5))
+            await asyncio.sleep(rng.expovariate(0.6))
             rng.choice(chosen)()
         self.loop.slow = self.striking = 0.0
-        self.network.ambush = None
+        self.network.on_link = None
         for process in [*self.processes.values()]:
             process.registry_away = process.fail_sync = process.fail_read = False
             process.go_on()
@@ -231,35 +234,30 @@ class World:
             self.note(f"cut {wire.process} - {wire.peer.process}")
             self.network.cut(wire)
 
-    def _ambush(self) -> None:
-        """Act soon after the next link of a driver, or of a newcomer's coordinator: what they ask is rare, and short."""
-        who, seconds, kill = self.rng.choice("dc"), self.rng.uniform(0.0, 0.3), self.rng.random() < 0.5
+    def _watch_links(self) -> None:
+        """From now on act soon after some links were made, of drivers and newcomers: what they ask is rare, and short."""
+        often, killing = self.rng.choice((0.1, 0.4)), self.rng.random() < 0.5
 
         def act(wire: Wire) -> None:
-            self.note(f"ambush of {wire.process}: {'kill' if kill else 'cut'}")
             driver = next((driver for driver in self.drivers if driver.process is wire.process), None)
-            if kill and driver is not None:
+            if killing and driver is not None:
+                self.note(f"kill {driver.process}, which has just asked")
                 self.driver_died(driver)
             else:
+                self.note(f"cut {wire.process}, which has just asked")
                 self.network.cut(wire)
 
-        def seen(wire: Wire) -> bool:
-            if not str(wire.process).startswith(who):
-                return False
-            self.loop.call_later(seconds, act, wire, context=contextvars.Context())
-            return True
+        def seen(wire: Wire) -> None:
+            if str(wire.process).startswith(("d", "c")) and self.rng.random() < often:
+                seconds = self.rng.choice((0.02, 0.3)) * self.rng.random()
+                self.loop.call_later(seconds, act, wire, context=contextvars.Context())
 
-        self.network.ambush = seen
-
-    def _striking(self) -> None:
-        """Cut links right after a request to seal or to close, from now on or no longer."""
-        self.striking = self.rng.choice((0.0, 0.5))
-        self.note(f"{self.striking:.0%} of seals are cut")
+        self.network.on_link = seen
 
     def strike(self, link: Link) -> None:
         """Called with each request that changes something."""
         if self.rng.random() < self.striking and isinstance(link._transport, Wire):
-            seconds = self.rng.choice((0.005, 0.05, 1.0)) * self.rng.random()
+            seconds = self.rng.choice((0.008, 0.008, 0.1)) * self.rng.random()
             self.loop.call_later(seconds, self.network.cut, link._transport, context=contextvars.Context())
 
     def _read(self) -> None:
