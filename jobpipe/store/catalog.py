@@ -174,8 +174,19 @@ class TopicLog:
         return int(self._db.value("SELECT count(*) FROM epochs WHERE publisher != ''")) == 0
 
     def restore(self, point: RecoveryPoint) -> None:
-        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says."""
+        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says.
+
+        Raises:
+            Fenced: a publisher has taken it over meanwhile; nothing is changed.
+        """
         with self._db.take_over():
+            if not self.is_new:
+                raise Fenced(
+                    f"topic {self.topic!r}: another publisher has taken over the log in {self.directory} while this one "
+                    "was about to make it from the registry's recovery point; start this one again",
+                    topic=self.topic,
+                    file=str(self.directory),
+                )
             self._recovery.begin(point)
         self._batches.log_id = self.log_id = point.log
         self.epoch = int(self._db.value("SELECT epoch FROM meta"))

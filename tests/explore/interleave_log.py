@@ -404,7 +404,9 @@ def _judge_rows(world: World, checker: Checker, faults: list[str]) -> None:
     try:
         for partition in range(PARTITIONS):
             for piece in pieces_of(reader, reader.tail(), reader.head(), partition):
-                table = decode(replace(piece, path=world.hosts / piece.path.name) if piece.host and piece.path else piece)
+                table = decode(
+                    replace(piece, path=world.hosts / piece.path.name) if piece.host and piece.path else piece
+                )
                 if piece.n >= HISTORY:  # what lies before was taken
                     checker.take(table)
     finally:

@@ -271,8 +271,9 @@ class _Shim:
             copy = _Methods()
             ctypes.pointer(copy)[0] = real
             sync, truncate = _SYNC(real.xSync), _TRUNCATE(real.xTruncate)
-            callbacks = _SYNC(lambda file, flags: self._sync(sync, file, flags)), _TRUNCATE(
-                lambda file, size: self._truncate(truncate, file, size)
+            callbacks = (
+                _SYNC(lambda file, flags: self._sync(sync, file, flags)),
+                _TRUNCATE(lambda file, size: self._truncate(truncate, file, size)),
             )
             copy.xSync, copy.xTruncate = (ctypes.cast(callback, _P).value for callback in callbacks)
             self._methods[address] = copy, callbacks, (sync, truncate)

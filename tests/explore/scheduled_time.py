@@ -24,7 +24,18 @@ from typing import Any
 
 from tests.explore import interleave_steps
 
-__all__ = ["PROCESS", "Job", "Killed", "Process", "Stuck", "VirtualLoop", "owned", "pause", "virtual_threading", "virtual_time"]
+__all__ = [
+    "PROCESS",
+    "Job",
+    "Killed",
+    "Process",
+    "Stuck",
+    "VirtualLoop",
+    "owned",
+    "pause",
+    "virtual_threading",
+    "virtual_time",
+]
 
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer

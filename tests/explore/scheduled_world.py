@@ -127,9 +127,7 @@ class World:
             self.fail(f"nobody has seen {error!r}"[:300])
 
     def start_coordinator(self, parent: Process) -> CoordinatorProcess:
-        made = CoordinatorProcess(
-            f"c{len(self.coordinators)}", self.loop, self.network, self.tree, self.base, parent
-        )
+        made = CoordinatorProcess(f"c{len(self.coordinators)}", self.loop, self.network, self.tree, self.base, parent)
         self.processes[made.process.pid] = made.process
         self.coordinators.append(made)
         self.note(f"{made.process} starts for {parent}")
