@@ -66,7 +66,7 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("epoch", status["epoch"]),
         ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({count(status['batches'])} batches kept)"),
         ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
-        ("stored", size(status["stored_bytes"])),
+        ("stored", f"{size(status['stored_bytes'])}, catalog {size(status['catalog_bytes'])}"),
     ]
 
 

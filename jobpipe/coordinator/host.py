@@ -31,7 +31,6 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
-from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
 
 __all__ = ["Host", "Parent"]
@@ -189,7 +188,7 @@ class Host:
             if not settings.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
-            await asyncio.to_thread(mark_directory, store.directory, self.instance)
+            await asyncio.to_thread(store.mark, self.instance)
             place = log_place(topic, store.log_id, store.write_token)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point

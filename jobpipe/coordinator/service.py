@@ -310,7 +310,9 @@ class ControlService:
         return {}, b""
 
     async def _slot(self, link: Link, topic: ServedTopic, asked: ops.SlotRequest) -> Answer:
-        found = await topic.slots.next(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end)
+        found = await topic.slots.next(
+            *(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end), witnessed=asked.witnessed
+        )
         here = found.plan.start
         return {
             **self._planned(found.plan),

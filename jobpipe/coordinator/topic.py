@@ -278,7 +278,7 @@ class ServedTopic:
 
         def work() -> tuple[Position, Position, bool, bool]:
             store, number = self._store, None if schema is None else self._store.add_schema(*schema)
-            position = store.seal(dataclasses.replace(batch, schema_id=number), segments)
+            position = store.seal(dataclasses.replace(batch, schema_id=number), segments, writing=self.writing)
             with contextlib.suppress(SpoolError):  # sealed it is
                 return position, store.head(), store.ended(), self.has_room()
             return position, store.head(), store.ended(), False
@@ -447,6 +447,7 @@ class ServedTopic:
         def work() -> tuple[Position, bool] | None:
             self._store.tick(seconds)
             self._store.flush()
+            self._store.shorten()
             if not retain:
                 return None
             self.subscribers.tell_store()

@@ -235,7 +235,7 @@ def test_who_was_overtaken_makes_no_log_anew(tmp_path: Path) -> None:
     other.restore(point)
     other.take_over(other.epoch + 1, "publisher")
     head = seal(other, 1)
-    with pytest.raises(Fenced, match="another publisher has taken over"):
+    with pytest.raises(Fenced, match="another publisher"):
         slow.restore(point)
     assert other.head() == head
     assert other.last_sealed("q") is not None
