@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import DataLoss, Fenced, RemoteProtocolError
+from jobpipe.errors import DataLoss, RemoteProtocolError
 from jobpipe.store import NewBatch, Position, RecoveryPoint, TopicLog, new_write_id
 from tests.store.build import TOPIC, open_log, seal
 
@@ -220,24 +220,3 @@ def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> 
         RecoveryPoint.from_text(json.dumps({**text, **change}))
     with pytest.raises(RemoteProtocolError, match="not a recovery point"):
         RecoveryPoint.from_text("[]")
-
-
-def test_who_was_overtaken_makes_no_log_anew(tmp_path: Path) -> None:
-    """Its successor has made the log from the same point, and sealed into it, after it had found the log to be new."""
-    log = open_log(tmp_path)
-    seal(log, 0)
-    point = point_before(log, 1)
-    log.close()
-    shutil.rmtree(tmp_path / TOPIC)
-    slow = TopicLog.open(tmp_path / TOPIC, TOPIC, fsync=False)
-    assert slow.is_new
-    other = TopicLog.open(tmp_path / TOPIC, TOPIC, fsync=False)
-    other.restore(point)
-    other.take_over(other.epoch + 1, "publisher")
-    head = seal(other, 1)
-    with pytest.raises(Fenced, match="another publisher"):
-        slow.restore(point)
-    assert other.head() == head
-    assert other.last_sealed("q") is not None
-    slow.close()
-    other.close()
