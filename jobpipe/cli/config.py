@@ -51,7 +51,8 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
     if as_json:
         emit_json({"ok": True, "file": None if found is None else str(found), "problems": []})
     else:
-        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}")
+        where = " (found in the working folder)" if settings.resolved.in_working_folder else ""
+        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}{where}")
     return Exit.OK
 
 
@@ -79,6 +80,8 @@ def show(settings: Settings, sources: bool, as_json: bool) -> None:
     from jobpipe.config import render
 
     rows = render(settings.config, settings.resolved.sources)
+    if settings.resolved.in_working_folder:
+        click.echo(f"the working folder's {settings.resolved.file} is in force", err=True)
     if as_json:
         emit_json([asdict(row) for row in rows])
     elif sources:

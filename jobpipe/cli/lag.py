@@ -24,7 +24,8 @@ def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bo
     """Show what each subscription has not acknowledged, of all topics that are served or of the given ones.
 
     Positions are epoch/offset. A link is connected, reconnecting (it broke a moment ago), or absent. JSON keys of each:
-    topic, head, name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
+    topic, head, publishing, publisher_gone (seconds since its process died), served_for (seconds, without a
+    publisher), name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
     required, where.
     """
     if lines := told(settings, topics, timeout, as_json=as_json):

@@ -123,8 +123,10 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     else:
         click.echo("none: all nodes are as jobpipe.registerserver.acl says", err=True)
     if not as_json and settings.config.registry_acl in (None, "open") and not _knows_us(settings.config):
-        told = "the embedded one's users of this host" if settings.config.embedded else "everybody who reaches it"
-        click.echo(f"but the ACL is open: {told} may change every node; see docs/registry-security.md", err=True)
+        click.echo(
+            "but the ACL is open: everybody who reaches it may change every node; see docs/registry-security.md",
+            err=True,
+        )
     return Exit.OK if all(line["fixed"] for line in lines) else Exit.UNHEALTHY
 
 
@@ -173,7 +175,7 @@ def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_
 
 
 def _knows_us(config: Config) -> bool:
-    return config.registry_sasl_mechanism is not None or config.registry_ssl_cert is not None
+    return config.embedded or config.registry_sasl_mechanism is not None or config.registry_ssl_cert is not None
 
 
 def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, Any]:

@@ -86,17 +86,24 @@ def publisher(status: dict[str, Any]) -> str:
 
 
 def without_publisher(status: dict[str, Any]) -> str | None:
-    """Return None while a topic has a publisher, else what is known of the last one."""
+    """Return None while a topic has a publisher, else what is known of the last one, and how long it is served yet."""
+    if status.get("publishing", True) and not status["ended"]:
+        return None
     last = f"the last one was {status['publisher']}, epoch {status['epoch']}"
+    left = status.get("served_for")
+    served = "what is sealed is served" + ("" if left is None else f" for another {seconds(left)}")
     if status["ended"]:
-        return f"none, the topic has ended; {last}"
-    return None if status.get("publishing", True) else f"no publisher now; {last}; what is sealed is served"
+        return f"none, the topic has ended; {last}; {served}"
+    if (gone := status.get("publisher_gone")) is not None:
+        return f"publisher gone for {seconds(gone)}, served for another {seconds(left)}; {last}"
+    return f"no publisher now; {last}; {served}"
 
 
 def facts(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the subscriptions of a topic as JSON."""
+    known = {key: status.get(key) for key in ("topic", "head", "publishing", "publisher_gone", "served_for")}
     for line in status["subscriptions"]:
-        yield {"topic": status["topic"], "head": status["head"], **{key: line.get(key) for key in _FACTS}}
+        yield {**known, **{key: line.get(key) for key in _FACTS}}
 
 
 def position(line: dict[str, Any]) -> str | None:

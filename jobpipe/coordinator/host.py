@@ -23,15 +23,16 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.higher_epoch import HigherEpoch
 from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.lasting import Lasting
+from jobpipe.coordinator.presence import Parent, ParentWatch
 from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
-from registry.machine import lives
 
 __all__ = ["Host", "Parent"]
 
@@ -43,18 +44,9 @@ CLOSE_SECONDS = 5.0  # that the log's thread has for what it was told before; a 
 ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
 
 
-@dataclass(frozen=True)
-class Parent:
-    """The process whose end ends the coordinator; see :func:`registry.machine.lives`."""
-
-    pid: int
-    started: float
-    ticks: int = 0
-
-
 @dataclass
-class _Caller:
-    """Who asked for a topic to be opened; ``gone`` when the request was cancelled."""
+class _Asker:
+    """Who asked for a topic to be opened; ``gone`` when he does not wait for it any more."""
 
     gone: bool = False
 
@@ -82,6 +74,7 @@ class Host:
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
+        self.parent_watch = ParentWatch(parent, config.linger)
         self._opening = asyncio.Lock()
         self._registration = Registration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
@@ -91,7 +84,6 @@ class Host:
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
-        self._orphan_since: float | None = None
         loop = asyncio.get_running_loop()
 
         def on_lost(topic: str) -> None:
@@ -132,25 +124,25 @@ class Host:
             application=asked.application,
             writing=asked.writing,
         )
-        caller = _Caller()
-        opening = self._lasting.start(self._open(topic, asked.config, settings, caller))
+        asker = _Asker()
+        opening = self._lasting.start(self._open(topic, asked.config, settings, asker))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A claim, an epoch and a log are not left half taken. What is opened for nobody counts as closed by its
             # publisher, so that the job may open it again.
-            caller.gone = True
+            asker.gone = True
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, config: Config, settings: TopicSettings, caller: _Caller) -> ServedTopic:
+    async def _open(self, topic: str, config: Config, settings: TopicSettings, asker: _Asker) -> ServedTopic:
         async with self._opening:
             if (drop := self._drops.get(topic)) is not None:
                 await asyncio.wait({drop})  # else it would release what is claimed now
             present = self.topics.get(topic)
             if present is not None:
-                if present.publishing and not self._parent_is_dead():
+                if present.publishing and not self.parent_watch.is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
@@ -168,7 +160,7 @@ class Host:
                 raise LinkEnded("this coordinator is ending", instance=self.instance)
             self._lost.discard(topic)
             served = await self._take_over(topic, config, settings)
-            served.publishing = served.publishing and not caller.gone
+            served.publishing = served.publishing and not asker.gone
             self.topics[topic] = served
             self._had_topic = True
             self._lasting.start(self.hosts.tidy(served))
@@ -199,7 +191,8 @@ class Host:
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
+            place = log_place(topic, store.log_id, store.write_token)
+            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
             served = await ServedTopic.open(topic, store, config, settings, keep)
@@ -244,7 +237,7 @@ class Host:
 
     async def hand_over(self, topic: ServedTopic, to: str) -> bool:
         """Release a topic whose publisher is gone; False while the publisher lives."""
-        if topic.publishing and not self._parent_is_dead():
+        if topic.publishing and not self.parent_watch.is_dead():
             return False
         log.info("topic %s: handed over to %s", topic.topic, to)
         await self._drop(topic)
@@ -311,11 +304,6 @@ class Host:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def _parent_is_dead(self) -> bool:
-        if self._parent is None:
-            return False
-        return lives(self._parent.pid, self._parent.started, self._parent.ticks) is False
-
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
         count = 0
@@ -356,18 +344,15 @@ class Host:
                 log.exception("topic %s: tick", topic.topic)
 
     async def _is_over(self) -> bool:
-        now, orphan = time.monotonic(), self._parent_is_dead()
-        if orphan and self._orphan_since is None:
-            self._orphan_since = now
-            log.info("the publisher's process is gone; serving what is sealed for %g s", self.config.linger)
+        orphan = self.parent_watch.is_dead()
         if not self._had_topic:
-            return orphan or now - self._touched > self.config.linger
+            return orphan or time.monotonic() - self._touched > self.config.linger
         for topic in list(self.topics.values()):
             if (topic.publishing or topic.settings.serve) and not orphan:
                 return False
             if not topic.publishing and await self._is_read(topic):
                 continue  # closed cleanly and read by everybody
-            if now - max(topic.progress_at, self._orphan_since or 0.0) < self.config.linger:
+            if self.parent_watch.left(topic) > 0:
                 return False
         # A job between two sinks (a notebook) keeps its coordinator while it lives and something was asked lately.
         return orphan or time.monotonic() - self._touched > 1.0

@@ -112,7 +112,8 @@ class ControlService:
         demand_operation(self._trust, link, asked)
         if isinstance(asked, ops.OpenRequest):
             topic = await self._host.open_topic(hello.topic, asked)
-            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
+            token = topic.store.write_token
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json(), "token": token}, b""
         answer, served = self._answers[operation.request], self._served(link)
         if operation.audited:
             return await self._audited(operation, answer, link, served, asked)
@@ -424,6 +425,9 @@ class ControlService:
     async def _status(self, link: Link, topic: ServedTopic, asked: ops.StatusRequest) -> Answer:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        status["identities"] = self._trust.budgets.describe()
+        lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
+        status.update(self._host.parent_watch.presence(topic, lagging=lagging).to_json())
         if topic.uses_hosts:
             status["hosts"] = await self._host.hosts.describe(topic)
         if asked.served:

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.errors import Fenced, JobpipeError, LinkEnded, LinkError, NameTaken, SubscriptionNotFound, TopicNotFound
+from jobpipe.errors import (
+    ConfigError,
+    Fenced,
+    JobpipeError,
+    LinkEnded,
+    LinkError,
+    NameTaken,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from jobpipe.net.link import Link
 from jobpipe.store import Ahead, Boundary, Cutter, Plan, Position, Subscription
 
@@ -70,7 +79,7 @@ class Subscribers:
         def work() -> tuple[int, int]:
             # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
             store = self._topic.store
-            store.subscribe(name, required=name in self._topic.settings.required)
+            self._subscribe(name)
             known = next((s for s in store.subscriptions() if s.name == name), None)
             if known is not None and known.holder is not None and known.holder.get("instance") == instance:
                 return known.grant, 1  # it outlived an earlier coordinator
@@ -84,6 +93,21 @@ class Subscribers:
 
         await self._topic.run_then(work, granted)
         return self._holders[name]
+
+    def _subscribe(self, name: str) -> None:
+        """Make the subscription, if it is new and there is room for it; in the log's thread."""
+        store, most = self._topic.store, self._topic.config.max_subscriptions
+        names = {known.name for known in store.subscriptions()}
+        if name not in names and len(names) >= most:
+            raise ConfigError(
+                f"topic {self._name!r} has {len(names)} subscriptions, and takes no new one: its publisher's "
+                f"jobpipe.subscription.max is {most}. Drop those that nobody needs by `jobpipe subscriptions drop`, or "
+                "raise it",
+                topic=self._name,
+                name=name,
+                limit=most,
+            )
+        store.subscribe(name, required=name in self._topic.settings.required)
 
     async def _demand_free(self, name: str) -> None:
         holder = self._holders.get(name)

@@ -32,6 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
+MAX_WAITING = 1000  # characters of why the publisher waits; subscribers say them again in each poll
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, whatever may be removed is removed before each batch
 BUSY_SECONDS = 0.3  # a status that the log's thread has not given by then is the last one
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
@@ -233,6 +234,7 @@ class ServedTopic:
         return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
 
     def _set_waiting(self, why: str | None) -> None:
+        why = None if why is None else why[:MAX_WAITING]
         if why != self.waiting:
             self.waiting = why
             self.news.ring()
@@ -412,7 +414,6 @@ class ServedTopic:
         status.update(
             publisher=self.settings.publisher,
             parallelism=self.settings.parallelism,
-            publishing=self.publishing,
             waiting=self.waiting,
             ended=self.ended,
         )

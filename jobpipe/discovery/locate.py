@@ -163,10 +163,10 @@ class TopicLocator:
             return f"{owner.name!r} on {owner.host}, coordinator pid {owner.pid}, is about to serve it"
         if epoch == 0:
             meant = closest(topic, known)
-            asked = "is the name right? `jobpipe topics --all` lists what there is"
             return (
                 f"nobody has ever published it under {self._config.namespace}: "
-                f"{asked if meant is None else f'did you mean {meant}?'}"
+                f"{'is the name right?' if meant is None else f'did you mean {meant}?'} `jobpipe topics --all` lists "
+                "what there is"
             )
         place_of_spool = self._config.spool_dir / topic
         where = f"from {place_of_spool}" if place_of_spool.exists() else "on the host of its spool"

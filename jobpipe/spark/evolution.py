@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-__all__ = ["differences", "merge", "misfits"]
+__all__ = ["differences", "left_out", "merge", "misfits"]
 
 # Decimal digits of the largest value; in the order in which they widen.
 INTEGERS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
@@ -60,6 +60,12 @@ def misfits(published: StructType, asked: StructType, evolution: str = "compatib
     round they do. The order of columns and fields never counts, upper and lower case do.
     """
     return list(_struct("", published, asked, evolution == "strict", _READ))
+
+
+def left_out(published: StructType, asked: StructType) -> list[str]:
+    """Return the columns, and the fields of structs by their path, that are published and were not asked for."""
+    lines = _struct("", published, asked, True, _READ)
+    return [line.partition(": ")[0] for line in lines if line.endswith(_READ.not_in_other)]
 
 
 def differences(one: StructType, other: StructType, names: tuple[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ looks at the schema of what it gets once more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,13 +15,15 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import SchemaMismatch, UnsupportedType
-from jobpipe.spark.evolution import misfits
+from jobpipe.spark.evolution import left_out, misfits
 from jobpipe.spark.metadata import with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import published_schema, spark_schema
 from jobpipe.store import Position
 
 __all__ = ["SchemaJudge", "demand_in_task"]
+
+log = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[int | None], tuple[bytes, str | None] | None]
 """Return a schema of the topic by its id, or the newest, as Arrow and Spark have it; None if it is not known."""
@@ -61,7 +64,9 @@ class SchemaJudge:
         self._evolution = options.schema_evolution
         self._includes_metadata = options.include_metadata
         self._remedies = remedies
-        self._judged: dict[str, set[tuple[Any, ...]]] = {}  # by topic
+        self._judged: dict[str, dict[tuple[Any, ...], list[str]]] = {}  # by topic; what each schema has beside it
+        self._known: dict[str, set[str]] = {}  # columns that are left out, by topic; those the log has told of
+        self.left_out: dict[str, list[str]] = {}  # by topic: of the schema that was planned last
 
     def demand(self, topic: str, plan: Mapping[str, Any], ask: Ask) -> None:
         """See that the batches of a plan fit; asks once for each schema.
@@ -85,7 +90,9 @@ class SchemaJudge:
             number = None
         # Ids are the catalog's own; with acks=all a lost one is made anew under the same log id, with a higher epoch.
         key = (number, end.log, end.epoch)
-        if key in self._judged.get(topic, ()):
+        judged = self._judged.get(topic, {})
+        if key in judged:
+            self.left_out[topic] = judged[key]
             return
         found = ask(number)
         if found is None:
@@ -96,7 +103,21 @@ class SchemaJudge:
             older = newest is not None and not self._misfits(topic, *newest)
             remedy = self._remedies.older if older else self._remedies.newer
             raise self._mismatch(f"topic {topic!r}, offset {start.n}", lines, remedy, topic, offset=start.n)
-        self._judged.setdefault(topic, set()).add(key)
+        columns = left_out(self._published(topic, *found), self._asked)
+        self._judged.setdefault(topic, {})[key] = self.left_out[topic] = columns
+        self._tell_left_out(topic, columns, start.n)
+
+    def _tell_left_out(self, topic: str, columns: list[str], n: int) -> None:
+        """Log columns that were added under the query; those that it left out from the start it does not want."""
+        known = self._known.get(topic)
+        added = [] if known is None else [column for column in columns if column not in known]
+        self._known.setdefault(topic, set()).update(columns)
+        if added:
+            log.warning(
+                "topic %s: from offset %d on there is a column that this query does not read: %s. It is left out until "
+                "the query is started again, from a new load()",
+                *(topic, n, ", ".join(added)),
+            )
 
     def fits(self, topic: str, number: int, ask: Ask) -> bool:
         """Tell whether a schema fits."""
@@ -118,10 +139,11 @@ class SchemaJudge:
             raise self._mismatch(f"topic {topic!r}", lines, remedy, topic)
 
     def _misfits(self, topic: str, arrow: bytes, spark: str | None) -> list[str]:
+        return misfits(self._published(topic, arrow, spark), self._asked, self._evolution)
+
+    def _published(self, topic: str, arrow: bytes, spark: str | None) -> StructType:
         published = published_schema(topic, arrow, spark)
-        if self._includes_metadata:
-            published = with_metadata(published)
-        return misfits(published, self._asked, self._evolution)
+        return with_metadata(published) if self._includes_metadata else published
 
     def _mismatch(self, where: str, lines: list[str], remedy: str, topic: str, **fields: Any) -> SchemaMismatch:
         return SchemaMismatch(

@@ -128,6 +128,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in report.keys() & (self._skipped.keys() | session.losses.keys()):
             report[topic]["losses"] = self._skipped.get(topic, 0) + session.losses.get(topic, 0)
             report[topic]["lost_rows"] = self._lost_rows.get(topic, 0)
+        for topic in report:
+            if columns := self._topics.left_out(topic):
+                report[topic]["left_out"] = columns
         return report
 
     @plainly

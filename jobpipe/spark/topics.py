@@ -63,6 +63,10 @@ class StreamTopics:
                 raise
         log.info("subscribed to %s in %.2f s", ", ".join(self.at_start), time.monotonic() - began)
 
+    def left_out(self, topic: str) -> list[str]:
+        """Return the columns that the newest range of ``topic`` has, and the query does not read."""
+        return self._judge.left_out.get(topic, [])
+
     def close(self) -> None:
         """Let the name go."""
         if self._finder is not None:

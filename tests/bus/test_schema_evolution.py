@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -135,6 +136,26 @@ def test_columns_come_and_go_under_a_running_query(bus: Bus, load: Callable[...,
     fewer, more = {"id": 4, "text": None}, {"id": 5, "text": "e"}
     assert found == [*INT_ROWS, *INT_ROWS, fewer, more, fewer, more, *INT_ROWS]
     assert len(asked) == len(set(asked)) + 1, asked  # the first again, by the publisher's new epoch
+
+
+def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: pytest.LogCaptureFixture) -> None:
+    """U11: a column that comes under a running query is left out, with one line, and in the query's progress."""
+    publisher = bus.publisher()
+    seal(publisher, INT)
+    query = load()
+    with caplog.at_level(logging.WARNING, "jobpipe.spark.fitness"):
+        query.drain()
+        assert "left_out" not in query.reader.reportLatestOffset()[bus.topic]
+        seal(publisher, MORE, MORE, first=1)
+        query.drain()
+        assert query.reader.reportLatestOffset()[bus.topic]["left_out"] == ["new"]
+        seal(publisher, INT, MORE, first=3)
+        query.drain()
+    (record,) = caplog.records
+    assert f"topic {bus.topic}: from offset 1 on there is a column that this query does not read: new" in (
+        record.getMessage()
+    )
+    assert "started again, from a new load()" in record.getMessage()
 
 
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
+from jobpipe.cli.standing import without_publisher
 from jobpipe.errors import TopicNotFound
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.subscriber.questions import published_schemas
@@ -122,6 +124,39 @@ def test_a_subscriber_reports_its_links(own_bus: Bus, drive: Callable[..., Drive
         until(lambda: (report()["state"], report()["reconnects"]) == ("connected", 1), PATIENCE, "it is back")
     finally:
         session.close()
+
+
+def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
+    """U3: at once, and not only after its time is over: gone since when, and served for how long yet."""
+    driver = drive({"coordinator.linger": "50s"})
+    shape = {"topic": own_bus.topic, "partitions": 1, "rows": 1, "payload": 1, "journal": str(tmp_path / "j")}
+    driver.ask("open", **shape)
+    with Admin(own_bus.config()) as admin:
+        status = admin.status(own_bus.topic)
+        assert (status["publishing"], status["publisher_gone"], status["served_for"]) == (True, None, None)
+        assert without_publisher(status) is None
+        driver.kill()
+        status = until(lambda: not (now := admin.status(own_bus.topic))["publishing"] and now, PATIENCE, "it is seen")
+        assert 0 <= status["publisher_gone"] < 50
+        assert 0 < status["served_for"] <= 50
+        later = until(
+            lambda: (now := admin.status(own_bus.topic))["publisher_gone"] > status["publisher_gone"] and now,
+            PATIENCE,
+            "time passes",
+        )
+        assert later["served_for"] < status["served_for"]
+        assert re.match(r"publisher gone for [\d.]+ s, served for another [\d.]+ s; the last", without_publisher(later))
+
+
+def test_a_publisher_that_closed(own_bus: Bus) -> None:
+    """U3: it is served until all have read; how long that may take without progress is told."""
+    publisher = own_bus.publisher({"coordinator.linger": "50s"}, required_subscribers=["billing"])
+    publish(publisher, NumberedRows(own_bus.topic), own_bus.journal, range(1))
+    publisher.close()
+    with Admin(own_bus.config()) as admin:
+        status = admin.status(own_bus.topic)
+    assert (status["publishing"], status["publisher_gone"]) == (False, None)
+    assert 0 < status["served_for"] <= 50
 
 
 def test_admin(bus: Bus) -> None:

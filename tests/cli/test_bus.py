@@ -27,8 +27,9 @@ pytestmark = pytest.mark.zookeeper
 Start = Callable[..., Program]
 STATUS_KEYS = {
     *("topic", "log", "epoch", "publisher", "endpoint", "data", "parallelism", "head", "tail", "rows", "bytes"),
-    *("batches", "stored_bytes", "ended", "waiting", "subscriptions"),
+    *("batches", "stored_bytes", "ended", "waiting", "subscriptions", "publishing", "publisher_gone", "served_for"),
 }
+TOPIC_KEYS = {"topic", "head", "publishing", "publisher_gone", "served_for"}  # of a listing of subscriptions
 SUBSCRIPTION_KEYS = {
     *("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where"),
 }
@@ -120,7 +121,7 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     )
     assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
     assert line["lag"]["bytes"] > 0
-    assert set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS
+    assert set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS
     assert run("lag", file=file).stdout.splitlines()[0].split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
 
 
@@ -139,7 +140,7 @@ def test_subscriptions_list(run: Run, file: str, topic: str, publisher: Publishe
         run("tail", topic, "--name", name, "--from", "earliest", "--timeout", "0", file=file)
     lines = json.loads(run("subscriptions", "list", topic, "--json", file=file).stdout)
     assert {line["name"]: line["position"] for line in lines} == {"billing": 3, "audit": 3}
-    assert all(set(line) == {"topic", "head"} | SUBSCRIPTION_KEYS for line in lines)
+    assert all(set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS for line in lines)
     header, *rows = run("subscriptions", "list", file=file).stdout.splitlines()
     assert header.split()[:4] == ["TOPIC", "SUBSCRIPTION", "STATE", "POSITION"]
     assert {tuple(row.split()[:2]) for row in rows} >= {(topic, "billing"), (topic, "audit")}

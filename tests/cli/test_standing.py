@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import TopicLine
-from jobpipe.cli.standing import statuses
+from jobpipe.cli.standing import statuses, without_publisher
 from jobpipe.discovery.locate import Location
 from jobpipe.errors import LinkBroken
 from jobpipe.net.address import Endpoint
@@ -40,3 +40,26 @@ def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
 def test_when_none_answers_it_is_an_error(asked: list[str]) -> None:
     with pytest.raises(LinkBroken):
         statuses(Topics("b", dead=("b",)), asked, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"publishing": True}, None),
+        (
+            {"publishing": False, "publisher_gone": 4.0, "served_for": 56.0},
+            "publisher gone for 4.0 s, served for another 56.0 s; the last one was shop, epoch 3",
+        ),
+        (
+            {"publishing": False, "publisher_gone": None, "served_for": 600.0},
+            "no publisher now; the last one was shop, epoch 3; what is sealed is served for another 10.0 min",
+        ),
+        (
+            {"publishing": False, "publisher_gone": None, "served_for": None},
+            "no publisher now; the last one was shop, epoch 3; what is sealed is served",
+        ),
+    ],
+)
+def test_what_is_said_of_a_publisher(state: dict[str, Any], said: str | None) -> None:
+    """U3: gone since when, and served for how long yet."""
+    assert without_publisher({"publisher": "shop", "epoch": 3, "ended": False, **state}) == said
