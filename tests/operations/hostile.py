@@ -66,7 +66,7 @@ def fitting(check: Check) -> Any:
     if isinstance(check, Items):
         return []
     candidates = (1, "billing", "0123456789abcdef-1.seg", "0" * 32, "0" * 16, PLACE, EARLIEST.to_json(), "", {})
-    for value in (*candidates, {"arrow": "", "spark": None}, "AAAAAAAAAAAAAAABAAAAAA=="):
+    for value in (*candidates, f"{16 * '0'}-{32 * '0'}", {"arrow": "", "spark": None}, "AAAAAAAAAAAAAAABAAAAAA=="):
         if is_fit(check, value):
             return value
     raise AssertionError(f"no value for {check}")
