@@ -64,6 +64,7 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         ("topic", status["topic"]),
         ("publisher", publisher(status)),
+        ("published last", _last_query(status)),
         ("waits for", status["waiting"]),
         ("ended", status["ended"]),
         ("endpoint", status["endpoint"]),
@@ -75,6 +76,12 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
         ("stored", f"{size(status['stored_bytes'])}, catalog {size(status['catalog_bytes'])}"),
     ]
+
+
+def _last_query(status: dict[str, Any]) -> str | None:
+    """Return by which query, which a checkpoint holds, or plain publisher's name, the last batch was published."""
+    last = status.get("last_query")
+    return None if last is None else f"query {last['query_id']}, batch {last['batch_id']}, offset {last['n']}"
 
 
 def _host(name: str, facts: dict[str, Any]) -> list[object]:

@@ -148,7 +148,7 @@ class Host:
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
-                        "close() it first",
+                        f"close it first: jobpipe.close({topic!r}), or in a notebook JobPipeSink(..., replace=True)",
                         topic=topic,
                         owner={
                             "name": present.settings.publisher,

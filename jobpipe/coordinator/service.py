@@ -184,9 +184,13 @@ class ControlService:
     # -- publisher -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, link: Link, topic: ServedTopic, asked: ops.BeginRequest) -> Answer:
+        newest: dict[str, Any] | None = None
+
         def work() -> tuple[Last | None, Position | None, bool]:
+            nonlocal newest
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.last_sealed(asked.query_id)
+            newest = topic.store.newest_query() if last is None else None
             return last, None if last is None else topic.store.behind(last), topic.has_room()
 
         if not topic.publishing:
@@ -194,7 +198,7 @@ class ControlService:
         last, position, room = await topic.run(work)
         if last is not None and await self._take_back(topic, last, asked):
             last, position, room = await topic.run(work)
-        result: dict[str, Any] = {"last": None, "full": None, "admitted": None, "epoch": topic.epoch}
+        result: dict[str, Any] = {"last": None, "newest": newest, "full": None, "admitted": None, "epoch": topic.epoch}
         if last is not None and position is not None:
             result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
         if last is None or last.batch_id < asked.batch_id:

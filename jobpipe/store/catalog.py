@@ -306,6 +306,10 @@ class TopicLog:
         """Return the last sealed batch of a query; permanent, also for a batch without rows."""
         return self._sealer.last(query_id)
 
+    def newest_query(self) -> dict[str, Any] | None:
+        """Return who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        return self._sealer.newest()
+
     def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
         """Make the batch visible, durably, together with the acknowledgements that wait; return the position behind it.
 
@@ -681,6 +685,7 @@ class TopicLog:
                 "epoch": self.epoch,
                 "uptime": self.uptime,
                 "catalog_bytes": self._db.file_bytes(),
+                "last_query": self.newest_query(),
                 **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
                 "leases": self.leases(),
             }
