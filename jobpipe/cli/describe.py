@@ -64,6 +64,7 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         ("topic", status["topic"]),
         ("publisher", publisher(status)),
+        ("published last", _last_query(status)),
         ("waits for", status["waiting"]),
         ("ended", status["ended"]),
         ("endpoint", status["endpoint"]),
@@ -73,8 +74,14 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("epoch", status["epoch"]),
         ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({count(status['batches'])} batches kept)"),
         ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
-        ("stored", size(status["stored_bytes"])),
+        ("stored", f"{size(status['stored_bytes'])}, catalog {size(status['catalog_bytes'])}"),
     ]
+
+
+def _last_query(status: dict[str, Any]) -> str | None:
+    """Return by which query, which a checkpoint holds, or plain publisher's name, the last batch was published."""
+    last = status.get("last_query")
+    return None if last is None else f"query {last['query_id']}, batch {last['batch_id']}, offset {last['n']}"
 
 
 def _host(name: str, facts: dict[str, Any]) -> list[object]:

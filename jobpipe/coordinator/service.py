@@ -184,9 +184,13 @@ class ControlService:
     # -- publisher -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, link: Link, topic: ServedTopic, asked: ops.BeginRequest) -> Answer:
+        newest: dict[str, Any] | None = None
+
         def work() -> tuple[Last | None, Position | None, bool]:
+            nonlocal newest
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.last_sealed(asked.query_id)
+            newest = topic.store.newest_query() if last is None else None
             return last, None if last is None else topic.store.behind(last), topic.has_room()
 
         if not topic.publishing:
@@ -194,7 +198,7 @@ class ControlService:
         last, position, room = await topic.run(work)
         if last is not None and await self._take_back(topic, last, asked):
             last, position, room = await topic.run(work)
-        result: dict[str, Any] = {"last": None, "full": None, "admitted": None, "epoch": topic.epoch}
+        result: dict[str, Any] = {"last": None, "newest": newest, "full": None, "admitted": None, "epoch": topic.epoch}
         if last is not None and position is not None:
             result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
         if last is None or last.batch_id < asked.batch_id:
@@ -238,8 +242,8 @@ class ControlService:
         return {"position": position.to_json(), "admitted": admitted}, b""
 
     async def _declare(self, link: Link, topic: ServedTopic, asked: ops.DeclareRequest) -> Answer:
-        number = await topic.run(topic.store.add_schema, asked.arrow, asked.spark)
-        topic.news.ring()
+        add = partial(topic.store.add_schema, asked.arrow, asked.spark)
+        number = await topic.run_then(add, lambda _: topic.news.ring())
         return {"id": number}, b""
 
     async def _acked(self, link: Link, topic: ServedTopic, asked: ops.AckedRequest) -> Answer:
@@ -312,7 +316,9 @@ class ControlService:
         return {}, b""
 
     async def _slot(self, link: Link, topic: ServedTopic, asked: ops.SlotRequest) -> Answer:
-        found = await topic.slots.next(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end)
+        found = await topic.slots.next(
+            *(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end), witnessed=asked.witnessed
+        )
         here = found.plan.start
         return {
             **self._planned(found.plan),

@@ -19,7 +19,6 @@ from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
-    ConfigError,
     Fenced,
     RegistryUnavailable,
     SpoolError,
@@ -45,11 +44,7 @@ SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behi
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What the publisher asks for, beside the configuration.
-
-    Raises:
-        ConfigError: a value does not fit.
-    """
+    """What the publisher asks for, beside the configuration."""
 
     publisher: str
     parallelism: int
@@ -58,10 +53,6 @@ class TopicSettings:
     writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
     application: str = ""  # the publisher's, for errors
-
-    def __post_init__(self) -> None:
-        if self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -292,7 +283,7 @@ class ServedTopic:
 
         def work() -> tuple[Position, Position, bool, bool]:
             store, number = self._store, None if schema is None else self._store.add_schema(*schema)
-            position = store.seal(dataclasses.replace(batch, schema_id=number), segments)
+            position = store.seal(dataclasses.replace(batch, schema_id=number), segments, writing=self.writing)
             with contextlib.suppress(SpoolError):  # sealed it is
                 return position, store.head(), store.ended(), self.has_room()
             return position, store.head(), store.ended(), False
@@ -373,6 +364,14 @@ class ServedTopic:
             ]
 
         return await self.run(work)
+
+    async def look_where_kept(self) -> None:
+        """Read anew which host servers keep segments; those of a batch that is being sealed are added after that."""
+
+        def seen(hosts: dict[str, Any]) -> None:
+            self.kept = set(hosts)
+
+        await self.run_then(self._store.kept_by_hosts, seen)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a batch that Spark repeats is lost in part, and somebody has not read it."""
@@ -462,6 +461,7 @@ class ServedTopic:
         def work() -> tuple[Position, bool] | None:
             self._store.tick(seconds)
             self._store.flush()
+            self._store.shorten()
             if not retain:
                 return None
             self.subscribers.tell_store()

@@ -287,13 +287,18 @@ class AckRequest(Fields):
 
 @dataclass(frozen=True)
 class SlotRequest(Fields):
-    """Acknowledge the slot ``last`` and make the next one, ``slot``."""
+    """Acknowledge the slot ``last`` and make the next one, ``slot``.
+
+    ``witnessed``: the asker itself had ``last`` made, as its newest one, and has run since; so no backup from before
+    that can have taken the place of the log.
+    """
 
     grant: Count
     start: At
     slot: SlotId
     last: Annotated[str | None, SlotName()] = None
     end: End = None
+    witnessed: Flag = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.subscriber.session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
@@ -152,6 +153,7 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
         seal(publisher, INT, MORE, first=3)
         query.drain()
     (record,) = caplog.records
+    on_page(record.getMessage())
     assert f"topic {bus.topic}: from offset 1 on there is a column that this query does not read: new" in (
         record.getMessage()
     )
