@@ -84,6 +84,7 @@ class ControlService:
                 _for(ops.HandoverRequest, self._handover),
                 _for(ops.SeekRequest, self._seek),
                 _for(ops.DropRequest, self._drop),
+                _for(ops.DropLeaseRequest, self._drop_lease),
             )
         )
 
@@ -123,7 +124,7 @@ class ControlService:
         self, operation: Operation, answering: Answering, link: Link, served: ServedTopic, asked: Fields
     ) -> Answer:
         result = "failed"
-        named = asked if isinstance(asked, (ops.SeekRequest, ops.DropRequest)) else None
+        named = asked if isinstance(asked, (ops.SeekRequest, ops.DropRequest, ops.DropLeaseRequest)) else None
         try:
             answer = await answering(link, served, asked)
             result = f"done {answer[0]}" + (" (dry run)" if named is not None and named.dry_run else "")
@@ -138,7 +139,7 @@ class ControlService:
                 operation.name,
                 result,
                 topic=served.topic,
-                subscription=None if named is None else named.name,
+                subscription=named.name if isinstance(named, (ops.SeekRequest, ops.DropRequest)) else None,
                 instance=link.hello.instance,
             )
 
@@ -178,6 +179,7 @@ class ControlService:
         served = self._host.topics.get(link.hello.topic)
         if served is not None:
             served.subscribers.disconnected(link, why)
+            served.leases.disconnected(link)
 
     # -- publisher -----------------------------------------------------------------------------------------------------
 
@@ -240,8 +242,8 @@ class ControlService:
         return {"position": position.to_json(), "admitted": admitted}, b""
 
     async def _declare(self, link: Link, topic: ServedTopic, asked: ops.DeclareRequest) -> Answer:
-        number = await topic.run(topic.store.add_schema, asked.arrow, asked.spark)
-        topic.news.ring()
+        add = partial(topic.store.add_schema, asked.arrow, asked.spark)
+        number = await topic.run_then(add, lambda _: topic.news.ring())
         return {"id": number}, b""
 
     async def _acked(self, link: Link, topic: ServedTopic, asked: ops.AckedRequest) -> Answer:
@@ -314,7 +316,9 @@ class ControlService:
         return {}, b""
 
     async def _slot(self, link: Link, topic: ServedTopic, asked: ops.SlotRequest) -> Answer:
-        found = await topic.slots.next(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end)
+        found = await topic.slots.next(
+            *(_name(link), asked.grant, asked.start, asked.last, asked.slot, asked.end), witnessed=asked.witnessed
+        )
         here = found.plan.start
         return {
             **self._planned(found.plan),
@@ -405,11 +409,11 @@ class ControlService:
         }
 
     async def _lease(self, link: Link, topic: ServedTopic, asked: ops.LeaseRequest) -> Answer:
-        await topic.run(topic.store.lease, asked.id, asked.first, asked.last, asked.seconds)
+        await topic.leases.take(link, asked)
         return {}, b""
 
     async def _release(self, link: Link, topic: ServedTopic, asked: ops.ReleaseRequest) -> Answer:
-        await topic.run(topic.store.release, asked.id)
+        await topic.leases.release(link, asked.id)
         return {}, b""
 
     async def _schema(self, link: Link, topic: ServedTopic, asked: ops.SchemaRequest) -> Answer:
@@ -443,6 +447,9 @@ class ControlService:
 
     async def _drop(self, link: Link, topic: ServedTopic, asked: ops.DropRequest) -> Answer:
         return await topic.subscribers.drop(asked.name, dry_run=asked.dry_run), b""
+
+    async def _drop_lease(self, link: Link, topic: ServedTopic, asked: ops.DropLeaseRequest) -> Answer:
+        return await topic.leases.drop(asked.id, dry_run=asked.dry_run), b""
 
     async def _handover(self, link: Link, topic: ServedTopic, asked: ops.HandoverRequest) -> Answer:
         released = await self._host.hand_over(topic, to=_name(link))
