@@ -29,6 +29,7 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.publisher.attach import Coordinator
 from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
+from jobpipe.publisher.farewell import farewell
 from jobpipe.publisher.notice import Notice
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import INLINE_MAX, Position, SegmentInfo
@@ -436,7 +437,9 @@ class Publisher:
         deadline = time.monotonic() + CLOSE_SECONDS
         try:
             with self.while_active(lambda: time.monotonic() < deadline):
-                self._channel.call("close", {"final": final})
+                answer = self._channel.call("close", {"final": final})
+            if (said := farewell(self.topic, answer.result, self.config)) is not None:
+                log.warning("%s", said)
         except (LinkError, WaitTimeout) as error:
             if final:
                 raise
