@@ -421,3 +421,17 @@ def test_a_batch_read(bus: Bus, module_settings: dict[str, str]) -> None:
     del options["subscribe"]
     with pytest.raises(SchemaMismatch, match=r"offset 3: .* id: published as string"):
         read({**options, "subscribePattern": bus.topic}, columns(id=pa.int64()))
+
+
+def test_a_missing_name_is_told_at_load(
+    bus: Bus, module_settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """U6: load() cannot know whether it is for a stream, and says what one would lack."""
+    seal(bus.publisher(), INT)
+    options = {**module_settings, "subscribe": bus.topic}
+    with caplog.at_level(logging.WARNING, "jobpipe.spark.source"):
+        assert JobPipeDataSource({**options, "name": "billing"}).schema() == INT_TEXT
+        assert caplog.records == []
+        assert JobPipeDataSource(options).schema() == INT_TEXT
+    (record,) = caplog.records
+    assert "there is no option 'name': spark.read needs none, but a stream is" in record.getMessage()
