@@ -88,7 +88,7 @@ class JobpipeError(Exception):
     so that callers and tests need not parse texts.
     """
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, /, **fields: Any) -> None:  # fields come from peers, with any name
         super().__init__(message)
         self.message = message
         self.fields = fields
@@ -247,9 +247,7 @@ def to_fault(error: BaseException) -> tuple[str, str, dict[str, Any]]:
 
 def from_fault(code: str, message: str, fields: dict[str, Any]) -> JobpipeError:
     """Return the error that a peer sent; an unknown code becomes a plain :class:`JobpipeError`."""
-    kind = _BY_CODE.get(code, JobpipeError)
-    fields = {str(key): value for key, value in fields.items() if key != "message"}
-    return kind(message, **fields)
+    return _BY_CODE.get(code, JobpipeError)(message, **fields)
 
 
 def shown(value: object) -> str:

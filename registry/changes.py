@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from registry.epochs import MAX_EPOCH, parse_epoch
+from registry.epochs import MAX_EPOCH, MAX_STEP, parse_epoch
 from registry.errors import BadRecord, TopicOwned, Unavailable
 from registry.names import Paths
 from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
@@ -65,6 +65,28 @@ class Changes:
             return epoch
         raise self._contended(topic)
 
+    def repair_epoch(self, topic: str, epoch: int) -> None:
+        """Write the epoch over whatever its node holds, while nobody has claimed the topic."""
+        path, claim = self._paths.epoch(topic), self._paths.owner(topic)
+        for _ in self._attempts():
+            guard = self._nodes.get(path)  # before the claim is looked at: a claim made since moves it
+            owner = self._nodes.get(claim)
+            if owner is not None and owner.session != 0:
+                raise TopicOwned(topic, self._reader.decode_owner(claim, owner))
+            data = str(epoch).encode()
+            operations: list[Operation] = [
+                Create(path, data, ephemeral=False) if guard is None else SetData(path, data, guard.version)
+            ]
+            if owner is not None:  # no session holds it: rubbish
+                operations.append(Delete(claim, owner.version))
+            try:
+                self._nodes.commit(operations)
+            except Conflict:
+                self._nodes.ensure(self._paths.epochs)
+                continue
+            return
+        raise self._contended(topic)
+
     def write_recovery_point(self, topic: str, epoch: int, data: bytes | None) -> None:
         """Replace the text; None removes it. Fenced: not against an epoch above ours."""
         if data is not None and len(data) > MAX_RECORD_BYTES:
@@ -72,6 +94,8 @@ class Changes:
         path = self._paths.recovery(topic)
         for _ in self._attempts():
             guard = self._guard(topic, epoch)
+            if parse_epoch(guard.data) > epoch + MAX_STEP:
+                raise BadRecord("epoch", f"at most {MAX_STEP} above {epoch}, which is the publisher's")
             if parse_epoch(guard.data) > epoch:
                 raise TopicOwned(topic, self._reader.owner(topic))
             node = self._nodes.get(path)
@@ -211,6 +235,8 @@ class Changes:
         path = self._paths.epoch(topic)
         for _ in self._attempts():
             node = self._nodes.get(path)
+            if node is not None and len(node.data) > MAX_RECORD_BYTES:
+                raise BadRecord("epoch", f"at most {MAX_RECORD_BYTES} bytes")  # and it is not written back cut short
             if node is not None:
                 return node
             self._nodes.ensure(self._paths.epochs)

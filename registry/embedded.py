@@ -3,12 +3,16 @@
 It belongs to a *home* directory, not to a process: whoever needs it first starts it, all others join, and it ends by
 itself when no session was there for ``linger`` seconds. Its data stay. See :mod:`registry.embedded_server` for the
 process that keeps it.
+
+It answers only clients that know the home's secret, a file that this user alone can read: loopback is open to every
+user of the host. What to give a handler, or a client of one's own, :meth:`EmbeddedZooKeeper.options` says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import secrets
 import shutil
@@ -22,37 +26,42 @@ from pathlib import Path
 
 import psutil
 
-from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
+from registry.embedded_files import USER, ServerFiles, ServerState, hold, is_alive, is_held
 from registry.errors import Unavailable
 from registry.four_letter import is_serving
 
 __all__ = ["EmbeddedStatus", "EmbeddedZooKeeper", "find_jars", "find_java"]
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class EmbeddedStatus:
-    """A running server: ``pid`` of its supervisor, and wall time ``since`` it serves."""
+    """A running server: ``pid`` of its supervisor, wall time ``since`` it serves; ``guarded``: by the secret."""
 
     pid: int
     port: int
     endpoint: str
     since: float
     java_pid: int
+    guarded: bool
 
 
 class EmbeddedZooKeeper:
     """The embedded ZooKeeper of one home. Any number of objects and processes may use the same home."""
 
-    def __init__(self, home: Path, *, linger: float = 60.0, java: str | None = None) -> None:
+    def __init__(self, home: Path, *, linger: float = 60.0, java: str | None = None, guarded: bool = True) -> None:
         """Do nothing yet.
 
         Args:
             home: the server's files lie in ``<home>/zookeeper``.
             linger: seconds without a session after which a server that *we* start ends by itself.
             java: the program; by default ``$JAVA_HOME/bin/java``, else ``java`` of the PATH.
+            guarded: a server that *we* start demands the home's secret. False is for tests with plain clients.
         """
+        self._guarded = guarded
         self._home = Path(home).expanduser().absolute()
         self._files = ServerFiles(self._home / "zookeeper")
         self._linger = linger
@@ -67,21 +76,60 @@ class EmbeddedZooKeeper:
             Unavailable: Java or PySpark's jars are missing, or it does not serve within ``timeout`` seconds; the
                 reason says what to do, or holds the end of the server's log.
         """
+        return f"127.0.0.1:{self._ensure(timeout).port}"
+
+    def options(self, timeout: float = 30.0) -> dict[str, str]:
+        """Do as :meth:`ensure`, and return what :meth:`RegisterServerHandler.start` needs to know of the server.
+
+        That is ``connect``, and for a server that demands it the name and secret for SASL. One that an older version
+        started, and that still runs, demands none: then every user of this host may change it, which is logged.
+
+        Raises:
+            Unavailable: as :meth:`ensure`; or the secret is gone, and stopping the server makes another one.
+        """
+        state = self._ensure(timeout)
+        options = {"connect": f"127.0.0.1:{state.port}"}
+        if not state.guarded:
+            logger.warning(
+                "the embedded ZooKeeper of %s was started without a secret, so every user of this host may change it; "
+                "stop it when no job needs it (jobpipe registry stop), and the next one has a secret",
+                self._home,
+            )
+            return options
+        secret = self._files.read_secret()
+        if secret is None:
+            raise self._unavailable(
+                f"{self._files.secret_file}, which its clients authenticate with, cannot be read; stop it (jobpipe "
+                "registry stop), and the next one makes it again"
+            )
+        # No ACLs: only who knows the secret gets as far as a node.
+        sasl = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": USER, "sasl.password": secret, "acl": "open"}
+        return {**options, **sasl}
+
+    @property
+    def secret_file(self) -> Path:
+        """Where the home's secret is: what clients authenticate with, as the user ``jobpipe``."""
+        return self._files.secret_file
+
+    def _ensure(self, timeout: float) -> ServerState:
         deadline = time.monotonic() + timeout
-        self._files.make()
         try:
+            self._files.make()
             with hold(self._files.start_lock, timeout):
-                state = self._join_or_start(deadline)
+                return self._join_or_start(deadline)
         except TimeoutError as error:
             raise self._unavailable(f"another process has been starting it for {timeout:g} s") from error
-        return f"127.0.0.1:{state.port}"
+        except PermissionError as error:
+            raise self._unavailable(f"{error}; give each user a home of its own (jobpipe.home)") from error
 
     def status(self) -> EmbeddedStatus | None:
         """Return what runs; None if nothing does, or what runs is not yet, or no longer, ready."""
         state = self._files.read_state()
         if state is None or state.phase != "ready" or not self._is_running(state):
             return None
-        return EmbeddedStatus(state.pid, state.port, f"127.0.0.1:{state.port}", state.since, state.java_pid)
+        return EmbeddedStatus(
+            state.pid, state.port, f"127.0.0.1:{state.port}", state.since, state.java_pid, state.guarded
+        )
 
     def stop(self, timeout: float = 10.0) -> bool:
         """End the server, whoever uses it. False if none was running.
@@ -121,9 +169,12 @@ class EmbeddedZooKeeper:
     def _spawn(self, token: str) -> None:
         """Start the supervisor, which leaves us at once: it is nobody's child."""
         java, jars = find_java(self._java), find_jars()
+        if self._guarded:
+            self._files.make_secret()
         root = str(Path(__file__).parent.parent)
         command = [sys.executable, "-P", "-m", "registry.embedded_server", str(self._files.directory)]
         command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
+        command += ["--guarded"] if self._guarded else []
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._files.log.open("ab") as log:
             process = subprocess.Popen(

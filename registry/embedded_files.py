@@ -5,6 +5,8 @@
   server.lock      held by the supervisor for its life: the kernel frees it, whatever happens
   state.json       pid, start time and port of what runs; stale if its process is gone
   joined           its time of change says when a process last joined
+  secret           what its clients authenticate with; only this user reads it
+  jaas.conf        the same for Java, which reads it at its start; 0600, too
   zookeeper.log    of the server and its supervisor, 5 MB and one older file
   data/            ZooKeeper's own, kept for ever
 """
@@ -15,6 +17,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,8 +29,9 @@ import psutil
 
 from registry.machine import Place
 
-__all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
+__all__ = ["USER", "ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
 
+USER = "jobpipe"  # the only one that the embedded server knows
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
 
 
@@ -45,6 +51,7 @@ class ServerState:
     message: str = ""
     boot: str = ""  # with pid_namespace: where the pids mean something, see machine.Place
     pid_namespace: int = 0
+    guarded: bool = False  # it demands the home's secret; one that an older version started does not
 
     @property
     def is_here(self) -> bool:
@@ -71,6 +78,14 @@ class ServerFiles:
         return self.directory / "zookeeper.log"
 
     @property
+    def secret_file(self) -> Path:
+        return self.directory / "secret"
+
+    @property
+    def jaas(self) -> Path:
+        return self.directory / "jaas.conf"
+
+    @property
     def _state(self) -> Path:
         return self.directory / "state.json"
 
@@ -79,19 +94,54 @@ class ServerFiles:
         return self.directory / "joined"
 
     def make(self) -> None:
-        """Make the directories, for this user only."""
+        """Make the directories, for this user only.
+
+        Raises:
+            PermissionError: they belong to another user.
+        """
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         for path in (self.directory, self.directory / "data"):
             path.mkdir(mode=0o700, exist_ok=True)
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise PermissionError(f"{path} is not a directory of this user")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                path.chmod(0o700)
+
+    def make_secret(self) -> str:
+        """Return the home's secret, made with the first call. The caller holds ``start_lock``."""
+        known = self.read_secret()
+        if known is None:
+            known = secrets.token_hex(32)
+            self.write_private(self.secret_file, known)
+        return known
+
+    def read_secret(self) -> str | None:
+        """Return the home's secret; None if there is none that this user may read."""
+        try:
+            found = self.secret_file.read_text()
+        except OSError:
+            return None
+        return found if _SECRET.fullmatch(found) else None
+
+    def write_private(self, path: Path, text: str) -> None:
+        """Replace a file in one step; only this user can read it, from the first byte on."""
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
 
     def read_state(self) -> ServerState | None:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
-            # A server that an earlier version started does not say where its pids are valid.
-            fields = {"boot": "", "pid_namespace": 0, **fields}
+            # A server that an earlier version started says neither where its pids are valid nor of a secret.
+            fields = {"boot": "", "pid_namespace": 0, "guarded": False, **fields}
             state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         return state
 
@@ -136,9 +186,11 @@ _FIELDS = {
     "port": int,
     "since": float,
     "message": str,
+    "guarded": bool,
     "boot": str,
     "pid_namespace": int,
 }
+_SECRET = re.compile(r"[0-9a-f]{64}")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, start_time
+from registry.embedded_files import USER, ServerFiles, ServerState, hold, is_alive, start_time
 from registry.four_letter import count_sessions, is_serving
 from registry.machine import Place
 
@@ -45,9 +45,28 @@ clientPortAddress=127.0.0.1
 admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr
 maxClientCnxns=1000
+maxCnxns=1000
 snapCount=10000
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
+"""
+# Everything but the greeting is for clients that know the home's secret.
+_GUARD = """\
+authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+enforce.auth.enabled=true
+enforce.auth.schemes=sasl
+"""
+# A message is read before its sender is known: 1,000 connections of 64 KiB fit into the heap, and our largest message
+# is a few KiB. Data of an older version may be larger, and are still read.
+_GUARDED = (
+    "-Djava.security.auth.login.config=./jaas.conf",
+    "-Djute.maxbuffer=65536",
+    "-Dzookeeper.jute.maxbuffer.extrasize=1048576",
+)
+_JAAS = """\
+Server {{
+    org.apache.zookeeper.server.auth.DigestLoginModule required user_{user}="{secret}";
+}};
 """
 _LOG4J = """\
 status=error
@@ -73,7 +92,9 @@ class _Failed(Exception):
 class Supervisor:
     """One server's life. ``run`` in the main thread: the kernel binds Java to the thread that starts it."""
 
-    def __init__(self, files: ServerFiles, *, linger: float, java: str, jars: Path, token: str) -> None:
+    def __init__(
+        self, files: ServerFiles, *, linger: float, java: str, jars: Path, token: str, guarded: bool = True
+    ) -> None:
         self._files = files
         self._linger = linger
         self._command = [
@@ -87,6 +108,7 @@ class Supervisor:
             "-Dzookeeper.jmx.log4j.disable=true",
             "-Dzookeeper.preAllocSize=4096",  # KiB per log file, instead of 64 MiB
             "-Dlog4j2.configurationFile=./log4j2.properties",
+            *(_GUARDED if guarded else []),
             "-cp",
             f"{jars}/*",
             "org.apache.zookeeper.server.ZooKeeperServerMain",
@@ -95,11 +117,13 @@ class Supervisor:
         self._java: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
         pid = os.getpid()
+        self._guarded = guarded
         here = Place.here()
         self._state = ServerState(
             *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
             boot=here.boot,
             pid_namespace=here.pid_namespace,
+            guarded=guarded,
         )
 
     def stop(self) -> None:
@@ -136,9 +160,16 @@ class Supervisor:
         """Start Java on ``port`` if it is free, else on another one: clients find a restarted server where it was."""
         deadline = time.monotonic() + _START_SECONDS
         (self._files.directory / "log4j2.properties").write_text(_LOG4J)
+        secret = self._files.read_secret() if self._guarded else None
+        if secret is not None:
+            self._files.write_private(self._files.jaas, _JAAS.format(user=USER, secret=secret))
+        elif self._guarded:
+            raise _Failed(f"{self._files.secret_file} cannot be read")
         for _ in range(_START_ATTEMPTS):
             port = _free_port(port)
-            (self._files.directory / "zoo.cfg").write_text(_ZOO_CFG.format(port=port))
+            (self._files.directory / "zoo.cfg").write_text(
+                _ZOO_CFG.format(port=port) + (_GUARD if self._guarded else "")
+            )
             java = self._java = subprocess.Popen(
                 [sys.executable, "-P", "-m", "registry.parent_bound", str(os.getpid()), *self._command],
                 cwd=self._files.directory,
@@ -147,7 +178,7 @@ class Supervisor:
             self._state = replace(self._state, java_pid=java.pid, java_created=start_time(java.pid), port=port)
             self._files.write_state(self._state)
             while java.poll() is None and not self._asked.is_set():
-                if is_serving(port) and _reads(port):
+                if is_serving(port) and _reads(port, secret):
                     self._state = replace(self._state, phase="ready", since=time.time())
                     self._files.write_state(self._state)
                     logger.info("ZooKeeper serves 127.0.0.1:%d", port)
@@ -230,13 +261,14 @@ def _free_port(wanted: int) -> int:
     raise _Failed("no port is free on 127.0.0.1")
 
 
-def _reads(port: int) -> bool:
+def _reads(port: int, secret: str | None) -> bool:
     """Read the root in a session of its own, which is closed again."""
     from kazoo.client import KazooClient  # not before the fork of main()
     from kazoo.exceptions import KazooException
     from kazoo.handlers.threading import KazooTimeoutError
 
-    client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0)
+    sasl = {"mechanism": "DIGEST-MD5", "username": USER, "password": secret} if secret is not None else None
+    client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0, sasl_options=sasl)
     try:
         client.start(timeout=5.0)
         client.get("/")
@@ -257,6 +289,7 @@ def main() -> None:
     parser.add_argument("--java", required=True)
     parser.add_argument("--jars", type=Path, required=True)
     parser.add_argument("--token", required=True)
+    parser.add_argument("--guarded", action="store_true")
     arguments = parser.parse_args()
     if os.fork():  # the caller waits for this process only; the child belongs to init. No thread runs yet.
         os._exit(0)
@@ -269,7 +302,12 @@ def main() -> None:
     try:
         with hold(files.server_lock, 3.0):
             supervisor = Supervisor(
-                files, linger=arguments.linger, java=arguments.java, jars=arguments.jars, token=arguments.token
+                files,
+                linger=arguments.linger,
+                java=arguments.java,
+                jars=arguments.jars,
+                token=arguments.token,
+                guarded=arguments.guarded,
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, lambda *_: supervisor.stop())

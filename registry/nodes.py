@@ -18,7 +18,10 @@ Notify = Callable[[object], None]
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it was read. ``session`` is 0 for a persistent one; ``serial`` differs for each making of a node."""
+    """A node as it was read. ``session`` is 0 for a persistent one; ``serial`` differs for each making of a node.
+
+    Of data that are too long for any node of ours there is only the beginning, long enough to tell.
+    """
 
     data: bytes
     version: int

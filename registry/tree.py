@@ -18,7 +18,7 @@ from registry.names import Paths, check_name
 from registry.nodes import Nodes, Notify
 from registry.options import Options
 from registry.reading import Reader
-from registry.records import OwnerRecord, RegisterRecord
+from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from registry.watch import TreeWatch
 
 __all__ = ["TreeHandler"]
@@ -173,6 +173,31 @@ class TreeHandler(RegisterServerHandler):
 
     def epoch(self, topic: str) -> int:
         return self._parts().reader.epoch(topic)
+
+    def epoch_data(self, topic: str) -> bytes | None:
+        """Return what the epoch's node holds, whatever that is, or its beginning; None if there is no node.
+
+        Raises:
+            Unavailable, NotStarted: as all methods.
+        """
+        parts = self._parts()
+        node = parts.nodes.get(parts.paths.epoch(topic))
+        return None if node is None else node.data[: MAX_RECORD_BYTES + 1]
+
+    def repair_epoch(self, topic: str, epoch: int) -> None:
+        """Set the stored epoch, whatever it is; the one change that may lower it.
+
+        Args:
+            topic: Nobody may have claimed it.
+            epoch: Not below the one that the topic's log was last taken over with: else two publishers could get the
+                same one.
+
+        Raises:
+            TopicOwned: somebody has claimed the topic.
+            Unavailable, NotStarted: as all methods.
+        """
+        with self._parts().keeper.changing() as changes:
+            changes.repair_epoch(topic, epoch)
 
     def _tell_lost(self, topic: str) -> None:
         if self.on_lost is not None:

@@ -14,12 +14,15 @@ from registry.client import check_options
 from registry.errors import RegistryError
 from registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
 from registry.options import Options
+from registry.records import MAX_RECORD_BYTES
 from registry.session import Session
 from registry.tree import TreeHandler
 
 __all__ = ["ZooKeeperRegisterServerHandler"]
 
 logger = logging.getLogger(__name__)
+
+_PIPELINED = 64  # requests; each answer may have 1 MiB, which others wrote
 
 
 class _ZooKeeperNodes(Nodes):
@@ -67,13 +70,14 @@ class _ZooKeeperNodes(Nodes):
 
     def get_all(self, paths: Sequence[str], notify: Notify | None = None) -> list[Node | None]:
         def read(client: Any, timeout: float) -> list[Node | None]:
-            answers = [client.get_async(path, watch=notify) for path in paths]  # pipelined
             found: list[Node | None] = []
-            for answer in answers:
-                try:
-                    found.append(_node(*answer.get(timeout=timeout)))
-                except NoNodeError:
-                    found.append(None)
+            for first in range(0, len(paths), _PIPELINED):
+                answers = [client.get_async(path, watch=notify) for path in paths[first : first + _PIPELINED]]
+                for answer in answers:
+                    try:
+                        found.append(_node(*answer.get(timeout=timeout)))
+                    except NoNodeError:
+                        found.append(None)
             return found
 
         return self._session.call(read) if paths else []
@@ -208,4 +212,4 @@ def _ancestors(path: str) -> list[str]:
 
 
 def _node(data: bytes | None, stat: Any) -> Node:
-    return Node(data or b"", stat.version, stat.ephemeralOwner or 0, stat.czxid)
+    return Node((data or b"")[: MAX_RECORD_BYTES + 1], stat.version, stat.ephemeralOwner or 0, stat.czxid)

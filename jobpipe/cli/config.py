@@ -60,7 +60,8 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
     else:
         for note in notes:
             click.echo(f"note: {note}", err=True)
-        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}")
+        where = " (found in the working folder)" if settings.resolved.in_working_folder else ""
+        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}{where}")
     return Exit.OK
 
 
@@ -90,6 +91,8 @@ def show(settings: Settings, sources: bool, as_json: bool) -> None:
     from jobpipe.config import render
 
     rows = render(settings.config, settings.resolved.sources)
+    if settings.resolved.in_working_folder:
+        click.echo(f"the working folder's {settings.resolved.file} is in force", err=True)
     if as_json:
         emit_json([asdict(row) for row in rows])
     elif sources:

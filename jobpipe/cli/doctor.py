@@ -52,7 +52,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
         remedy = "mend it; `jobpipe config explain KEY` tells what is expected. The other checks need it"
         yield fail("configuration", error.message, remedy)
         return
-    yield ok("configuration", str(resolved.file or "no file, defaults"))
+    where = ", found in the working folder" if resolved.in_working_folder else ""
+    yield ok("configuration", f"{resolved.file or 'no file, defaults'}{where}")
     config = resolved.config
     yield from doctor_bus.certificates(config)
     yield from doctor_bus.access(config)

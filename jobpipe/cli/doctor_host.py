@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.cli.output import size
+from jobpipe.config.ownership import folder_problem
 from jobpipe.errors import AddressError
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def spool(config: Config) -> Finding:
     place = config.spool_dir
     folder = next((path for path in (place, *place.parents) if path.exists()), Path("/"))
     try:
+        if (why := folder_problem(place)) is not None:
+            return fail("spool", why, "see docs/security.md: chown and chmod as it says, or set jobpipe.spool.dir")
         with tempfile.TemporaryFile(dir=folder):
             pass
         free = shutil.disk_usage(folder).free

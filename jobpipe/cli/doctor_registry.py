@@ -21,10 +21,15 @@ _NAMED = 5  # nodes that a finding names
 def permissions(config: Config) -> Iterator[Finding]:
     """The registry knows who we are, and its nodes are closed to strangers. For a registry that answers."""
     from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from registry.embedded import EmbeddedZooKeeper
     from registry.zookeeper import ZooKeeperRegisterServerHandler
 
     if config.embedded:
-        return  # on loopback, for this user's own jobs
+        running = EmbeddedZooKeeper(config.home).status()
+        if running is not None and not running.guarded:
+            detail = "the embedded ZooKeeper was started by an older version: every user of this host may change it"
+            yield warn(CHECK, detail, "stop it when no job needs it: jobpipe registry stop")
+        return  # else only who knows the home's secret gets in
     if config.registry_sasl_mechanism == "DIGEST-MD5" and not config.registry_ssl_enabled:
         detail = "who listens to the connection to the registry can guess the password of DIGEST-MD5 at leisure"
         yield warn(CHECK, detail, f"set jobpipe.registerserver.ssl.enabled to true; {HOW}")

@@ -123,13 +123,59 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     else:
         click.echo("none: all nodes are as jobpipe.registerserver.acl says", err=True)
     if not as_json and settings.config.registry_acl in (None, "open") and not _knows_us(settings.config):
-        told = "the embedded one's users of this host" if settings.config.embedded else "everybody who reaches it"
-        click.echo(f"but the ACL is open: {told} may change every node; see docs/registry-security.md", err=True)
+        click.echo(
+            "but the ACL is open: everybody who reaches it may change every node; see docs/registry-security.md",
+            err=True,
+        )
     return Exit.OK if all(line["fixed"] for line in lines) else Exit.UNHEALTHY
 
 
+@registry.command()
+@click.argument("topic")
+@click.option("--dry-run", is_flag=True, help="Only show what registry and log hold, and what they would become.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    help="The epoch of the topic's log, where its catalog is not on this host; 0 if the spool is lost for good.",
+)
+@json_option
+@pass_settings
+def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_json: bool) -> int:
+    """Mend the epoch of TOPIC, which another program has written to.
+
+    A publisher refuses a topic whose epoch in the registry is no number, or further above its log's than take-overs can
+    have led to. This sets it to the log's, and lowers the log's where it has come to the end of the numbers. Run it on
+    the host of the spool, while nobody publishes the topic; batches, subscriptions and checkpoints stay as they are.
+
+    Ends with 1 if something is wrong and was left (--dry-run, or a publisher has the topic). JSON keys: topic,
+    registered, data, catalog, epoch, owner, to_registered, to_epoch, done.
+    """
+    from jobpipe.discovery.repair import repair_epoch
+
+    found = repair_epoch(settings.config, topic, epoch=epoch, dry_run=dry_run)
+    wrong = found.to_registered is not None or found.to_epoch is not None
+    if as_json:
+        emit_json(found.to_json())
+    else:
+        unreadable = "no number" if found.data is not None else "none"
+        registered = unreadable if found.registered is None else found.registered
+        lines: list[tuple[str, Any]] = [
+            ("epoch in the registry", registered),
+            ("its node holds", found.data if found.registered is None else None),
+            ("epoch of the log", found.epoch),
+            ("catalog", found.catalog),
+            ("publisher", found.owner),
+        ]
+        verb = "now" if found.done else "would become"
+        lines += [(f"registry {verb}", found.to_registered), (f"log {verb}", found.to_epoch)]
+        emit_pairs((name, value) for name, value in lines if value is not None)
+        if not wrong:
+            click.echo("nothing to repair", err=True)
+    return Exit.UNHEALTHY if wrong and not found.done else Exit.OK
+
+
 def _knows_us(config: Config) -> bool:
-    return config.registry_sasl_mechanism is not None or config.registry_ssl_cert is not None
+    return config.embedded or config.registry_sasl_mechanism is not None or config.registry_ssl_cert is not None
 
 
 def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, Any]:

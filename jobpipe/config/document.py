@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from jobpipe.config.definition import Problem
+from jobpipe.config.ownership import read_own_file
 
 __all__ = ["Entry", "read_document"]
 
@@ -36,11 +37,13 @@ class Entry:
 def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[Problem]]:
     """Return what the file at ``path`` sets, and what is wrong with it as a document.
 
-    ``named_by`` is the source that is at fault when the file cannot be read.
+    ``named_by`` is the source that is at fault when the file cannot be read; the path itself for a file that was found
+    in one of the usual places. Such a file must belong to this user or root.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content, why = read_own_file(path, MAX_BYTES + 1, any_owner=named_by != str(path))
+        if why is not None:
+            return [], [Problem(named_by, "config", str(path), f"a file that others cannot change: {why}")]
         text = content.decode("utf-8")
     except OSError as error:
         return [], [Problem(named_by, "config", str(path), f"a readable file ({error.strerror})")]

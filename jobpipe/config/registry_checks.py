@@ -6,12 +6,12 @@ from jobpipe.config.model import Config
 
 __all__ = ["REGISTRY_CHECKS"]
 
-_NO_USERS = "while the registry is embedded: that one listens on loopback only, and knows no users"
+_OWN_WAY = "while the registry is embedded: that one is on loopback, and known by a secret of its home"
 
 
 def _mechanism(config: Config) -> str | None:
     if config.embedded and config.registry_sasl_mechanism is not None:
-        return f"null {_NO_USERS}"
+        return f"null {_OWN_WAY}"
     given = {
         "sasl.username": config.registry_sasl_username,
         "sasl.password": config.registry_sasl_password,
@@ -36,7 +36,7 @@ def _password(config: Config) -> str | None:
 
 
 def _ssl_enabled(config: Config) -> str | None:
-    return f"false {_NO_USERS}" if config.embedded and config.registry_ssl_enabled else None
+    return f"false {_OWN_WAY}" if config.embedded and config.registry_ssl_enabled else None
 
 
 def _ssl_ca(config: Config) -> str | None:

@@ -6,7 +6,9 @@ even if a source above hides it.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,20 +25,28 @@ from jobpipe.config.values import BadValueError
 
 __all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "node_settings", "resolve"]
 
+log = logging.getLogger(__name__)
+
 ENVIRONMENT_FILE = "JOBPIPE_CONFIG"
 ENVIRONMENT_PREFIX = "JOBPIPE__"
 SPARK_PREFIX = "spark.jobpipe."
+WORKING_FILE = Path("conf/jobpipe.yaml")
 SYSTEM_FILE = Path("/etc/jobpipe/jobpipe.yaml")
 DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration and where it came from: the source of each key by its full name, and the file, if any."""
+    """A configuration and where it came from: the source of each key by its full name, and the file, if any.
+
+    Attributes:
+        in_working_folder: the file was not named, it lies in the working folder.
+    """
 
     config: Config
     sources: Mapping[str, str]
     file: Path | None
+    in_working_folder: bool = False
 
 
 def load(
@@ -81,7 +91,16 @@ def resolve(
     merge.add_loose(_from_environment(environ))
     file = merge.add_file(path, environ)
     config = merge.finish(pin_file=path is not None, look=True)
-    return Resolved(config, merge.sources, file)
+    found = file is not None and find_file(path, environ)[1] == str(_absolute(WORKING_FILE))
+    if found:
+        _tell_once(file)
+    return Resolved(config, merge.sources, file, in_working_folder=found)
+
+
+@functools.cache
+def _tell_once(file: Path | None) -> None:
+    """Log that the working folder's file is in force: nobody asked for it."""
+    log.info("%s of the working folder is in force: its registry, certificates and handler are used", file)
 
 
 def node_settings(attributes: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -116,7 +135,7 @@ def find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
         return _absolute(path), "option"
     if named := environ.get(ENVIRONMENT_FILE, "").strip():
         return _absolute(named), "environment"
-    usual = (Path("conf/jobpipe.yaml"), Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
+    usual = (WORKING_FILE, Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
     for candidate in map(_absolute, usual):
         if candidate.exists():
             return candidate, str(candidate)

@@ -36,7 +36,9 @@ async def run(order: dict[str, Any]) -> None:
     if not trust.encrypted:
         demand_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
     sock = bind_in_range(interface, config.port_range)
-    data = DataChild(config, interface=interface, advertised=advertised, instance=order["instance"])
+    data = DataChild(
+        config, interface=interface, advertised=advertised, instance=order["instance"], secret=order["secret"]
+    )
     server: Server | None = None
     host: Host | None = None
     try:

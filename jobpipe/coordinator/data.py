@@ -22,12 +22,13 @@ from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
+from jobpipe.net.capability import check_write_ticket
 from jobpipe.net.link import Link
 from jobpipe.operations.data import DATA, FetchRequest, PutRequest
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.table import read_request
 from jobpipe.store import CatalogReader, Cursor, Piece
-from jobpipe.store.files import SEGMENTS
+from jobpipe.store.files import SEGMENTS, write_id_of
 from jobpipe.store.index import PACKED_CHUNK as CHUNK
 from jobpipe.store.mapping import map_range
 from jobpipe.wire.messages import Hello, Request, Welcome
@@ -55,13 +56,15 @@ class _Open:
 class DataService:
     """Implements :class:`jobpipe.net.server.Handler` for data links."""
 
-    def __init__(self, config: Config, instance: str, trust: Trust) -> None:
+    def __init__(self, config: Config, instance: str, trust: Trust, secret: str) -> None:
         self._config = config
+        self._secret = secret  # of the job; its tasks show what follows from it
         self._trust = trust
         self._instance = instance
         self._open: dict[str, _Open] = {}
         self._opening = asyncio.Lock()
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
+        self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
         self._served: Counter[str] = Counter()  # bytes by topic
 
@@ -198,14 +201,18 @@ class DataService:
         return {
             "host": piece.host,
             "endpoint": endpoint,
+            "log": self.places.get(topic, ""),
             "file": piece.path.name,
             "offset": piece.offset,
             "chunks": base64.b64encode(chunks).decode("ascii"),
         }
 
     async def _put(self, link: Link, request: Request, asked: PutRequest) -> dict[str, Any]:
-        path = self._directory(link.hello.topic) / SEGMENTS / asked.file
-        await receive_file(link, request, path, asked.length, fsync=self._config.fsync)
+        topic = link.hello.topic
+        check_write_ticket(self._secret, topic, str(write_id_of(asked.file)), asked.ticket)
+        # Whether it is forced to disk is not this process's own setting: that is of the sink that happened to start it.
+        path = self._directory(topic) / SEGMENTS / asked.file
+        await receive_file(link, request, path, asked.length, fsync=asked.fsync)
         return {"length": asked.length}
 
 

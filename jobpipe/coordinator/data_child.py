@@ -24,14 +24,15 @@ END_SECONDS = 5.0
 class DataChild:
     """One data process. Its methods block; they may be called from any thread."""
 
-    def __init__(self, config: Config, *, interface: str, advertised: str, instance: str) -> None:
+    def __init__(self, config: Config, *, interface: str, advertised: str, instance: str, secret: str) -> None:
         self._config = config
         self._interface = interface
         self._advertised = advertised
         self._instance = instance
+        self._secret = secret
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint: Endpoint | None = None
-        self._directories: dict[str, Path] = {}
+        self._topics: dict[str, dict[str, str]] = {}  # what was told of each
         self._hosts: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
@@ -56,22 +57,27 @@ class DataChild:
             self._release()
             self._process, ready = start_program(
                 "jobpipe.coordinator.data_process",
-                {"config": self._config.to_dict(), "host": self._interface, "instance": self._instance},
+                {
+                    "config": self._config.to_dict(),
+                    "host": self._interface,
+                    "instance": self._instance,
+                    "secret": self._secret,
+                },
                 timeout=START_SECONDS,
                 keep_stdin=True,
                 log_file=self._config.home / "logs" / "data.log",
             )
             self._endpoint = Endpoint(self._advertised, ready["port"])
-            for topic, directory in self._directories.items():
-                self._write({"topic": topic, "directory": str(directory)})
+            for told in self._topics.values():
+                self._write(told)
             if self._hosts:
                 self._write({"hosts": self._hosts})
 
-    def tell(self, topic: str, directory: Path) -> None:
-        """Say where a topic's spool is."""
+    def tell(self, topic: str, directory: Path, place: str) -> None:
+        """Say where a topic's spool is, and its place in the folders of host servers."""
         with self._lock:
-            self._directories[topic] = directory
-            self._write({"topic": topic, "directory": str(directory)})
+            self._topics[topic] = {"topic": topic, "directory": str(directory), "place": place}
+            self._write(self._topics[topic])
 
     def tell_hosts(self, hosts: dict[str, str | None]) -> None:
         """Say where host servers are; None for a lost one."""

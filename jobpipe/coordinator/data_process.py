@@ -26,7 +26,7 @@ async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = Config.from_dict(order["config"])
     trust = Trust(config)
-    service = DataService(config, order["instance"], trust)
+    service = DataService(config, order["instance"], trust, order["secret"])
     server = trust.server(service)
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
@@ -45,6 +45,7 @@ async def run(order: dict[str, Any]) -> None:
                 service.hosts = told["hosts"]
             else:
                 service.directories[told["topic"]] = Path(told["directory"])
+                service.places[told["topic"]] = told["place"]
         finished.set()
 
     follower = asyncio.create_task(follow_starter())

@@ -12,29 +12,27 @@ import asyncio
 import dataclasses
 import logging
 import os
+import socket
 import time
-from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import psutil
-
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
+from jobpipe.coordinator.higher_epoch import HigherEpoch
 from jobpipe.coordinator.host_servers import HostServers
-from jobpipe.coordinator.ownership import claim_topic
+from jobpipe.coordinator.lasting import Lasting
 from jobpipe.coordinator.presence import Parent, ParentWatch
+from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
-from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicOwned
+from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
-from jobpipe.store import NewBatch, RecoveryPoint, TopicLog
+from jobpipe.store import TopicLog
 from jobpipe.store.marker import mark_directory
 from registry.handler import RegisterServerHandler
-from registry.machine import Place, start_ticks
-from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Host", "Parent"]
 
@@ -42,7 +40,15 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
 RETAIN_EVERY = 5  # ticks between two looks at retention and the parent
-HANDOVER_EXTRA_SECONDS = 5.0
+CLOSE_SECONDS = 5.0  # that the log's thread has for what it was told before; a newcomer waits 15 s for a hand-over
+ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
+
+
+@dataclass
+class _Asker:
+    """Who asked for a topic to be opened; ``gone`` when he does not wait for it any more."""
+
+    gone: bool = False
 
 
 class Host:
@@ -70,11 +76,14 @@ class Host:
         self._parent = parent
         self.parent_watch = ParentWatch(parent, config.linger)
         self._opening = asyncio.Lock()
-        self._place = Place.here()
-        self._started = psutil.Process().create_time()
+        self._registration = Registration(handler, config, control=control, data=data, instance=instance)
+        self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
+        self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
+        self._lasting = Lasting()
+        self._higher: dict[str, HigherEpoch] = {}
+        self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
-        self._tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
 
         def on_lost(topic: str) -> None:
@@ -97,8 +106,6 @@ class Host:
         """Note that the job asked for something."""
         self._touched = time.monotonic()
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     async def open_topic(self, topic: str, asked: OpenRequest) -> ServedTopic:
         """Take a topic over for this job's publisher: claim, epoch, log, registration.
 
@@ -117,8 +124,22 @@ class Host:
             application=asked.application,
             writing=asked.writing,
         )
-        config = asked.config
+        asker = _Asker()
+        opening = self._lasting.start(self._open(topic, asked.config, settings, asker))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # A claim, an epoch and a log are not left half taken. What is opened for nobody counts as closed by its
+            # publisher, so that the job may open it again.
+            asker.gone = True
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().publishing = False
+            raise
+
+    async def _open(self, topic: str, config: Config, settings: TopicSettings, asker: _Asker) -> ServedTopic:
         async with self._opening:
+            if (drop := self._drops.get(topic)) is not None:
+                await asyncio.wait({drop})  # else it would release what is claimed now
             present = self.topics.get(topic)
             if present is not None:
                 if present.publishing and not self.parent_watch.is_dead():
@@ -129,31 +150,27 @@ class Host:
                         topic=topic,
                         owner={
                             "name": present.settings.publisher,
-                            "host": self._place.host,
+                            "host": socket.gethostname(),
                             "pid": os.getpid(),
                             "driver": self.driver(present),
                         },
                     )
-                await self._drop(present, unregister=True)
+                await self._drop(present)
+            if self.finished.is_set():
+                raise LinkEnded("this coordinator is ending", instance=self.instance)
+            self._lost.discard(topic)
             served = await self._take_over(topic, config, settings)
+            served.publishing = served.publishing and not asker.gone
             self.topics[topic] = served
             self._had_topic = True
+            if topic in self._lost:  # said while it was not in the table yet
+                self._spawn_lost(topic)
             return served
 
     async def _take_over(self, topic: str, config: Config, settings: TopicSettings) -> ServedTopic:
-        epoch = 0
-
-        def make_owner() -> OwnerRecord:
-            return self._owner(settings.publisher, epoch)
-
-        await claim_topic(
-            self._handler,
-            topic,
-            make_owner,
-            tls=partial(dial_tls, self.config),
-            timeout=self.config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
-        )
+        await self._registration.claim(topic, settings.publisher)
         store: TopicLog | None = None
+        served: ServedTopic | None = None
         try:
             store = await asyncio.to_thread(
                 TopicLog.open,
@@ -164,108 +181,56 @@ class Host:
             )
             await asyncio.to_thread(store.keep_to, config.namespace)
             if config.acks == "all" and not settings.serve:
-                await asyncio.to_thread(self._restore, store)
+                await asyncio.to_thread(self._registration.restore, store)
             if settings.serve:  # as its publisher had it
                 settings = dataclasses.replace(settings, parallelism=await asyncio.to_thread(store.parallelism))
-            with map_registry_errors():
-                epoch = await asyncio.to_thread(self._handler.next_epoch, topic, store.epoch + 1)
-                await asyncio.to_thread(store.take_over, epoch, settings.publisher)
-                await asyncio.to_thread(self._handler.claim, topic, make_owner())
+            epoch = await self._registration.draw_epoch(topic, store.epoch)
+            await asyncio.to_thread(store.take_over, epoch, settings.publisher)
             if not settings.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.require, settings.required)
             swept = 0 if settings.serve else await asyncio.to_thread(store.sweep, {settings.writing})
             await asyncio.to_thread(mark_directory, store.directory, self.instance)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic)
-            keep = None if settings.serve else await asyncio.to_thread(self._keep_recovery_point, store, config.acks)
-            served = ServedTopic(topic, store, config, settings, keep)
+            place = log_place(topic, store.log_id, store.write_token)
+            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
+            keep_point = self._registration.keep_recovery_point
+            keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
+            served = await ServedTopic.open(topic, store, config, settings, keep)
             if served.uses_hosts:
                 await self.hosts.look([*self.topics.values(), served])
-            await self._register(served)
+            await self._registration.announce(served)
         except BaseException:
-            if store is not None:
-                await asyncio.to_thread(store.close)
-            with map_registry_errors():
-                await asyncio.to_thread(self._handler.release, topic)
+            try:
+                if served is not None:
+                    await served.close(CLOSE_SECONDS)
+                elif store is not None:
+                    await asyncio.to_thread(store.close)
+            except JobpipeError as error:
+                log.warning("topic %s: closing the log: %s", topic, error)
+            finally:
+                await self._registration.withdraw(topic, settings.parallelism)
             raise
         log.info("topic %s: epoch %d, head %d, swept %d orphans", topic, epoch, served.head.n, swept)
         return served
 
-    def _restore(self, store: TopicLog) -> None:
-        """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking."""
-        if not store.is_new:
-            return
-        with map_registry_errors():
-            text = self._handler.recovery_point(store.topic)
-        if text is not None:
-            point = RecoveryPoint.from_text(text)
-            store.restore(point)
-            log.warning(
-                "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n
-            )
+    async def take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
+        """Undo the seal of the newest batch under a higher epoch, so that the two can be told apart."""
+        await self._lasting.run(self._take_back(topic, query_id, batch_id))
 
-    def _keep_recovery_point(self, store: TopicLog, acks: str) -> Callable[[str], None] | None:
-        """With ``acks=all`` leave the first recovery point, and return what leaves the others; blocking.
-
-        Without it an old point would only mislead.
-        """
-        topic = store.topic
-
-        def keep(text: str | None) -> None:
-            with map_registry_errors():
-                self._handler.set_recovery_point(topic, store.epoch, text)
-
-        with map_registry_errors():
-            known = self._handler.recovery_point(topic)
-        if acks == "all":
-            keep(store.recovery_point().to_text())
-            return keep
-        if known is not None:
-            keep(None)
-        return None
-
-    async def renew_epoch(self, topic: ServedTopic) -> None:
-        """Raise the epoch of a topic of ours: what is sealed from now on can be told from what was sealed before."""
-        with map_registry_errors():
-            epoch = await asyncio.to_thread(self._handler.next_epoch, topic.topic, topic.epoch + 1)
-            await topic.run(topic.store.take_over, epoch, topic.settings.publisher)
-            topic.epoch = epoch
-            await asyncio.to_thread(self._handler.claim, topic.topic, self._owner(topic.settings.publisher, epoch))
-        await self._register(topic)
-
-    def _owner(self, publisher: str, epoch: int) -> OwnerRecord:
-        return OwnerRecord(
-            endpoint=str(self.control_endpoint),
-            epoch=epoch,
-            instance=self.instance,
-            name=publisher,
-            host=self._place.host,
-            pid=os.getpid(),
-            started=self._started,
-            boot=self._place.boot,
-            pid_namespace=self._place.pid_namespace,
-            ticks=start_ticks(os.getpid()),
-        )
-
-    async def _register(self, topic: ServedTopic) -> None:
-        for index in range(1, topic.settings.parallelism + 1):
-            record = RegisterRecord(
-                host=self.control_endpoint.host,
-                port=self.control_endpoint.port,
-                parallelism=topic.settings.parallelism,
-                index=index,
-                coordinator=str(self.control_endpoint),
-                data=str(self.data_endpoint),
-                epoch=topic.epoch,
-                instance=self.instance,
-                ssl=self.config.tls,
-            )
-            with map_registry_errors():
-                await asyncio.to_thread(self._handler.register, topic.topic, record)
+    async def _take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
+        async with topic.renewing:
+            if not await topic.must_be_sealed_again(query_id, batch_id):
+                return  # a call before this one has done it
+            await topic.raise_epoch(await self._registration.draw_epoch(topic.topic, topic.epoch))
+            await self._registration.announce(topic)
+            await topic.take_back(query_id, batch_id)
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         """The publisher is done; with ``final`` seal an end mark. What is sealed is still served."""
-        if final and topic.publishing and not topic.ended:
-            await topic.seal(NewBatch.end_mark(topic.settings.parallelism), [])
+        await self._lasting.run(self._close_publisher(topic, final=final))
+
+    async def _close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
+        if final and topic.publishing:
+            await topic.seal_end()
         topic.publishing = False
         topic.progress_at = time.monotonic()
 
@@ -274,47 +239,50 @@ class Host:
         if topic.publishing and not self.parent_watch.is_dead():
             return False
         log.info("topic %s: handed over to %s", topic.topic, to)
-        await self._drop(topic, unregister=True)
+        await self._drop(topic)
         return True
 
-    async def fence(self, topic: ServedTopic, epoch: int) -> None:
-        """A higher epoch exists: stop sealing and serving this topic."""
-        log.warning("topic %s: fenced, epoch %d exists and ours is %d", topic.topic, epoch, topic.epoch)
-        await self._drop(topic, unregister=True)
+    async def refuse_epoch(self, topic: ServedTopic, named: int) -> TopicNotFound:
+        """Return what a peer is told that has named a higher epoch; if that exists, stop serving the topic."""
+        higher = self._higher.get(topic.topic)
+        if higher is None or higher.topic is not topic:
+            registered = partial(self._registration.highest_epoch, topic.topic)
+            higher = self._higher[topic.topic] = HigherEpoch(topic, registered, self._lasting)
+        exists = await higher.exists()
+        if exists:
+            log.warning("topic %s: fenced, a higher epoch than %d exists", topic.topic, topic.epoch)
+            await self._drop(topic)
+        return higher.refusal(named, exists=exists)
 
-    async def _drop(self, topic: ServedTopic, *, unregister: bool) -> None:
-        if self.topics.get(topic.topic) is topic:
-            del self.topics[topic.topic]
-        await topic.close()
-        if not unregister:
-            return
-        try:
-            with map_registry_errors():
-                for index in range(1, topic.settings.parallelism + 1):
-                    await asyncio.to_thread(self._handler.unregister, topic.topic, index)
-                await asyncio.to_thread(self._handler.release, topic.topic)
-                await asyncio.to_thread(self._handler.delete_topic_node, topic.topic)
-        except JobpipeError as error:
-            log.warning("topic %s: could not unregister: %s", topic.topic, error)
+    async def _drop(self, topic: ServedTopic, *, withdraw: bool = True) -> None:
+        """Stop serving a topic. Several calls are one, and go on to the end though their callers be cancelled."""
+        name = topic.topic
+        drop = self._drops.get(name)
+        if drop is None:
+            if self.topics.get(name) is not topic:
+                return  # done
+            del self.topics[name]
+            self._higher.pop(name, None)
+            drop = self._drops[name] = self._lasting.start(self._dropped(topic, withdraw=withdraw))
+            drop.add_done_callback(lambda _: self._drops.pop(name, None))
+        await asyncio.shield(drop)
+
+    async def _dropped(self, topic: ServedTopic, *, withdraw: bool) -> None:
+        # First the log: nothing is sealed from the first statement of `close` on, and what was being sealed is in the
+        # catalog before another publisher can claim the topic and look at it. A disk that hangs may keep the log's
+        # thread longer than we wait: then the epoch fences. The seal that it is about to make is a transaction
+        # "where epoch is mine", so it either commits before the successor's take-over, which then sees it, or fails.
+        await topic.close(CLOSE_SECONDS)
+        if withdraw:
+            await self._registration.withdraw(topic.topic, topic.settings.parallelism)
 
     def _spawn_lost(self, name: str) -> None:
-        async def lost() -> None:
-            topic = self.topics.get(name)
-            if topic is not None:
-                log.warning("topic %s: another publisher claimed it while our registry session was away", name)
-                await self._drop(topic, unregister=True)
-
-        self._spawn(lost())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the coordinator failed", exc_info=error)
+        topic = self.topics.get(name)
+        if topic is None:
+            self._lost.add(name)
+            return
+        log.warning("topic %s: another publisher claimed it while our registry session was away", name)
+        self._lasting.start(self._drop(topic))
 
     async def _mend_data(self) -> None:
         """The data process died: start it again and tell the registry; readers find it there. Else end ourselves."""
@@ -329,7 +297,7 @@ class Host:
             self._mending = False
         for topic in list(self.topics.values()):
             try:
-                await self._register(topic)
+                await self._registration.register(topic)
             except JobpipeError as error:
                 log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
 
@@ -337,33 +305,42 @@ class Host:
 
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
-        last, count = time.monotonic(), 0
+        count = 0
         while not self.finished.is_set():
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self.finished.wait()
             except TimeoutError:
                 pass
-            now = time.monotonic()
             count += 1
             retain = count % RETAIN_EVERY == 0
             if not self._data.alive and not self._mending:
                 self._mending = True
-                self._spawn(self._mend_data())
-            for topic in list(self.topics.values()):
-                try:
-                    await topic.tick(now - last, retain=retain)
-                except Fenced as error:  # the catalog knows a higher epoch
-                    log.warning("topic %s: %s", topic.topic, error)
-                    await self._drop(topic, unregister=True)
-                except JobpipeError:
-                    if not topic.closed:
-                        log.exception("topic %s: tick", topic.topic)
-            last = now
-            if self.hosts.is_due(list(self.topics.values())):
-                self._spawn(self.hosts.look(list(self.topics.values())))
+                self._lasting.start(self._mend_data())
             if retain and await self._is_over() and not self._opening.locked():
                 self.finished.set()
+                return
+            for topic in list(self.topics.values()):  # after the question, which passes over those that tick
+                self._start_tick(topic, retain=retain)
+            if self.hosts.is_due(list(self.topics.values())):
+                self._lasting.start(self.hosts.look(list(self.topics.values())))
+
+    def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
+        """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""
+        if topic in self._ticks:
+            return  # its disk is slow; the next tick counts the time
+        tick = self._ticks[topic] = self._lasting.start(self._tick(topic, retain=retain))
+        tick.add_done_callback(lambda _: self._ticks.pop(topic, None))
+
+    async def _tick(self, topic: ServedTopic, *, retain: bool) -> None:
+        try:
+            await topic.tick(retain=retain)
+        except Fenced as error:  # the catalog knows a higher epoch
+            log.warning("topic %s: %s", topic.topic, error)
+            await self._drop(topic)
+        except JobpipeError:
+            if not topic.closed:
+                log.exception("topic %s: tick", topic.topic)
 
     async def _is_over(self) -> bool:
         orphan = self.parent_watch.is_dead()
@@ -372,18 +349,32 @@ class Host:
         for topic in list(self.topics.values()):
             if (topic.publishing or topic.settings.serve) and not orphan:
                 return False
-            if not topic.publishing and not await topic.lagging():
+            if not topic.publishing and await self._is_read(topic):
                 continue  # closed cleanly and read by everybody
             if self.parent_watch.left(topic) > 0:
                 return False
         # A job between two sinks (a notebook) keeps its coordinator while it lives and something was asked lately.
         return orphan or time.monotonic() - self._touched > 1.0
 
+    async def _is_read(self, topic: ServedTopic) -> bool:
+        """Tell whether everybody has read all; no while that cannot be known now."""
+        if topic in self._ticks:
+            return False  # its disk is slow; questions would pile up
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return not await topic.lagging()
+        except TopicNotFound:
+            return True  # given up meanwhile
+        except (JobpipeError, TimeoutError) as error:
+            log.info("topic %s: who lags cannot be known now: %s", topic.topic, error)
+            return False
+
     async def close(self) -> None:
         """Close every topic, and the registry session, which takes our registrations with it. Bounded."""
-        for topic in list(self.topics.values()):
-            await self._drop(topic, unregister=False)
-        for task in list(self._tasks):
-            task.cancel()
+        self.finished.set()  # nothing is opened any more
+        if self._drops:
+            await asyncio.wait(self._drops.values(), timeout=CLOSE_SECONDS)
+        await self._lasting.end()
+        await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.hosts.close()
         await asyncio.to_thread(self._handler.shutdown)

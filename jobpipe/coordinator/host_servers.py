@@ -43,6 +43,7 @@ class HostServers:
         self._endpoints: dict[str, str] = {}  # of those registered now
         self._absent: dict[str, float] = {}  # seconds for which others, that keep segments, were seen to be absent
         self._looked_at: float | None = None  # with an answer
+        self._lost_after = config.hostserver_lost_after  # seconds; of the most patient topic, since hosts are of all
         self._told: dict[str, str | None] = {}
         self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
         self._looking = asyncio.Lock()
@@ -55,13 +56,14 @@ class HostServers:
     @property
     def lost(self) -> frozenset[str]:
         """Ids of those that were absent for ``hostserver.lost_after``."""
-        return frozenset(h for h, seconds in self._absent.items() if seconds >= self._config.hostserver_lost_after)
+        return frozenset(h for h, seconds in self._absent.items() if seconds >= self._lost_after)
 
     def is_due(self, topics: list[ServedTopic]) -> bool:
         """Tell whether it is time for :meth:`look`."""
-        if self._looking.locked() or not any(topic.uses_hosts for topic in topics):
+        patience = [topic.config.hostserver_lost_after for topic in topics if topic.uses_hosts]
+        if self._looking.locked() or not patience:
             return False
-        every = min(LOOK_SECONDS, self._config.hostserver_lost_after / 4)
+        every = min(LOOK_SECONDS, max(patience) / 4)
         return self._looked_at is None or time.monotonic() - self._looked_at >= every
 
     async def look(self, topics: list[ServedTopic]) -> None:
@@ -76,6 +78,9 @@ class HostServers:
                 log.warning("the host servers cannot be looked up: %s", error)
                 self._looked_at = time.monotonic()
                 return
+            self._lost_after = max(
+                (topic.config.hostserver_lost_after for topic in topics if topic.uses_hosts), default=self._lost_after
+            )
             now = time.monotonic()
             passed = 0.0 if self._looked_at is None else now - self._looked_at
             self._looked_at, self._endpoints = now, found
@@ -123,7 +128,7 @@ class HostServers:
             log.info("topic %s: host server %s cannot be tidied now: %s", topic.topic, host, error)
             return
         try:
-            after, removed, where = "", 0, {"log": topic.log_id}
+            after, removed, where = "", 0, {"log": topic.log_id, "token": topic.store.write_token}
             while True:
                 files = (await link.call("files", {**where, "after": after}, timeout=CALL_SECONDS)).result["files"]
                 if not files:

@@ -99,11 +99,7 @@ class ControlService:
                 return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._host.instance)
             raise TopicNotFound(f"topic {hello.topic!r} is not served here", topic=hello.topic)
         if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
-            await self._host.fence(topic, hello.epoch)
-            raise TopicNotFound(
-                f"topic {hello.topic!r}: a publisher with epoch {hello.epoch} exists, this one has {topic.epoch}",
-                topic=hello.topic,
-            )
+            raise await self._host.refuse_epoch(topic, hello.epoch)
         return Welcome(version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._host.instance)
 
     async def handle(self, link: Link, request: Request) -> Answer:
@@ -116,7 +112,8 @@ class ControlService:
         demand_operation(self._trust, link, asked)
         if isinstance(asked, ops.OpenRequest):
             topic = await self._host.open_topic(hello.topic, asked)
-            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json()}, b""
+            token = topic.store.write_token
+            return {"log": topic.log_id, "epoch": topic.epoch, "head": topic.head.to_json(), "token": token}, b""
         answer, served = self._answers[operation.request], self._served(link)
         if operation.audited:
             return await self._audited(operation, answer, link, served, asked)
@@ -219,8 +216,7 @@ class ControlService:
             return False
         if not await topic.must_be_sealed_again(asked.query_id, asked.batch_id):
             return False
-        await self._host.renew_epoch(topic)
-        await topic.take_back(asked.query_id, asked.batch_id)
+        await self._host.take_back(topic, asked.query_id, asked.batch_id)
         return True
 
     async def _seal(self, link: Link, topic: ServedTopic, asked: ops.SealRequest) -> Answer:
@@ -438,6 +434,7 @@ class ControlService:
     async def _status(self, link: Link, topic: ServedTopic, asked: ops.StatusRequest) -> Answer:
         status = await topic.status()
         status.update(endpoint=str(self._host.control_endpoint), data=str(self._host.data_endpoint))
+        status["identities"] = self._trust.budgets.describe()
         lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
         status.update(self._host.parent_watch.presence(topic, lagging=lagging).to_json())
         if topic.uses_hosts:

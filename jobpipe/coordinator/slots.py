@@ -101,10 +101,7 @@ class SlotBinder:
             return NextSlot(made, plan, stop, over, schema_id), advanced
 
         self._topic.subscribers.held(name, grant)
-        found, advanced = await self._topic.run(work)
-        if advanced:
-            self._topic.progress_at = time.monotonic()
-            self._topic.acked.ring()
+        found, _ = await self._topic.run_then(work, lambda done: self._topic.note_progress() if done[1] else None)
         return found
 
     async def settle(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:

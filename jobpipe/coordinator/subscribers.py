@@ -7,9 +7,19 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.errors import Fenced, JobpipeError, LinkEnded, LinkError, NameTaken, SubscriptionNotFound, TopicNotFound
+from jobpipe.errors import (
+    ConfigError,
+    Fenced,
+    JobpipeError,
+    LinkEnded,
+    LinkError,
+    NameTaken,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from jobpipe.net.link import Link
 from jobpipe.store import Ahead, Boundary, Cutter, Plan, Position, Subscription
 
@@ -65,15 +75,39 @@ class Subscribers:
             holder.reconnects += 1
             return holder
         await self._demand_free(name)
-        await self._topic.run(self._topic.store.subscribe, name, required=name in self._topic.settings.required)
-        known = next((s for s in await self._topic.run(self._topic.store.subscriptions) if s.name == name), None)
-        if known is not None and known.holder is not None and known.holder.get("instance") == instance:
-            number, again = known.grant, 1  # it outlived an earlier coordinator
-        else:
-            number, again = await self._topic.run(self._topic.store.grant, name, {"instance": instance, **where}), 0
-        fresh = Holder(instance, number, link, where, reconnects=again)
-        self._holders[name] = fresh
-        return fresh
+
+        def work() -> tuple[int, int]:
+            # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
+            store = self._topic.store
+            self._subscribe(name)
+            known = next((s for s in store.subscriptions() if s.name == name), None)
+            if known is not None and known.holder is not None and known.holder.get("instance") == instance:
+                return known.grant, 1  # it outlived an earlier coordinator
+            return store.grant(name, {"instance": instance, **where}), 0
+
+        def granted(given: tuple[int, int]) -> None:
+            ended = link.ended  # nobody would tell of it again
+            fresh = Holder(instance, given[0], link if ended is None else None, where, reconnects=given[1])
+            fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
+            self._holders[name] = fresh
+
+        await self._topic.run_then(work, granted)
+        return self._holders[name]
+
+    def _subscribe(self, name: str) -> None:
+        """Make the subscription, if it is new and there is room for it; in the log's thread."""
+        store, most = self._topic.store, self._topic.config.max_subscriptions
+        names = {known.name for known in store.subscriptions()}
+        if name not in names and len(names) >= most:
+            raise ConfigError(
+                f"topic {self._name!r} has {len(names)} subscriptions, and takes no new one: its publisher's "
+                f"jobpipe.subscription.max is {most}. Drop those that nobody needs by `jobpipe subscriptions drop`, or "
+                "raise it",
+                topic=self._name,
+                name=name,
+                limit=most,
+            )
+        store.subscribe(name, required=name in self._topic.settings.required)
 
     async def _demand_free(self, name: str) -> None:
         holder = self._holders.get(name)
@@ -152,9 +186,7 @@ class Subscribers:
             here = self._topic.store.resolve(position)
             return here is not None and self._topic.store.acknowledge(name, grant, here)
 
-        if await self._topic.run(work):
-            self._topic.progress_at = time.monotonic()
-            self._topic.acked.ring()
+        await self._topic.run_then(work, lambda advanced: self._topic.note_progress() if advanced else None)
 
     async def plan(
         self,
@@ -190,10 +222,9 @@ class Subscribers:
             ahead = store.ahead(here, until) if count else None
             return store.plan(here, until=until, max_rows=max_rows, max_bytes=max_bytes), stop, ahead, advanced
 
-        plan, stop, ahead, advanced = await self._topic.run(work)
-        if advanced:
-            self._topic.progress_at = time.monotonic()
-            self._topic.acked.ring()
+        plan, stop, ahead, _ = await self._topic.run_then(
+            work, lambda found: self._topic.note_progress() if found[3] else None
+        )
         return plan, stop, ahead
 
     async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
@@ -242,7 +273,6 @@ class Subscribers:
             NameTaken: a live subscriber holds it.
             DataLoss, ConfigError: as :meth:`jobpipe.store.locate.Locator.window`.
         """
-        await self._demand_free(name)
 
         def work() -> dict[str, Any]:
             store, known = self._topic.store, self._known(name)
@@ -251,9 +281,9 @@ class Subscribers:
                 store.seek(name, target)
             return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
 
-        result = await self._topic.run(work)
-        self._topic.acked.ring()
-        return result
+        async with self._granting:  # else a reader may take the name between the two
+            await self._demand_free(name)
+            return await self._topic.run_then(work, lambda _: self._topic.acked.ring())
 
     async def drop(self, name: str, *, dry_run: bool) -> dict[str, Any]:
         """Delete a subscription nobody holds; what only it kept may go from now on.
@@ -261,7 +291,6 @@ class Subscribers:
         Raises:
             NameTaken: a live subscriber holds it.
         """
-        await self._demand_free(name)
 
         def work() -> dict[str, Any]:
             known = self._known(name)
@@ -269,11 +298,14 @@ class Subscribers:
                 self._topic.store.drop(name)
             return {"name": name, "from": None if known.acked is None else known.acked.n, "to": None}
 
-        result = await self._topic.run(work)
-        if not dry_run:
-            self._holders.pop(name, None)
-        self._topic.acked.ring()
-        return result
+        def dropped(_: dict[str, Any]) -> None:
+            if not dry_run:
+                self._holders.pop(name, None)
+            self._topic.acked.ring()
+
+        async with self._granting:
+            await self._demand_free(name)
+            return await self._topic.run_then(work, dropped)
 
     def _known(self, name: str) -> Subscription:
         for known in self._topic.store.subscriptions():
@@ -331,8 +363,12 @@ class Subscribers:
                     continue
                 if time.monotonic() - left.seen > UNDECIDED_SECONDS:
                     log.info("topic %s: subscription %s never began, and its reader is gone", self._name, known.name)
-                    await self._topic.run(self._topic.store.drop, known.name)
-                    del self._holders[known.name]
+                    await self._topic.run_then(
+                        partial(self._topic.store.drop, known.name), partial(self._forget, known.name)
+                    )
+
+    def _forget(self, name: str, _: object) -> None:
+        self._holders.pop(name, None)
 
     def tell_store(self) -> None:
         """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""

@@ -9,21 +9,20 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
+    ConfigError,
     Fenced,
-    JobpipeError,
     RegistryUnavailable,
     SpoolError,
     SpoolFull,
-    TopicNotFound,
     TopicOwned,
 )
 from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
@@ -34,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
+MAX_WAITING = 1000  # characters of why the publisher waits; subscribers say them again in each poll
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, whatever may be removed is removed before each batch
 BUSY_SECONDS = 0.3  # a status that the log's thread has not given by then is the last one
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
@@ -43,7 +43,11 @@ SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behi
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What the publisher asks for, beside the configuration."""
+    """What the publisher asks for, beside the configuration.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
 
     publisher: str
     parallelism: int
@@ -53,25 +57,53 @@ class TopicSettings:
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
     application: str = ""  # the publisher's, for errors
 
+    def __post_init__(self) -> None:
+        if self.parallelism < 1:
+            raise ConfigError(f"parallelism={self.parallelism}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a log holds when it is taken over."""
+
+    head: Position
+    ended: bool
+    kept: frozenset[str]
+    status: dict[str, Any]
+
+    @classmethod
+    def of(cls, store: TopicLog) -> _Known:
+        """Ask the log; blocking."""
+        return cls(store.head(), store.ended(), frozenset(store.kept_by_hosts()), store.status())
+
 
 class ServedTopic:
-    """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live."""
+    """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live.
+
+    A caller of any method may be cancelled at any time: then the log's thread still ends what it has begun. So what is
+    kept here changes by :meth:`run_then`, never by what the caller does next.
+    """
 
     def __init__(
         self,
         topic: str,
-        store: TopicLog,
+        thread: LogThread,
         config: Config,
         settings: TopicSettings,
-        keep_recovery_point: Callable[[str], None] | None = None,
+        keep_recovery_point: Callable[[str], None] | None,
+        known: _Known,
     ) -> None:
+        """For :meth:`open` alone."""
+        store = thread.store
         self.topic = topic
         self.config = config
         self.settings = settings
         self.log_id = store.log_id
         self.epoch = store.epoch
-        self.head = store.head()
-        self.ended = store.ended()
+        self.epoch_drawn = store.epoch  # the highest that the registry gave us; the log may be about to take it
+        self.renewing = asyncio.Lock()  # held while the epoch is raised
+        self.head = known.head
+        self.ended = known.ended
         self.publishing = not settings.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
@@ -79,14 +111,15 @@ class ServedTopic:
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
-        self.kept = set(store.kept_by_hosts())  # ids of host servers that keep segments, those of now and some before
+        self.kept = set(known.kept)  # ids of host servers that keep segments, those of now and some before
         self.gone: frozenset[str] = frozenset()  # those of them that are lost
         self._store = store
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
-        self._closed = False
+        self._thread = thread
+        self._end_mark = NewBatch.end_mark(settings.parallelism)  # one: to seal it again is the same call
+        self._ticked_at = time.monotonic()
         self.writing = {settings.writing}  # write ids of batches in progress; a sweep under way looks at this very set
         self._swept_at = time.monotonic()
-        self._status = store.status()
+        self._status = known.status
         self._status_at = time.monotonic()
         self._asked: asyncio.Future[dict[str, Any]] | None = None
         self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
@@ -94,40 +127,40 @@ class ServedTopic:
         self._trouble: str | None = None  # of the disk, as the last tick found it
         self._complained_at = -COMPLAINT_SECONDS
 
-    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run ``work`` in the log's thread: a slow disk never blocks the loop.
-
-        Every change to a log may be repeated, so ``work`` runs once more: after a commit of unknown outcome, the log
-        being opened anew; and on a full disk, of which a seal alone must leave the rest untouched.
+    @classmethod
+    async def open(
+        cls,
+        topic: str,
+        store: TopicLog,
+        config: Config,
+        settings: TopicSettings,
+        keep_recovery_point: Callable[[str], None] | None = None,
+    ) -> ServedTopic:
+        """Return the served topic; the log is its own from now on.
 
         Raises:
-            TopicNotFound: the log was closed meanwhile.
+            SpoolError: the log cannot be read. It is closed.
         """
-        return await self._run(lambda: work(*args, **kwargs))
+        thread = LogThread(topic, store)
+        try:
+            known = await thread.run(lambda: _Known.of(store))
+            return cls(topic, thread, config, settings, keep_recovery_point, known)
+        except BaseException:
+            await thread.close(0.0)
+            raise
 
-    async def _run(self, work: Callable[[], R], *, reserve: bool = True) -> R:
-        if self._closed:
-            raise TopicNotFound(f"topic {self.topic!r} is no longer served here", topic=self.topic)
+    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``work`` in the log's thread; see :meth:`LogThread.run`."""
+        return await self._thread.run(lambda: work(*args, **kwargs))
 
-        def mended() -> R:
-            try:
-                return work()
-            except SpoolError as error:
-                if error.fields.get("reopen"):
-                    log.warning("topic %s: %s; opening its catalog anew", self.topic, error)
-                    self._store.reopen()
-                elif isinstance(error, SpoolFull):
-                    self._store.make_room(reserve=reserve)
-                else:
-                    raise
-            return work()
-
-        return await asyncio.get_running_loop().run_in_executor(self._executor, mended)
+    async def run_then(self, work: Callable[[], R], then: Callable[[R], object]) -> R:
+        """Run ``work`` in the log's thread, and ``then`` in the loop, whatever becomes of the caller."""
+        return await self._thread.run(work, then)
 
     @property
     def closed(self) -> bool:
         """True once the topic is not served here any more."""
-        return self._closed
+        return self._thread.closed
 
     @property
     def store(self) -> TopicLog:
@@ -210,6 +243,7 @@ class ServedTopic:
         return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
 
     def _set_waiting(self, why: str | None) -> None:
+        why = None if why is None else why[:MAX_WAITING]
         if why != self.waiting:
             self.waiting = why
             self.news.ring()
@@ -249,12 +283,29 @@ class ServedTopic:
                 return position, store.head(), store.ended(), self.has_room()
             return position, store.head(), store.ended(), False
 
+        def sealed(found: tuple[Position, Position, bool, bool]) -> None:
+            _, self.head, self.ended, _ = found
+            self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
+            self.kept |= {segment.host for segment in segments if segment.host is not None}
+            self.news.ring()
+
         # The disk's reserve is not for batches. One turn of the log's thread: each more costs a millisecond under load.
-        position, self.head, self.ended, room = await self._run(work, reserve=False)
-        self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
-        self.kept |= {segment.host for segment in segments if segment.host is not None}
-        self.news.ring()
+        position, _, _, room = await self._thread.run(work, sealed, reserve=False)
         return position, room
+
+    async def seal_end(self) -> None:
+        """Seal the end mark, unless it is the newest batch; raises as :meth:`seal`."""
+        if not self.ended:
+            await self.seal(self._end_mark, [])
+
+    async def raise_epoch(self, epoch: int) -> None:
+        """Make ``epoch``, drawn from the registry, the log's: what is sealed from now on can be told from the rest."""
+        self.epoch_drawn = epoch
+
+        def raised(_: None) -> None:
+            self.epoch = epoch
+
+        await self.run_then(lambda: self._store.take_over(epoch, self.settings.publisher), raised)
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
         """With ``acks=all`` say in the registry where the topic goes on if the spool is lost from now on.
@@ -325,12 +376,24 @@ class ServedTopic:
 
     async def take_back(self, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch; under an epoch above its own."""
-        await self.run(self._store.take_back, query_id, batch_id)
-        self.head = await self.run(self._store.head)
+
+        def work() -> Position:
+            self._store.take_back(query_id, batch_id)
+            return self._store.head()
+
+        def taken_back(head: Position) -> None:
+            self.head = head
+
+        await self.run_then(work, taken_back)
         log.warning(
             "topic %s: batch %d of query %s is lost in part with %s; it is written anew",
             *(self.topic, batch_id, query_id, ", ".join(sorted(self.gone))),
         )
+
+    def note_progress(self) -> None:
+        """Note that an acknowledgement advanced."""
+        self.progress_at = time.monotonic()
+        self.acked.ring()
 
     async def lagging(self) -> dict[str, int]:
         """Return the subscriptions that have not acknowledged all, with their lag in batches."""
@@ -362,7 +425,8 @@ class ServedTopic:
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        if self._asked is None:  # one question at a time: they would pile up behind a disk that hangs
+        # One question at a time: they would pile up behind a disk that hangs. One that is answered is an old one.
+        if self._asked is None or self._asked.done():
             self._asked = asyncio.ensure_future(self.run(self._store.status))
         asked = self._asked
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)
@@ -375,21 +439,30 @@ class ServedTopic:
             trouble = f"no answer from the disk for {time.monotonic() - self._status_at:.1f} s; this state is so old"
         return copy.deepcopy(self._status), trouble
 
-    async def tick(self, seconds: float, *, retain: bool) -> None:
-        """Pass ``seconds`` of uptime: write acknowledgements, and with ``retain`` apply retention."""
+    async def tick(self, *, retain: bool) -> None:
+        """Pass the time since the last tick: write acknowledgements, and with ``retain`` apply retention."""
+        now = time.monotonic()
+        seconds, self._ticked_at = now - self._ticked_at, now
 
-        def work() -> None:
+        def work() -> tuple[Position, bool] | None:
             self._store.tick(seconds)
             self._store.flush()
-            if retain:
-                self.subscribers.tell_store()
-                self._store.retain(self.retention)
-                if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
-                    self._swept_at = time.monotonic()
-                    self._store.sweep(self.writing)
+            if not retain:
+                return None
+            self.subscribers.tell_store()
+            self._store.retain(self.retention)
+            if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
+                self._swept_at = time.monotonic()
+                self._store.sweep(self.writing)
+            return self._store.head(), self._store.ended()
+
+        def seen(found: tuple[Position, bool] | None) -> None:
+            if found is not None and found != (self.head, self.ended):  # sealed by a commit that seemed to fail
+                self.head, self.ended = found
+                self.news.ring()
 
         try:
-            await self.run(work)
+            await self.run_then(work, seen)
             if retain:
                 await self.subscribers.forget_undecided()
         except SpoolError as error:
@@ -401,17 +474,10 @@ class ServedTopic:
         else:
             self._trouble = None
 
-    async def close(self) -> None:
-        """Write what is pending and close the log; the executor's thread ends."""
-        if self._closed:
-            return
-        self._closed = True
+    async def close(self, seconds: float) -> None:
+        """Serve nothing more, write what is pending and close the log; see :meth:`LogThread.close`. Idempotent."""
         self.publishing = False
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._store.close)
-        except JobpipeError:
-            log.exception("topic %s: closing the log", self.topic)
-        finally:
-            self._executor.shutdown(wait=False)
-            self.news.ring()
-            self.acked.ring()
+        self._thread.begin_close()
+        self.news.ring()  # who waits asks the thread again, and is told
+        self.acked.ring()
+        await self._thread.close(seconds)

@@ -74,8 +74,8 @@ def open_handler(config: Config) -> RegisterServerHandler:
     """
     handler = handler_class(config.registry_handler)()
     with map_registry_errors():
-        connect = EmbeddedZooKeeper(config.home).ensure() if config.embedded else config.registry_connect
-        handler.start({"connect": connect, **_options(config)})
+        where = EmbeddedZooKeeper(config.home).options() if config.embedded else {"connect": config.registry_connect}
+        handler.start({**where, **_options(config)})
     return handler
 
 

@@ -78,7 +78,7 @@ class TravellingCredentials:
                 "Spark's worker"
             )
         return ConfigError(
-            f"on host {host}: {error}. The path comes from {source}: {remedy}", **error.fields, host=host
+            f"on host {host}: {error}. The path comes from {source}: {remedy}", **{**error.fields, "host": host}
         )
 
 

@@ -19,6 +19,7 @@ from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
 from jobpipe.net.admission import Limits
 from jobpipe.net.audit import audit, who
+from jobpipe.net.budget import Budgets
 from jobpipe.net.expiry import ExpiryWatch
 from jobpipe.net.link import Link
 from jobpipe.net.server import Handler, Server
@@ -39,6 +40,9 @@ class Trust:
     embedded mode, where everybody is who has a certificate of the home's CA. In plaintext there are no identities, and
     everybody may do everything.
 
+    Attributes:
+        budgets: what each identity holds of the process.
+
     Raises:
         ConfigError: a certificate, the revocation list or the access list cannot be used: what, where.
     """
@@ -54,6 +58,7 @@ class Trust:
         self._seen = self._stamps()
         self._own = self._own_names()
         self._expiry = None if files is None else ExpiryWatch(files, lambda: credentials(config))
+        self.budgets = Budgets()
         self._decided: dict[tuple[tuple[str, ...], str, str, str | None], bool] = {}
 
     @property
@@ -64,7 +69,9 @@ class Trust:
     def server(self, handler: Handler) -> Server:
         """Return a server that goes by these identities, with the configuration's limits."""
         tls, limits = self if self.encrypted else None, Limits.of(self._config)
-        return Server(handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age)
+        return Server(
+            handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, budgets=self.budgets
+        )
 
     @property
     def context(self) -> ssl.SSLContext:

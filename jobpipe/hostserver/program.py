@@ -41,7 +41,7 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
         if not trust.encrypted:
             demand_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
-        server = trust.server(HostService(folder, trust, fsync=config.fsync))
+        server = trust.server(HostService(folder, trust, keep_seconds=config.subscription_expiry))
         await server.start(sock)
         endpoint = Endpoint(config.advertise or interface, sock.getsockname()[1])
         directory = await _register(config, folder, endpoint, finished)

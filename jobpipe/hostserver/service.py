@@ -14,6 +14,7 @@ from jobpipe.coordinator.access import demand_role
 from jobpipe.coordinator.receiving import receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
+from jobpipe.net.capability import log_place
 from jobpipe.net.link import Link
 from jobpipe.operations import hostserver as ops
 from jobpipe.operations.hello import check_hello
@@ -28,12 +29,19 @@ __all__ = ["HostService"]
 
 
 class HostService:
-    """Implements :class:`jobpipe.net.server.Handler`."""
+    """Implements :class:`jobpipe.net.server.Handler`.
 
-    def __init__(self, folder: HostFolder, trust: Trust, *, fsync: bool) -> None:
+    Args:
+        folder: what it serves.
+        trust: who may do what.
+        keep_seconds: for so long nothing must have been written to a log before another one's publisher may have it
+            removed.
+    """
+
+    def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:
         self._folder = folder
         self._trust = trust
-        self._fsync = fsync
+        self._keep_seconds = keep_seconds
         self._served: Counter[str] = Counter()  # bytes by topic
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
@@ -51,7 +59,7 @@ class HostService:
         match asked:
             case ops.ReadRequest():
                 return await self._read(link, request.id, asked), b""
-            case ops.OfLog():
+            case ops.OfWrittenLog():
                 return await self._write(link, request, topic, asked), b""
             case _:
                 return {"bytes": self._served[topic]}, b""
@@ -59,27 +67,30 @@ class HostService:
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
 
-    async def _write(self, link: Link, request: Request, topic: str, asked: ops.OfLog) -> dict[str, Any]:
-        folder, log = self._folder, asked.log
+    async def _write(self, link: Link, request: Request, topic: str, asked: ops.OfWrittenLog) -> dict[str, Any]:
+        folder, place = self._folder, log_place(topic, asked.log, asked.token)
         match asked:
             case ops.PrepareRequest():
-                await asyncio.to_thread(folder.prepare, topic, log)
+                await asyncio.to_thread(folder.prepare, topic, place)
                 return {}
-            case ops.HostPutRequest(file=name, length=length):
-                place = await asyncio.to_thread(folder.prepare, topic, log)
-                await receive_file(link, request, place / name, length, fsync=self._fsync)
-                if self._fsync:
-                    await asyncio.to_thread(sync_directory, place)
+            case ops.HostPutRequest(
+                file=name, length=length, fsync=fsync
+            ):  # fsync: the sink's setting, not this server's
+                directory = await asyncio.to_thread(folder.prepare, topic, place)
+                await receive_file(link, request, directory / name, length, fsync=fsync)
+                if fsync:
+                    await asyncio.to_thread(sync_directory, directory)
                 return {}
-            case ops.AdoptRequest(file=name, length=length):
-                await asyncio.to_thread(folder.adopt, topic, log, name, length, fsync=self._fsync)
+            case ops.AdoptRequest(file=name, length=length, fsync=fsync):
+                await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
                 return {}
             case ops.FilesRequest(after=after):
-                return {"files": await asyncio.to_thread(folder.files, topic, log, after, ops.FILES_PAGE)}
+                return {"files": await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)}
             case ops.RemoveRequest(files=names):
-                return {"removed": await asyncio.to_thread(folder.remove, topic, log, list(names))}
+                return {"removed": await asyncio.to_thread(folder.remove, topic, place, list(names))}
             case ops.ForgetLogsRequest(idle=idle):
-                return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, log, idle)}
+                idle = max(idle, self._keep_seconds)  # other logs are not the caller's to remove at once
+                return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, place, idle)}
             case _:
                 raise AssertionError(f"{type(asked).__name__} has no answer here")
 

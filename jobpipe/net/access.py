@@ -25,7 +25,9 @@ from typing import Any
 
 import yaml
 
+from jobpipe.config.ownership import read_own_file
 from jobpipe.errors import ConfigError
+from jobpipe.net.glob import Glob
 from jobpipe.net.identity import LABEL, subscription_name
 
 __all__ = ["ADMIN", "PUBLISH", "READ", "AccessList", "read_access"]
@@ -37,10 +39,10 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,256}", re.ASCII)
 
 @dataclass(frozen=True)
 class _Entry:
-    topics: re.Pattern[str]
+    topics: Glob
     publish: frozenset[str]
     admin: frozenset[str]
-    read: Mapping[str, tuple[re.Pattern[str], ...] | None]  # None: the name it is made for
+    read: Mapping[str, tuple[Glob, ...] | None]  # None: the name it is made for
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class AccessList:
             subscription: with READ, the subscription's name; None reads without one, which every reader may.
         """
         for entry in self.entries:
-            if entry.topics.fullmatch(topic) is None:
+            if not entry.topics.matches(topic):
                 continue
             if right == READ:
                 if any(_reads(entry, name, subscription) for name in names):
@@ -77,7 +79,7 @@ def _reads(entry: _Entry, name: str, subscription: str | None) -> bool:
         return True
     if patterns is None:
         return name == subscription_name(subscription)
-    return any(pattern.fullmatch(subscription) for pattern in patterns)
+    return any(pattern.matches(subscription) for pattern in patterns)
 
 
 def read_access(path: Path) -> AccessList:
@@ -87,8 +89,9 @@ def read_access(path: Path) -> AccessList:
         ConfigError: the file cannot be read, or something in it is not understood: what, and where.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content, why = read_own_file(path, MAX_BYTES + 1)
+        if why is not None:
+            raise _bad(path, "", f"a file that others cannot change: {why}")
         if len(content) > MAX_BYTES:
             raise _bad(path, "", f"a file of at most {MAX_BYTES} bytes")
         found = yaml.load(content.decode(), _Loader)  # noqa: S506 - a SafeLoader
@@ -117,10 +120,10 @@ def _entry(path: Path, topic: str, rights: object) -> _Entry:
     )
 
 
-def _readers(path: Path, where: str, given: object) -> dict[str, tuple[re.Pattern[str], ...] | None]:
+def _readers(path: Path, where: str, given: object) -> dict[str, tuple[Glob, ...] | None]:
     if not isinstance(given, dict):
         return dict.fromkeys(_identities(path, where, given))
-    readers: dict[str, tuple[re.Pattern[str], ...] | None] = {}
+    readers: dict[str, tuple[Glob, ...] | None] = {}
     for name, patterns in _mapping(path, where, given).items():
         texts = [patterns] if isinstance(patterns, str) else patterns
         if not isinstance(texts, list) or not texts:
@@ -142,10 +145,10 @@ def _identity(path: Path, where: str, name: object) -> str:
     return name
 
 
-def _pattern(path: Path, where: str, text: object) -> re.Pattern[str]:
+def _pattern(path: Path, where: str, text: object) -> Glob:
     if not isinstance(text, str) or _PATTERN.fullmatch(text) is None:
         raise _bad(path, where, f"a name, * standing for any characters, not {str(text)[:100]!r}")
-    return re.compile(".*".join(re.escape(part) for part in re.split(r"\*+", text)))
+    return Glob(text)
 
 
 def _mapping(path: Path, where: str, given: object) -> dict[str, Any]:

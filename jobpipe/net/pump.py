@@ -100,15 +100,19 @@ class Pump(asyncio.Protocol):
         if self._why is not None:
             raise copy_of(self._why)
 
-    def _write(self, message: Message) -> None:
+    def _write(self, message: Message, encoded: tuple[bytes, bytes] | None = None) -> None:
         """Send a message now or buffer it; follow with :meth:`_drain` where much may be written.
+
+        Args:
+            message: what is sent.
+            encoded: its bytes, if they were made before.
 
         Raises:
             LocalProtocolError: it is illegal now.
             JobpipeError: why the link ended.
         """
         self._raise_if_ended()
-        self._wire.send(message)
+        self._wire.send(message, encoded)
         self._flush()
 
     def _write_data(self, payload: memoryview, crc: int) -> None:
@@ -240,6 +244,11 @@ class Pump(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._why is not None:
             self._transport.abort()
+
+    def peer_certificate(self) -> bytes | None:
+        """Return the peer's certificate, DER; None in plaintext."""
+        session = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return session.getpeercert(binary_form=True) if isinstance(session, ssl.SSLObject) else None
 
     def data_received(self, data: bytes) -> None:
         """Asyncio: bytes came."""

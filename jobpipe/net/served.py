@@ -18,11 +18,15 @@ from jobpipe.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
+from jobpipe.net.audit import who
+from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.link import Link
 from jobpipe.net.retry import RENEW
+from jobpipe.net.stream import for_clients
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
-from jobpipe.wire.codec import fault
+from jobpipe.wire.codec import encode, fault
+from jobpipe.wire.frames import ASKING_LIMIT
 from jobpipe.wire.messages import choose_version
 
 __all__ = ["MAX_HELD", "MAX_REQUESTS", "Handler", "ServedLink"]
@@ -32,8 +36,13 @@ log = logging.getLogger(__name__)
 MAX_REQUESTS = 64
 """Unanswered requests of one link, long polls included; those above get a Fault, twice as many end the link."""
 
+MAX_OP = 64  # characters: it stands in logs and in names of tasks
+
 MAX_HELD = 32 * 1024 * 1024
-"""Bytes of blobs in the unanswered requests of one link, above which the link is not read."""
+"""Bytes that the unanswered requests of a publisher's link take, above which the link is not read."""
+
+MAX_ASKED = 4 * 1024 * 1024
+"""The same for every other link."""
 
 
 class Handler(Protocol):
@@ -58,13 +67,17 @@ class Handler(Protocol):
 class ServedLink(Link):
     """A client's link, with the tasks that answer its requests."""
 
-    def __init__(self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None]) -> None:
+    def __init__(
+        self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None], budgets: Budgets | None = None
+    ) -> None:
         super().__init__(Side.SERVER, timing)
         self._handler = handler
         self._forget = forget
         self._welcomed = False
         self._answering = asyncio.Lock()
         self._held = 0
+        self._budgets = budgets or Budgets()
+        self._publishes = False
         self._uploads = 0  # unanswered requests with one
         self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
@@ -76,6 +89,7 @@ class ServedLink(Link):
             max_age: seconds after which the link is due to be renewed; a certificate that ends makes it due too.
         """
         self._demand_valid()
+        self._demand_client()
         hello = await self._greet(self.timing.hello, "HELLO")
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"{self.peer} sent no HELLO", peer=self.peer)
@@ -87,6 +101,9 @@ class ServedLink(Link):
         except TimeoutError as error:
             raise LinkError("the server took too long to admit us", peer=self.peer) from error
         self.welcome = welcome
+        self._publishes = hello.role == "publisher"
+        if not self._publishes:
+            self._wire.request_limit = ASKING_LIMIT
         self._write(welcome)
         self._welcomed = True
         self._watch(beats=hello.heartbeat)
@@ -99,6 +116,21 @@ class ServedLink(Link):
         """Refuse a certificate that ended: OpenSSL does not look again when a client resumes its session."""
         if self.peer_expires is not None and self.peer_expires <= time.time():
             raise NotAuthorized(f"{self.peer}: its certificate has expired", peer=self.peer)
+
+    def _demand_client(self) -> None:
+        """Refuse a certificate that does not say it is for clients: OpenSSL takes one that says nothing.
+
+        Raises:
+            NotAuthorized: it has no extended key usage, or another one only.
+        """
+        certificate = self.peer_certificate()
+        if certificate is not None and not for_clients(certificate):
+            raise NotAuthorized(
+                f"{self.peer}: the certificate of {who(self.peer_names)} is not made for clients: it needs the "
+                "extended key usage clientAuth, as those of `jobpipe certs issue` have it",
+                peer=self.peer,
+                principal=list(self.peer_names),
+            )
 
     def expire(self, seconds: float) -> None:
         """Let the link be due to be renewed in so many seconds, if not before."""
@@ -134,7 +166,15 @@ class ServedLink(Link):
     def _on_request(self, request: Request) -> None:
         if len(self.tasks) >= 2 * MAX_REQUESTS:
             raise RemoteProtocolError(f"{self.peer} has {len(self.tasks)} unanswered requests", peer=self.peer)
-        self._hold(len(request.blob))
+        if len(request.op) > MAX_OP or not request.op.isprintable():
+            raise RemoteProtocolError(f"{self.peer}: an operation has at most {MAX_OP} characters", peer=self.peer)
+        try:
+            self._budgets.take(self.identity, "requests", request.weight, bounded=not self._publishes)
+        except LinkError as error:
+            self._answer_fault(request, error)
+            self._inboxes.drop(request.id)
+            return
+        self._hold(request.weight)
         full = len(self.tasks) >= MAX_REQUESTS
         task = asyncio.create_task(self._serve(request, full=full), name=f"jobpipe-{request.op}-{self.peer}")
         self.tasks.add(task)
@@ -151,9 +191,7 @@ class ServedLink(Link):
             if full:
                 raise JobpipeError(f"more than {MAX_REQUESTS} requests are open on this link", limit=MAX_REQUESTS)
             result, blob = await self._handler.handle(self, request)
-            async with self._answering:  # so that answers wait in their tasks, not all in the write buffer
-                await self._drain()
-                self._answer_request(Reply(request.id, result, blob))
+            await self._send_answer(Reply(request.id, result, blob))
         except JobpipeError as error:
             self._answer_fault(request, error)
         except Exception as error:
@@ -161,22 +199,49 @@ class ServedLink(Link):
             self._answer_fault(request, error)
         finally:
             self._inboxes.drop(request.id)
-            self._hold(-len(request.blob))
+            self._give_back(request)
             self._uploads -= bool(request.upload)
         with contextlib.suppress(JobpipeError):
             await self._drain()  # counts as unanswered until the peer takes it
 
-    def _hold(self, size: int) -> None:
-        """Account for the blobs of unanswered requests; a link that brings too many is not read for a while."""
-        self._held += size
-        self._read_gate("requests", paused=self._held > MAX_HELD)
+    @property
+    def identity(self) -> str:
+        """Whose budget this link counts to."""
+        return identity_of(self.peer_names, self.peer)
 
-    def _answer_request(self, reply: Reply) -> None:
-        if self._why is None:
-            try:
-                self._write(reply)
-            except ProtocolError as error:
-                raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
+    def _give_back(self, request: Request) -> None:
+        self._budgets.give(self.identity, "requests", request.weight)
+        self._hold(-request.weight)
+
+    def _hold(self, size: int) -> None:
+        """Account for unanswered requests; a link that brings too many is not read for a while."""
+        self._held += size
+        self._read_gate("requests", paused=self._held > (MAX_HELD if self._publishes else MAX_ASKED))
+
+    async def _send_answer(self, reply: Reply) -> None:
+        """Send an answer when the peer has taken those before it.
+
+        Until then it waits here as bytes, not in the write buffer; they count to the peer's identity.
+
+        Raises:
+            LinkError: the identity has taken too few of its answers.
+            JobpipeError: it cannot be sent.
+        """
+        try:
+            encoded = encode(reply)
+        except ProtocolError as error:
+            raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
+        size, reply = sum(map(len, encoded)), Reply(reply.id)  # what it was made from is let go
+        self._budgets.take(self.identity, "answers", size, bounded=not self._publishes)
+        try:
+            async with self._answering:
+                await self._drain()
+                if self._why is None:
+                    self._write(reply, encoded)
+        except ProtocolError as error:
+            raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
+        finally:
+            self._budgets.give(self.identity, "answers", size)
 
     def _answer_fault(self, request: Request, error: BaseException) -> None:
         if self._why is None and self._wire.phase is Phase.OPEN:

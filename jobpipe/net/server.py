@@ -31,6 +31,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.admission import Admission, Limits, Refusal, source_of
 from jobpipe.net.alerts import HandshakeContext
+from jobpipe.net.budget import Budgets
 from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.link import Link
 from jobpipe.net.quiet import Quiet
@@ -78,6 +79,7 @@ class Server:
         limits: How many connections, and how fast. At a cap one that was not welcomed yet makes room, the oldest of the
             address that has most of them; if all are welcomed, the new one is cut.
         max_age: Seconds after which a link is told to end, and to dial again; at the latest when its certificate ends.
+        budgets: What each identity holds.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class Server:
         timing: Timing | None = None,
         limits: Limits | None = None,
         max_age: float | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._handler = handler
         self._tls = tls
         self._timing = timing or Timing()
         self._limits = limits or Limits()
         self._max_age = max_age
+        self.budgets = budgets or Budgets()
         self._tending: asyncio.Task[None] | None = None
         self._trust = 0  # so often has it changed
         self.admission = Admission(self._limits)
@@ -253,7 +257,7 @@ class Server:
 
     async def _greet(self, sock: socket.socket, peer: str, source: str) -> None:
         loop = asyncio.get_running_loop()
-        link = ServedLink(self._handler, self._timing, self._forget)
+        link = ServedLink(self._handler, self._timing, self._forget, self.budgets)
         context, trust = self._context(sock), self._trust
         task = asyncio.current_task()
         if task in self._greeting:

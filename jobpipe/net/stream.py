@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, PeerNotTrusted
 from jobpipe.net.timing import Timing
 
-__all__ = ["copy_of", "greeting", "map_error", "mapped", "peer_expires", "peer_names", "peer_of", "tune"]
+__all__ = ["copy_of", "for_clients", "greeting", "map_error", "mapped", "peer_expires", "peer_names", "peer_of", "tune"]
 
 _REFUSALS = {
     # TLS 1.3: comes after the client's handshake is over
@@ -134,6 +134,18 @@ def peer_names(certificate: object) -> tuple[str, ...]:
     if not isinstance(certificate, dict):
         return ()
     return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+
+
+def for_clients(certificate: bytes) -> bool:
+    """Tell whether a certificate, DER, says that it is for clients."""
+    from cryptography import x509  # a server has loaded it; a worker, which only connects, need not
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        usages = x509.load_der_x509_certificate(certificate).extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    return ExtendedKeyUsageOID.CLIENT_AUTH in usages.value
 
 
 def peer_expires(certificate: object) -> float | None:

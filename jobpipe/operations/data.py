@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from jobpipe.net.access import PUBLISH, READ
-from jobpipe.operations.fields import MAX_PARTITION, At, Count, Fields, FileName, Whole
+from jobpipe.operations.fields import MAX_PARTITION, At, Count, Fields, FileName, Flag, Secret, Whole
 from jobpipe.operations.table import EVERYBODY, Operation, table
 
 __all__ = ["DATA", "FetchRequest", "PutRequest", "ServedRequest"]
@@ -24,10 +24,16 @@ class FetchRequest(Fields):
 
 @dataclass(frozen=True)
 class PutRequest(Fields):
-    """Take a segment file of ``length`` bytes, which follow."""
+    """Take a segment file of ``length`` bytes, which follow.
+
+    ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.capability`); without
+    ``fsync`` the file need not be on the disk when it is answered.
+    """
 
     file: FileName
     length: Count
+    ticket: Secret = ""
+    fsync: Flag = True
 
 
 @dataclass(frozen=True)

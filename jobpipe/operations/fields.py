@@ -35,11 +35,13 @@ __all__ = [
     "Flag",
     "Items",
     "LogId",
+    "LogPlace",
     "Name",
     "Named",
     "Number",
     "Object",
     "Place",
+    "Secret",
     "SegmentFile",
     "SlotId",
     "SlotName",
@@ -158,6 +160,18 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """What proves a right, in at most 64 ASCII characters; no error repeats it."""
+
+    expected: str = "at most 64 ASCII characters"
+
+    def take(self, value: object) -> str:
+        if not isinstance(value, str) or len(value) > 64 or not value.isascii():
+            raise RemoteProtocolError(f"expected {self.expected}")
+        return value
+
+
+@dataclass(frozen=True)
 class Named:
     """The name of a topic or a subscription; with ``empty`` also none."""
 
@@ -267,6 +281,10 @@ End = Annotated[Boundary | None, Bound()]
 FileName = Annotated[str, SegmentFile()]
 SlotId = Annotated[str, SlotName()]
 LogId = Annotated[str, Text(16, 16, pattern="[0-9a-f]*", words="a log's id, 16 hex digits")]
+LogPlace = Annotated[
+    str, Text(49, 49, pattern="[0-9a-f]{16}-[0-9a-f]{32}", words="a log's place at host servers, 16 and 32 hex digits")
+]
+Secret = Annotated[str, Hidden()]
 Base64 = Annotated[bytes, Encoded(16 * 1024 * 1024)]
 
 

@@ -8,7 +8,19 @@ from typing import Annotated
 
 from jobpipe.net.access import PUBLISH, READ
 from jobpipe.operations.data import ServedRequest
-from jobpipe.operations.fields import Count, Fields, FileName, Items, LogId, Number, SegmentFile, Text
+from jobpipe.operations.fields import (
+    Count,
+    Fields,
+    FileName,
+    Flag,
+    Items,
+    LogId,
+    LogPlace,
+    Number,
+    Secret,
+    SegmentFile,
+    Text,
+)
 from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.store.index import PACKED_CHUNK, Chunk
 from jobpipe.wire.frames import DATA_LIMIT
@@ -21,6 +33,7 @@ __all__ = [
     "ForgetLogsRequest",
     "HostPutRequest",
     "OfLog",
+    "OfWrittenLog",
     "PrepareRequest",
     "ReadRequest",
     "RemoveRequest",
@@ -62,51 +75,61 @@ class OfLog(Fields):
 
 
 @dataclass(frozen=True)
-class ReadRequest(OfLog):
-    """Stream chunks of a segment that begins at ``offset`` of a file."""
+class OfWrittenLog(OfLog):
+    """What only the log's publisher may do: it shows the log's write token (:mod:`jobpipe.net.capability`)."""
 
+    token: Secret
+
+
+@dataclass(frozen=True)
+class ReadRequest(Fields):
+    """Stream chunks of a segment that begins at ``offset`` of a file, of the log at a place."""
+
+    log: LogPlace
     file: FileName
     offset: Count
     chunks: Annotated[tuple[Chunk, ...], Packed()]
 
 
 @dataclass(frozen=True)
-class PrepareRequest(OfLog):
+class PrepareRequest(OfWrittenLog):
     """Make the log's directory."""
 
 
 @dataclass(frozen=True)
-class HostPutRequest(OfLog):
-    """Take a segment file of ``length`` bytes, which follow."""
+class HostPutRequest(OfWrittenLog):
+    """Take a segment file of ``length`` bytes, which follow; with ``fsync`` it is on the disk when it is answered."""
 
     file: FileName
     length: Count
+    fsync: Flag = True
 
 
 @dataclass(frozen=True)
-class AdoptRequest(OfLog):
+class AdoptRequest(OfWrittenLog):
     """Take a file of ``length`` bytes that a task of this host wrote into the folder itself."""
 
     file: FileName
     length: Count
+    fsync: Flag = True
 
 
 @dataclass(frozen=True)
-class FilesRequest(OfLog):
+class FilesRequest(OfWrittenLog):
     """The names of a log's files that come after ``after``."""
 
     after: Annotated[str, Text(255)]
 
 
 @dataclass(frozen=True)
-class RemoveRequest(OfLog):
+class RemoveRequest(OfWrittenLog):
     """Remove files."""
 
     files: Annotated[tuple[str, ...], Items(SegmentFile(), FILES_PAGE)]
 
 
 @dataclass(frozen=True)
-class ForgetLogsRequest(OfLog):
+class ForgetLogsRequest(OfWrittenLog):
     """Remove the topic's other logs in which nothing was written for ``idle`` seconds."""
 
     idle: Annotated[float, Number(0.0, MAX_IDLE_SECONDS)]

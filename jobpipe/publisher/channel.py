@@ -60,6 +60,7 @@ class Channel:
     Attributes:
         coordinator: the process that serves the topic now.
         log_id, epoch: of the topic, as that coordinator opened it.
+        log_token: lets its tasks write to host servers.
         active: asked by every wait; see :meth:`while_active`.
 
     Raises:
@@ -71,6 +72,7 @@ class Channel:
         self.config = config
         self.log_id = ""
         self.epoch = 0
+        self.log_token = ""
         self.coordinator: Coordinator | None = None
         self.active: Callable[[], bool] = _always
         self._name = name
@@ -129,6 +131,7 @@ class Channel:
                     self.active,
                 )
                 self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
+                self.log_token = str(reply.result["token"])
         except BaseException:
             portal.run(link.close(), 5.0)
             raise

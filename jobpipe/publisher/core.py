@@ -27,6 +27,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.net.address import Endpoint
+from jobpipe.net.capability import write_ticket
 from jobpipe.publisher.attach import Coordinator
 from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
 from jobpipe.publisher.farewell import farewell
@@ -246,6 +247,8 @@ class Publisher:
             hosts=self._hosts,
             host_folder=self.config.hostserver_dir,
             host_folder_pinned="hostserver_dir" in self.config.pinned,
+            ticket=write_ticket(self.coordinator.secret, self.topic, self._write_id),
+            log_token=self._channel.log_token,
         )
 
     def commit(

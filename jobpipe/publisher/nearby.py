@@ -10,20 +10,22 @@ import logging
 import os
 import ssl
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobpipe.config import node_settings
 from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocolError, SpoolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.capability import log_place
 from jobpipe.net.identity import topic_server_name
 from jobpipe.store.files import SEGMENTS
 from jobpipe.store.hostfolder import Announced, announced, log_directory
 from jobpipe.wire.messages import Hello
 
-__all__ = ["UPLOAD_SECONDS", "NearbyHost", "find_nearby", "upload"]
+__all__ = ["UPLOAD_SECONDS", "KeptLog", "NearbyHost", "find_nearby", "upload"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0
 UPLOAD_SECONDS = 60.0
@@ -36,18 +38,34 @@ def _own_folder() -> Path | None:
     try:
         found: Path | None = node_settings(("hostserver_dir",)).get("hostserver_dir")
     except ConfigError as error:
-        log.warning("this host's configuration is not usable, and no host server is looked for: %s", error)
+        logger.warning("this host's configuration is not usable, and no host server is looked for: %s", error)
         return None
     return found
 
 
+@dataclass(frozen=True)
+class KeptLog:
+    """A log of which host servers keep segments.
+
+    Attributes:
+        topic, id: which.
+        token: what lets its publisher write, list and remove files there.
+        fsync: a file is to be on the disk before it counts.
+    """
+
+    topic: str
+    id: str
+    token: str = field(repr=False)
+    fsync: bool
+
+
 def find_nearby(
-    topic: str, log_id: str, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
+    log: KeptLog, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
 ) -> NearbyHost | None:
     """Return this host's server, ready to take files of a log; None where there is none that works.
 
     Args:
-        topic, log_id: whose segments will be written.
+        log: whose segments will be written.
         known: ids of the host servers that are registered; one of another namespace is none of ours.
         folder: the server's by the driver's configuration.
         pinned: the application set it for all hosts; else this host's own configuration may name another one.
@@ -58,9 +76,9 @@ def find_nearby(
     if found is None or found.id not in known:
         return None
     try:
-        return NearbyHost(found, folder, topic, log_id, tls)
+        return NearbyHost(found, folder, log, tls)
     except (LinkError, NotAuthorized, RemoteProtocolError, SpoolError) as error:
-        log.warning("topic %s: host server %s does not work: %s", topic, found.id, error)
+        logger.warning("topic %s: host server %s does not work: %s", log.topic, found.id, error)
         return None
 
 
@@ -72,26 +90,26 @@ class NearbyHost:
         place: the log's folder there, where this process may write into it; else None, and files are uploaded.
     """
 
-    def __init__(self, found: Announced, folder: Path, topic: str, log_id: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, found: Announced, folder: Path, log: KeptLog, tls: ssl.SSLContext | None) -> None:
         self.id = found.id
-        self._log = log_id
-        hello = Hello(topic=topic, role="publisher", instance=f"task-{os.getpid()}")
+        self._args: dict[str, str | int] = {"log": log.id, "token": log.token, "fsync": log.fsync}
+        hello = Hello(topic=log.topic, role="publisher", instance=f"task-{os.getpid()}")
         self._link = BlockingLink.connect(
             Endpoint.parse(found.endpoint),
             hello,
             tls=tls,
-            server_hostname=topic_server_name(topic) if tls else None,
+            server_hostname=topic_server_name(log.topic) if tls else None,
         )
         try:
             if self._link.welcome.instance != self.id:
                 raise RemoteProtocolError(
                     f"{found.endpoint} is host server {self._link.welcome.instance}, not {self.id}"
                 )
-            self._link.call("prepare", {"log": log_id}, timeout=CALL_SECONDS)
+            self._link.call("prepare", self._args, timeout=CALL_SECONDS)
         except BaseException:
             self.close()
             raise
-        place = log_directory(folder, topic, log_id) / SEGMENTS
+        place = log_directory(folder, log.topic, log_place(log.topic, log.id, log.token)) / SEGMENTS
         self.place = place if _is_ours(place) else None
 
     def take(self, path: Path, name: str) -> None:
@@ -102,9 +120,9 @@ class NearbyHost:
         """
         length = path.stat().st_size
         if self.place is not None:
-            self._link.call("adopt", {"log": self._log, "file": name, "length": length}, timeout=CALL_SECONDS)
+            self._link.call("adopt", {**self._args, "file": name, "length": length}, timeout=CALL_SECONDS)
         else:
-            upload(self._link, path, {"log": self._log, "file": name, "length": length})
+            upload(self._link, path, {**self._args, "file": name, "length": length})
 
     def close(self) -> None:
         """End the link."""

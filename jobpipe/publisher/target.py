@@ -1,7 +1,8 @@
 """Where one batch's segments go: to the host server here, straight into a spool that this host reaches, or else to the
 coordinator.
 
-A target travels to Spark tasks; it holds paths and numbers, no secrets.
+A target travels to Spark tasks: paths, numbers, and what lets them write this batch and to the log's place at host
+servers, which is shown nowhere. The job's own secret stays in the driver.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, demand_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.publisher.nearby import NearbyHost, find_nearby, upload
+from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
 from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, FileSink, file_name
 from jobpipe.store.marker import holds_instance
@@ -53,6 +54,8 @@ class WriteTarget:
     host_folder: Path = Path()  # of the host server on a host without a configuration of its own
     host_folder_pinned: bool = False  # and on any other: the application's word
     plaintext: bool = False  # may leave this host without encryption
+    ticket: str = field(default="", repr=False)  # for uploads of this batch to the coordinator
+    log_token: str = field(default="", repr=False)  # of the log, for host servers
 
     def write(
         self,
@@ -87,9 +90,8 @@ class WriteTarget:
         """Return the host server of this host, if it may keep segments."""
         if not self.hosts:
             return None
-        return find_nearby(
-            self.topic, self.log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=self._context()
-        )
+        log = KeptLog(self.topic, self.log, self.log_token, self.fsync)
+        return find_nearby(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=self._context())
 
     def _write_to(
         self,
@@ -138,7 +140,8 @@ class WriteTarget:
             server_hostname=topic_server_name(self.topic) if self.tls else None,
         )
         try:
-            upload(link, path, {"file": path.name, "length": path.stat().st_size})
+            args: dict[str, str | int] = {"file": path.name, "length": path.stat().st_size}
+            upload(link, path, {**args, "ticket": self.ticket, "fsync": self.fsync})
         finally:
             link.close()
 

@@ -69,6 +69,7 @@ class TopicLog:
         self.epoch = int(database.value("SELECT epoch FROM meta"))
         self.uptime = float(database.value("SELECT uptime FROM meta"))
         self._written_uptime = self.uptime
+        self.write_token = ""  # at host servers; known from the take-over on
         self._taken = False
         self._closed = False
 
@@ -159,7 +160,9 @@ class TopicLog:
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self._batches.next_n(), publisher, self._wall()
             )
+            token = self._hosts.write_token()
         self.epoch = epoch
+        self.write_token = token
         self._taken = True
         self._subscriptions.reload()
 

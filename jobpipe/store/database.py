@@ -15,60 +15,14 @@ from typing import Any
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
 from jobpipe.store.files import free_bytes, rewrite_file, spool_error, sync_directory
 from jobpipe.store.holder import holder
+from jobpipe.store.tables import APPLICATION, FORMAT, TABLES
 
 __all__ = ["Database"]
 
 log = logging.getLogger(__name__)
 
-_APPLICATION = 0x4A504950  # "JPIP"
-_FORMAT = 4
 _BUSY_SECONDS = 10.0
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
-_TABLES = """
-CREATE TABLE meta(
-    one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
-    epoch INTEGER NOT NULL DEFAULT 0, uptime REAL NOT NULL DEFAULT 0,
-    next_n INTEGER NOT NULL DEFAULT 0, total_rows INTEGER NOT NULL DEFAULT 0, total_bytes INTEGER NOT NULL DEFAULT 0,
-    sealed_ms INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, schema_id INTEGER,
-    namespace TEXT);
-CREATE TABLE epochs(
-    epoch INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, publisher TEXT NOT NULL, started REAL NOT NULL);
-CREATE INDEX epochs_by_n ON epochs(first_n, epoch);
-CREATE TABLE schemas(id INTEGER PRIMARY KEY, fingerprint BLOB NOT NULL UNIQUE, arrow BLOB NOT NULL, spark TEXT);
--- A new shape begins where partitions, partitioner or schema change, and behind an end mark: plans stop there.
-CREATE TABLE shapes(
-    first_n INTEGER PRIMARY KEY, partitions INTEGER NOT NULL, partitioner TEXT NOT NULL, schema_id INTEGER);
--- cum_rows and cum_bytes include the batch itself and all before it, removed ones too.
-CREATE TABLE batches(
-    n INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL,
-    run_id TEXT NOT NULL, write_id TEXT, rows INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    cum_rows INTEGER NOT NULL, cum_bytes INTEGER NOT NULL, sealed_ms INTEGER NOT NULL, sealed_up REAL NOT NULL,
-    is_end INTEGER NOT NULL);
-CREATE UNIQUE INDEX batches_by_write ON batches(write_id);
-CREATE TABLE segments(
-    n INTEGER NOT NULL, partition INTEGER NOT NULL, ordinal INTEGER NOT NULL, file TEXT, offset INTEGER NOT NULL,
-    length INTEGER NOT NULL, rows INTEGER NOT NULL, record_batches INTEGER NOT NULL, idx BLOB NOT NULL, data BLOB,
-    host TEXT, PRIMARY KEY (n, partition, ordinal));
-CREATE INDEX segments_by_host ON segments(host, n) WHERE host IS NOT NULL;
--- What host servers keep, with placement "host".
-CREATE TABLE kept(host TEXT PRIMARY KEY, segments INTEGER NOT NULL, bytes INTEGER NOT NULL);
-CREATE TABLE queries(
-    query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT);
-CREATE TABLE subscriptions(
-    name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
-    grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);
--- A log made anew after the loss of its spool, see recovery.py: the batch it waits for, and what came of that.
-CREATE TABLE restored(
-    one INTEGER PRIMARY KEY CHECK (one = 1), start_n INTEGER NOT NULL, end_epoch INTEGER NOT NULL,
-    end_n INTEGER NOT NULL, point TEXT NOT NULL, outcome TEXT);
--- Ranges that a subscriber named before their data existed; bound once they have an end.
-CREATE TABLE slots(
-    name TEXT NOT NULL, slot TEXT NOT NULL, number INTEGER NOT NULL, epoch INTEGER NOT NULL, "start" TEXT NOT NULL,
-    "end" TEXT, bound_up REAL, PRIMARY KEY (name, slot));
-CREATE INDEX slots_by_age ON slots(name, number);
-CREATE TABLE leases(
-    id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
-"""
 # A COMMIT that fails with one of these has not written its commit record; any other failure leaves the outcome open.
 _NOT_COMMITTED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 
@@ -102,15 +56,12 @@ class Database:
         Raises:
             SpoolError: it is damaged, of an unknown format, or another topic's.
         """
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            os.close(fd)  # SQLite itself would create it readable by others
-        except OSError as error:
-            raise spool_error("cannot open", path, error) from error
+        _create(path)
         database = cls._connect(path)
         try:
             database._prepare_to_write(fsync=fsync, shared=shared)
             with database._transaction():
+                database._force_earlier_commits()
                 database._prepare(topic)
             if fsync:
                 sync_directory(path.parent)
@@ -140,7 +91,13 @@ class Database:
     @classmethod
     def _connect(cls, path: Path) -> Database:
         try:
-            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw",  # never a new, empty file where the catalog was removed
+                uri=True,
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA cache_size = -16384")
         except sqlite3.Error as error:
@@ -157,17 +114,17 @@ class Database:
             self._connection.execute("PRAGMA wal_autocheckpoint = 500")  # 2 MiB, see files.Reserve
 
     def reopen(self, topic: str, log_id: str, epoch: int) -> None:
-        """Open the file anew after a commit of unknown outcome, by the same writer.
+        """Open the file again after a commit of unknown outcome, by the same writer.
 
-        Afterwards that commit is in the catalog, durably, or it never will be.
+        Afterwards that commit is in the catalog, durably, or it never will be. Nothing is written unless the epoch is
+        still ours, and all of it under the write lock: as soon as the commit has failed, another coordinator may take
+        the log over and seal.
 
         Raises:
-            Fenced: the catalog's epoch is not ``epoch`` any more.
+            Fenced: the catalog's epoch is not ``epoch`` any more; no file was touched.
             SpoolError: the disk still fails, or the file is another one. It may be tried again.
         """
-        if self._fsync:  # before SQLite reads what may be only in the page cache
-            rewrite_file(self.path.with_name(f"{self.path.name}-{'journal' if self._shared else 'wal'}"))
-        self.close()
+        self._check_identity()
         fresh = self._connect(self.path)
         try:
             fresh._prepare_to_write(fsync=self._fsync, shared=self._shared)
@@ -177,13 +134,46 @@ class Database:
                 raise SpoolError(
                     f"catalog {self.path} is of log {stored}, ours is {log_id}", file=str(self.path), log=stored
                 )
-            with fresh.write(epoch):  # writes over what an unfinished commit left behind the last frame
+            with fresh.write(epoch):
+                fresh._force_earlier_commits()
+                # The first frame of this commit overwrites what an unfinished one left after the last frame.
                 fresh.execute("UPDATE meta SET uptime = uptime")
         except BaseException as error:
             fresh.close()
             self._broken = str(error)
             raise
+        # Not before: the last connection to close brings the write-ahead log into the catalog and removes it, and the
+        # next one to open makes the log's index from all frames in the file, those of the failed commit included.
+        self.close()
         self._connection, self._file, self._broken = fresh._connection, fresh._file, None
+
+    def _force_earlier_commits(self) -> None:
+        """Make durable what earlier commits, of this process or one before, may have left in the page cache.
+
+        Inside a transaction, before its first change: after a failed fsync the kernel may take pages for clean that
+        never reached the disk, and a second fsync alone succeeds without writing them.
+
+        Write-ahead log: its bytes are written over themselves. While we hold the write lock nobody appends to the log,
+        starts it from the front or cuts it, and readers and checkpoints see the same bytes at every moment. Frames of
+        a failed commit lie after the last frame of the index and do not count, unless the index was lost and made
+        from the file by the first to open it: then that commit is in the catalog, and durable from here on.
+
+        Rollback journal: when ``BEGIN IMMEDIATE`` returns, the journal is empty or gone. One of an unfinished commit
+        has been rolled back by the next process that took a read lock, us or another, and the catalog forced. That was
+        safe although the journal may never have reached the disk: SQLite changes the catalog only after the journal's
+        fsync succeeded, so then there was nothing to roll back. Left to force is the cut of the journal, by a commit
+        whose very last fsync failed: an old header on the disk must not meet records of the next transaction.
+
+        To open and close these files drops no lock: SQLite's are on the catalog and on the ``-shm`` file.
+
+        Raises:
+            SpoolError: the disk still fails.
+        """
+        if self._fsync:
+            rewrite_file(self._log_file())
+
+    def _log_file(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-{'journal' if self._shared else 'wal'}")
 
     def make_room(self) -> None:
         """Bring the write-ahead log into the catalog and give its bytes back to the disk, as far as that goes."""
@@ -274,12 +264,7 @@ class Database:
             raise SpoolError(
                 f"catalog {self.path} must be opened anew after: {self._broken}", file=str(self.path), reopen=True
             )
-        if self._file is not None and self._identity() != self._file:
-            raise SpoolError(
-                f"catalog {self.path} was removed or replaced while it was in use; nothing is sealed any more. Bring "
-                "the spool back, or start the publisher again for a new log",
-                file=str(self.path),
-            )
+        self._check_identity()
         with self._mapped():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -294,6 +279,14 @@ class Database:
             if error.sqlite_errorcode not in _NOT_COMMITTED and error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 self._broken = str(error)
             raise self._error(error) from error
+
+    def _check_identity(self) -> None:
+        if self._file is not None and self._identity() != self._file:
+            raise SpoolError(
+                f"catalog {self.path} was removed or replaced while it was in use; nothing is sealed any more. Bring "
+                "the spool back, or start the publisher again for a new log",
+                file=str(self.path),
+            )
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -341,7 +334,7 @@ class Database:
         if self.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
             self._check_format(topic)
             return
-        for statement in _TABLES.split(";\n"):
+        for statement in TABLES.split(";\n"):
             if statement.strip():
                 self.execute(statement)
         self.execute(
@@ -350,14 +343,14 @@ class Database:
             topic,
             time.time(),
         )
-        self.execute(f"PRAGMA application_id = {_APPLICATION}")
-        self.execute(f"PRAGMA user_version = {_FORMAT}")
+        self.execute(f"PRAGMA application_id = {APPLICATION}")
+        self.execute(f"PRAGMA user_version = {FORMAT}")
 
     def _check_format(self, topic: str) -> None:
         application, version = self.value("PRAGMA application_id"), self.value("PRAGMA user_version")
-        if application != _APPLICATION or version != _FORMAT:
+        if application != APPLICATION or version != FORMAT:
             raise SpoolError(
-                f"catalog {self.path} has format {version} of application {application:#x}, known is format {_FORMAT}; "
+                f"catalog {self.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
                 "let the version of jobpipe that wrote it serve it to the end, or remove its directory",
                 file=str(self.path),
                 format=version,
@@ -367,3 +360,18 @@ class Database:
             raise SpoolError(
                 f"catalog {self.path} belongs to topic {stored!r}, not {topic!r}", file=str(self.path), topic=stored
             )
+
+
+def _create(path: Path) -> None:
+    """Make an empty catalog, readable by us alone, unless there is one; SQLite itself would let others read it.
+
+    One that exists is not opened here: to close any descriptor of it would drop all locks that this process holds on
+    it (https://sqlite.org/howtocorrupt.html, "POSIX advisory locks").
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_symlink():
+            raise SpoolError(f"catalog {path} is a symbolic link; remove it", file=str(path)) from None
+    except OSError as error:
+        raise spool_error("cannot open", path, error) from error

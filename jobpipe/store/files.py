@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from jobpipe.config.ownership import folder_problem
 from jobpipe.errors import ConfigError, SegmentCorrupt, SpoolError, SpoolFull
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "FileSink",
     "Reserve",
     "Sink",
+    "check_folder",
     "check_length",
     "check_topic",
     "file_name",
@@ -93,6 +95,7 @@ def prepare_topic(directory: Path, topic: str) -> None:
     check_topic(topic)
     segments = directory / SEGMENTS
     try:
+        check_folder(directory.parent)
         for path in (directory.parent, directory, segments):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(path.parent)  # each time: a crash may have come between the two
@@ -104,6 +107,17 @@ def prepare_topic(directory: Path, topic: str) -> None:
                 path.chmod(0o700)
     except OSError as error:
         raise spool_error("cannot prepare", directory, error) from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that others could exchange or fill, see :mod:`jobpipe.config.ownership`; a missing one passes.
+
+    Raises:
+        SpoolError: says whose it is, and what to do.
+        OSError: it cannot be looked at.
+    """
+    if (why := folder_problem(path)) is not None:
+        raise SpoolError(why, file=str(path))
 
 
 def sync_directory(path: Path) -> None:

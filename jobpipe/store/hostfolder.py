@@ -4,7 +4,9 @@
 
     <dir>/server.json                        which server it is and where it listens, for tasks on this host
     <dir>/identity.json, <dir>/lock          its id, for ever; one server at a time
-    <dir>/topics/<topic>/<log>/segments/     as in a spool, but without a catalog: coordinators know what is in there
+    <dir>/topics/<topic>/<place>/segments/   as in a spool, but without a catalog: coordinators know what is in there
+
+The place of a log is its id and 32 hex digits that follow from a secret of its publisher (jobpipe.net.capability).
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobpipe.config.ownership import read_own_file, why_distrusted
 from jobpipe.errors import RemoteProtocolError, SpoolError
 from jobpipe.store.files import (
     SEGMENTS,
+    check_folder,
     check_length,
     check_topic,
     prepare_topic,
@@ -35,7 +39,8 @@ from jobpipe.store.index import is_host_id
 
 __all__ = ["Announced", "HostFolder", "announced", "log_directory"]
 
-_LOG = re.compile(r"[0-9a-f]{16}")
+_PLACE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}")
+MAX_ANNOUNCEMENT = 4096
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -48,26 +53,32 @@ class Announced:
 
 
 def announced(folder: Path) -> Announced | None:
-    """Return the host server of ``folder``, None where none is, or none that can be read. It may have ended since."""
+    """Return the host server of ``folder``, None where none is, or none that can be read. It may have ended since.
+
+    The server may be of another user than the tasks; what everybody may write is not believed.
+    """
     try:
-        value = json.loads((folder / "server.json").read_text())
+        if why_distrusted(folder.stat(), any_owner=True):
+            return None
+        text, why = read_own_file(folder / "server.json", MAX_ANNOUNCEMENT, any_owner=True)
+        value = json.loads(text) if why is None else {}
         found = Announced(str(value["id"]), str(value["endpoint"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if is_host_id(found.id) else None
 
 
-def log_directory(folder: Path, topic: str, log: str) -> Path:
+def log_directory(folder: Path, topic: str, place: str) -> Path:
     """Return the directory of one log; its files are in ``segments`` there.
 
     Raises:
         ConfigError: not a topic's name.
-        RemoteProtocolError: not a log's id.
+        RemoteProtocolError: not a log's place.
     """
     check_topic(topic)
-    if _LOG.fullmatch(log) is None:
-        raise RemoteProtocolError("a log's id is 16 hex digits", log=repr(log)[:100])
-    return folder / "topics" / topic / log
+    if _PLACE.fullmatch(place) is None:
+        raise RemoteProtocolError("a log's place is 16 and 32 hex digits", place=repr(place)[:100])
+    return folder / "topics" / topic / place
 
 
 class HostFolder:
@@ -86,6 +97,7 @@ class HostFolder:
         self.path = path
         try:
             path.mkdir(mode=0o755, parents=True, exist_ok=True)  # tasks of other users read server.json
+            check_folder(path)
             (path / "topics").mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -148,40 +160,40 @@ class HostFolder:
 
     # -- segments ------------------------------------------------------------------------------------------------------
 
-    def segments(self, topic: str, log: str) -> Path:
+    def segments(self, topic: str, place: str) -> Path:
         """Return where the files of a log are."""
-        return log_directory(self.path, topic, log) / SEGMENTS
+        return log_directory(self.path, topic, place) / SEGMENTS
 
-    def prepare(self, topic: str, log: str) -> Path:
+    def prepare(self, topic: str, place: str) -> Path:
         """Make the directory of a log, if it is not there; return where its files go."""
-        directory = log_directory(self.path, topic, log)
+        directory = log_directory(self.path, topic, place)
         prepare_topic(directory, topic)
         return directory / SEGMENTS
 
-    def adopt(self, topic: str, log: str, name: str, length: int, *, fsync: bool) -> None:
+    def adopt(self, topic: str, place: str, name: str, length: int, *, fsync: bool) -> None:
         """Take a file that a task of this host wrote here itself; with ``fsync`` its name is durable then.
 
         Raises:
             SegmentCorrupt: it is not there, or shorter than ``length``.
         """
-        folder = self.segments(topic, log)
+        folder = self.segments(topic, place)
         check_length(folder / check_file(name), length)
         if fsync:
             sync_directory(folder)
 
-    def files(self, topic: str, log: str, after: str, limit: int) -> list[str]:
+    def files(self, topic: str, place: str, after: str, limit: int) -> list[str]:
         """Return the names of a log's files behind ``after``, sorted, at most ``limit``."""
         try:
-            names = [entry.name for entry in os.scandir(self.segments(topic, log))]
+            names = [entry.name for entry in os.scandir(self.segments(topic, place))]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise spool_error("cannot list", self.path, error) from error
         return sorted(name for name in names if name > after and write_id_of(name) is not None)[:limit]
 
-    def remove(self, topic: str, log: str, names: list[str]) -> int:
+    def remove(self, topic: str, place: str, names: list[str]) -> int:
         """Unlink files; return how many were there."""
-        return remove_files(self.segments(topic, log), [check_file(name) for name in names])
+        return remove_files(self.segments(topic, place), [check_file(name) for name in names])
 
     def forget_logs(self, topic: str, keep: str, idle: float) -> list[str]:
         """Remove the topic's other logs in which nothing was written for ``idle`` seconds; return their ids.
@@ -193,7 +205,7 @@ class HostFolder:
         parent = self.path / "topics" / topic
         for entry in sorted(parent.iterdir()) if parent.is_dir() else []:
             folder = entry / SEGMENTS
-            if entry.name == keep or _LOG.fullmatch(entry.name) is None or not folder.is_dir():
+            if entry.name == keep or _PLACE.fullmatch(entry.name) is None or not folder.is_dir():
                 continue
             if time.time() - folder.stat().st_mtime > idle:
                 remove_files(folder, [file.name for file in folder.iterdir()])

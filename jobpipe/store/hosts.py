@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -29,6 +30,15 @@ class Hosts:
     def __init__(self, database: Database, batches: Batches) -> None:
         self._db = database
         self._batches = batches
+
+    def write_token(self) -> str:
+        """Return the secret of the log at host servers, random, made with the first call and kept for ever.
+
+        Whoever has it writes, lists and removes the log's files there (:func:`jobpipe.net.capability.log_place`).
+        """
+        self._db.execute("CREATE TABLE IF NOT EXISTS host_token(one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT)")
+        self._db.execute("INSERT OR IGNORE INTO host_token VALUES (1, ?)", secrets.token_hex(32))
+        return str(self._db.value("SELECT token FROM host_token"))
 
     def kept(self) -> dict[str, dict[str, int]]:
         """Return segments and bytes by host id; costs the same for any number of batches."""

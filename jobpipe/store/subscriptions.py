@@ -15,6 +15,7 @@ from jobpipe.store.position import Position
 
 __all__ = ["Subscription", "Subscriptions"]
 
+MAX_HOST = 255  # characters of what a reader says of its host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -264,7 +265,7 @@ class Subscriptions:
             acked=self._batches.at(acked_n) if positioned else None,
             first=None if row["first"] is None else Position.from_json(json.loads(row["first"])),
             grant=row["grant_no"],
-            holder=None if row["holder"] is None else json.loads(row["holder"]),
+            holder=None if row["holder"] is None else _holder(row["holder"]),
             required=bool(row["required"]),
             created_up=row["created_up"],
             seen_up=max(row["seen_up"], live.seen_up),
@@ -297,3 +298,9 @@ class Subscriptions:
             topic=self._batches.topic,
             name=name,
         )
+
+
+def _holder(text: str) -> dict[str, Any]:
+    """Return who held the name last; earlier versions stored whatever a reader said of its host."""
+    known = json.loads(text)
+    return {key: value[:MAX_HOST] if isinstance(value, str) else value for key, value in known.items()}

@@ -128,7 +128,7 @@ def fetch_plan(topic: str, plan: dict[str, Any], data: str, config: Config) -> I
 
 
 def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
-    offset, partition = error.fields["offset"], error.fields["partition"]
+    offset, partition = error.fields["offset"], error.fields.get("partition")
     return SegmentCorrupt(
         f"topic {topic!r}, offset {offset}, partition {partition}: committed bytes do not match their checksum, "
         f"{DAMAGED_TRIES} times in a row; restore the spool from a backup, or let subscribers skip the batch with "
@@ -194,7 +194,7 @@ def _source(
 ) -> contextlib.AbstractContextManager[PartSource]:
     """Return where the bytes of a part come from: this link, or the host server that keeps them."""
     if "host" in header:
-        return kept_part(header, wanted.topic, wanted.start.log, tls)
+        return kept_part(header, wanted.topic, tls)
     where = {"offset": header["n"], "partition": header["partition"]}
     return contextlib.nullcontext(PartSource(link, int(header["length"]), where))
 

@@ -23,12 +23,12 @@ READ_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def kept_part(header: dict[str, Any], topic: str, log: str, tls: ssl.SSLContext | None) -> Iterator[PartSource]:
+def kept_part(header: dict[str, Any], topic: str, tls: ssl.SSLContext | None) -> Iterator[PartSource]:
     """Yield the bytes of a part. Their lengths and checksums must be those of ``header``, which are the catalog's.
 
     Args:
-        header: of the part, with host, endpoint, file, offset and chunks.
-        topic, log: whose part.
+        header: of the part, with host, endpoint, log (its place there), file, offset and chunks.
+        topic: whose part.
         tls: of clients.
 
     Raises:
@@ -48,7 +48,7 @@ def kept_part(header: dict[str, Any], topic: str, log: str, tls: ssl.SSLContext 
         link = take(endpoint, topic, tls)
         if link.welcome.instance != host:
             raise LinkError(f"{endpoint} is host server {link.welcome.instance!r} now")
-        asked = {"log": log, "file": header["file"], "offset": header["offset"], "chunks": header["chunks"]}
+        asked = {name: header[name] for name in ("log", "file", "offset", "chunks")}
         link.start_stream("read", asked, timeout=READ_SECONDS)
         part = link.next_part()
         if part is None or part.header.get("length") != int(header["length"]):

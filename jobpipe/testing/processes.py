@@ -249,7 +249,7 @@ class Harness:
         return load(
             overrides={
                 "home": str(home),
-                "registerserver.connect": self.zookeeper.endpoint,
+                **self.zookeeper.settings,
                 "registerserver.session.timeout": "4s",
                 "registerserver.topic.storage": self._namespace,
                 "sinkserver.subnet": "127.0.0.0/8",

@@ -10,6 +10,7 @@ import psutil
 from jobpipe.testing.program import END_SECONDS
 from jobpipe.testing.proxy import FaultProxy
 from registry.embedded import EmbeddedZooKeeper
+from registry.embedded_files import USER
 
 __all__ = ["ZooKeeper"]
 
@@ -31,6 +32,21 @@ class ZooKeeper:
     def endpoint(self) -> str:
         """What to connect to."""
         return self.proxy.endpoint
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """How a job reaches it, through the proxy, as keys of the configuration."""
+        return {
+            "registerserver.connect": self.endpoint,
+            "registerserver.sasl.mechanism": "DIGEST-MD5",
+            "registerserver.sasl.username": USER,
+            "registerserver.sasl.password": f"file:{self._server.secret_file}",
+        }
+
+    @property
+    def sasl_options(self) -> dict[str, str]:
+        """What a kazoo client authenticates with."""
+        return {"mechanism": "DIGEST-MD5", "username": USER, "password": self._server.secret_file.read_text()}
 
     def start(self) -> None:
         """Start it again, with all its data."""

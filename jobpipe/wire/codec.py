@@ -6,6 +6,7 @@ DATA has no control payload: it is raw bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ __all__ = ["decode", "encode", "fault"]
 
 MAX_ID = 2**53 - 1  # the largest integer every JSON reader keeps exactly
 MAX_FAULT_TEXT = 2000
+_VALUE = 64  # bytes that a value of JSON takes in memory, beside its text: an empty list or object
 _LENGTH = struct.Struct("!I")
 T = TypeVar("T")
 
@@ -129,7 +131,14 @@ def decode(kind: Kind, payload: bytes) -> Message:
         raise RemoteProtocolError(f"{name} holds no JSON: {error}", kind=name) from error
     if not isinstance(body, dict):
         raise RemoteProtocolError(f"{name} holds no JSON object", kind=name)
-    return _build(kind, _Body(name, body), payload[end:])
+    message = _build(kind, _Body(name, body), payload[end:])
+    return dataclasses.replace(message, weight=weight_of(payload)) if isinstance(message, Request) else message
+
+
+def weight_of(payload: bytes) -> int:
+    """Return about how many bytes a payload takes in memory once it is decoded: 3 bytes of JSON may make 64."""
+    end = _LENGTH.size + (_LENGTH.unpack_from(payload)[0] if len(payload) >= _LENGTH.size else 0)
+    return len(payload) + _VALUE * sum(payload.count(mark, 0, end) for mark in (b",", b"[", b"{"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,33 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobpipe.errors import ChecksumMismatch, JobpipeError, LinkBroken, LocalProtocolError, RemoteProtocolError
-from jobpipe.wire.codec import decode, encode
-from jobpipe.wire.frames import DATA_LIMIT, HEADER, Header, Kind, crc_of, decode_header, encode_header, limit_of
+from jobpipe.errors import (
+    ChecksumMismatch,
+    FrameTooLarge,
+    JobpipeError,
+    LinkBroken,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from jobpipe.wire.codec import decode, encode, weight_of
+from jobpipe.wire.frames import (
+    CONTROL_LIMIT,
+    DATA_LIMIT,
+    HEADER,
+    Header,
+    Kind,
+    crc_of,
+    decode_header,
+    encode_header,
+    limit_of,
+)
 from jobpipe.wire.messages import Data, DataHeader, Message
 from jobpipe.wire.state import IllegalStepError, Machine, Phase, Side
 
 __all__ = ["ENDED", "NEED_DATA", "Connection", "Pause"]
+
+
+WEIGHT = 8  # what a request may take in memory, for each byte that its payload may have: a thousand segments take six
 
 
 class Pause(Enum):
@@ -42,6 +62,7 @@ class Connection:
     def __init__(self, side: Side, *, split_data: bool = False) -> None:
         self.side = side
         self.machine = Machine()
+        self.request_limit = CONTROL_LIMIT  # bytes of a REQUEST that the peer may send
         self._split_data = split_data
         self._buffer = bytearray()
         self._header: Header | None = None
@@ -56,8 +77,8 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------------ sending
 
-    def send(self, message: Message) -> None:
-        """Queue a message for :meth:`data_to_send`.
+    def send(self, message: Message, encoded: tuple[bytes, bytes] | None = None) -> None:
+        """Queue a message for :meth:`data_to_send`; ``encoded`` are its bytes, if they were made before.
 
         Raises:
             LocalProtocolError: it is illegal now, too large or not JSON; nothing has changed.
@@ -67,7 +88,7 @@ class Connection:
             self._out.append(message.payload)
             return
         greeted = self.machine.greeted  # the limit of WELCOME itself is the small one
-        head, blob = encode(message)
+        head, blob = encode(message) if encoded is None else encoded
         limit = limit_of(message.kind, greeted=greeted)
         length = len(head) + len(blob)
         if length > limit:
@@ -154,7 +175,7 @@ class Connection:
         if self._header is None:
             if len(self._buffer) < HEADER.size:
                 return self._starved()
-            self._header = decode_header(self._buffer, greeted=self.machine.greeted)
+            self._header = decode_header(self._buffer, greeted=self.machine.greeted, request=self.request_limit)
             del self._buffer[: HEADER.size]
         header = self._header
         if header.kind is Kind.DATA:
@@ -178,6 +199,13 @@ class Connection:
                 kind=header.kind.name,
                 expected=header.crc,
                 actual=crc,
+            )
+        if header.kind is Kind.REQUEST and (weight := weight_of(payload)) > WEIGHT * self.request_limit:
+            raise FrameTooLarge(
+                f"REQUEST of {len(payload)} bytes would take {weight} in memory, at most {WEIGHT * self.request_limit}",
+                kind=header.kind.name,
+                size=weight,
+                limit=WEIGHT * self.request_limit,
             )
         message = decode(header.kind, payload)
         self._accept(message, header)

@@ -24,6 +24,7 @@ from enum import IntEnum
 from jobpipe.errors import FrameTooLarge, RemoteProtocolError
 
 __all__ = [
+    "ASKING_LIMIT",
     "CHUNK",
     "CONTROL_LIMIT",
     "DATA_LIMIT",
@@ -49,6 +50,9 @@ GREETING_LIMIT = 4 * 1024
 
 CONTROL_LIMIT = 16 * 1024 * 1024
 """Largest control payload after WELCOME: a plan of a thousand batches, or a SEAL with its inline segments, fits."""
+
+ASKING_LIMIT = 1024 * 1024
+"""Largest REQUEST of a peer that does not publish: the largest one lists the chunks of a segment."""
 
 DATA_LIMIT = 1024 * 1024
 """Largest DATA payload: bounds what one frame holds up on the link, and a receiver's memory."""
@@ -88,10 +92,16 @@ class Header:
     number: int = 0  # of a DATA frame in its stream, modulo NUMBERS
 
 
-def limit_of(kind: Kind, *, greeted: bool) -> int:
-    """Return the largest payload of that kind, in bytes; ``greeted`` says that WELCOME has passed."""
+def limit_of(kind: Kind, *, greeted: bool, request: int = CONTROL_LIMIT) -> int:
+    """Return the largest payload of that kind, in bytes; ``greeted`` says that WELCOME has passed.
+
+    Args:
+        request: the largest payload of a REQUEST that this peer may send.
+    """
     if not greeted:
         return GREETING_LIMIT
+    if kind is Kind.REQUEST:
+        return request
     return DATA_LIMIT if kind is Kind.DATA else CONTROL_LIMIT
 
 
@@ -109,7 +119,7 @@ def encode_header(kind: Kind, length: int, crc: int, number: int = 0) -> bytes:
     return HEADER.pack(MAGIC, VERSION, kind, number, length, crc)
 
 
-def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Header:
+def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool, request: int = CONTROL_LIMIT) -> Header:
     """Decode the first 16 bytes of ``data``.
 
     Raises:
@@ -126,7 +136,7 @@ def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool) -> Hea
         raise RemoteProtocolError(f"unknown frame kind {code}", kind=code)
     if number and kind is not Kind.DATA:
         raise RemoteProtocolError(f"{kind.name} frame with unknown flags {number:#06x}", kind=kind.name, flags=number)
-    limit = limit_of(kind, greeted=greeted)
+    limit = limit_of(kind, greeted=greeted, request=request)
     if length > limit:
         raise FrameTooLarge(
             f"{kind.name} frame of {length} bytes exceeds the limit of {limit}",

@@ -63,7 +63,8 @@ class Welcome:
 class Request:
     """A question. Exactly one REPLY or FAULT with the same id answers it.
 
-    ``upload`` is the number of bytes that follow it as DATA frames; 0 for none.
+    ``upload`` is the number of bytes that follow it as DATA frames; 0 for none. ``weight`` is about how many bytes a
+    received one takes in memory; it does not travel.
     """
 
     kind: ClassVar[Kind] = Kind.REQUEST
@@ -72,6 +73,7 @@ class Request:
     args: dict[str, Any] = field(default_factory=dict)
     blob: bytes = b""
     upload: int = 0
+    weight: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

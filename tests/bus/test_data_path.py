@@ -14,13 +14,15 @@ import pytest
 from jobpipe.config import Config
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
-from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, SpoolFull
+from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, SpoolError, SpoolFull
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.capability import write_ticket
 from jobpipe.net.certs import topic_server_name
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import Position, SegmentInfo
+from jobpipe.store.files import write_id_of
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire import frames
@@ -217,7 +219,8 @@ def test_uploads_side_by_side(bus: Bus) -> None:
     schema = rows.tables(0)[0].schema
     link = data_link(bus.config(), bus.topic, "publisher")
     cut = f"{target.write_id}-cut.seg"
-    link.start_upload("put", {"file": cut, "length": 1_000_000}, length=1_000_000, timeout=10)
+    args = {"file": cut, "length": 1_000_000, "ticket": target.ticket}
+    link.start_upload("put", args, length=1_000_000, timeout=10)
     link.send_data(b"x" * 500_000)
     until(lambda: cut in {path.name for path in files_of(publisher)}, PATIENCE, "the upload has begun")
     found: dict[int, list[SegmentInfo]] = {}
@@ -260,9 +263,10 @@ def test_upload_by_a_reader_and_over_a_file_is_refused(bus: Bus) -> None:
     publish(publisher, rows, bus.journal, [0])
     (file,) = files_of(publisher)
     content = file.read_bytes()
-    for role, error in (("reader", NotAuthorized), ("publisher", Exception)):
+    for role, error in (("reader", NotAuthorized), ("publisher", SpoolError)):
         link = data_link(bus.config(), bus.topic, role)
-        link.start_upload("put", {"file": file.name, "length": 3}, length=3, timeout=10)
+        ticket = write_ticket(publisher.coordinator.secret, bus.topic, str(write_id_of(file.name)))
+        link.start_upload("put", {"file": file.name, "length": 3, "ticket": ticket}, length=3, timeout=10)
         link.send_data(b"abc")
         with pytest.raises(error):
             link.end_upload(timeout=10)

@@ -235,6 +235,8 @@ def test_another_servers_bytes_are_not_believed(place: Place) -> None:
 def test_what_is_not_needed_is_removed(place: Place) -> None:
     """Acknowledged batches, and files that lost attempts left; never those of the batch in progress (case 41)."""
     publisher = place.publisher({**SOON, "retention.time": "0s", "retention.ack_grace": "0s"})
+    subscription = place.bus.subscribe("s")
+    subscription.position()  # from now on batches are kept for it
     place.publish(publisher, 0, place.a)
     assert publisher.begin("q", 1, "r1") is None
     left = publisher.target(2)
@@ -245,7 +247,7 @@ def test_what_is_not_needed_is_removed(place: Place) -> None:
     place.publish(publisher, 1, place.a)  # another write id: the attempt before it is an orphan now
     assert len(place.a.files()) == 3
     checker = place.checker()
-    read(place.bus.subscribe("s"), checker, 4000)
+    read(subscription, checker, 4000)
     checker.check()
     until(lambda: place.a.files() == [], PATIENCE, lambda: f"these stay: {place.a.files()}")
     assert publisher.status()["hosts"][place.a.id]["segments"] == 0

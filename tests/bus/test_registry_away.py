@@ -25,6 +25,9 @@ def test_zookeeper_stopped_and_back(tmp_path: Path) -> None:
     settings = {
         "jobpipe.home": str(tmp_path / "home"),
         "jobpipe.registerserver.connect": connect,  # not "embedded": nobody may start it behind our back
+        "jobpipe.registerserver.sasl.mechanism": "DIGEST-MD5",
+        "jobpipe.registerserver.sasl.username": "jobpipe",
+        "jobpipe.registerserver.sasl.password": f"file:{zookeeper.secret_file}",
         "jobpipe.registerserver.topic.storage": f"/away-{uuid.uuid4().hex[:8]}/topics",
         "jobpipe.registerserver.session.timeout": "4s",
         "jobpipe.registerserver.connect.timeout": "2s",

@@ -66,8 +66,14 @@ def test_an_ensemble_is_not_ours_to_start_or_stop(run: Run, write: Callable[...,
 
 @pytest.mark.zookeeper
 def test_status_of_an_ensemble_reads_it(run: Run, write: Callable[..., str], home: Path) -> None:
-    connect = EmbeddedZooKeeper(home).ensure()
-    result = run("registry", "status", "--json", file=write(ensemble(connect)))
+    server = EmbeddedZooKeeper(home)
+    connect = server.ensure()
+    login = {
+        "jobpipe.registerserver.sasl.mechanism": "DIGEST-MD5",
+        "jobpipe.registerserver.sasl.username": "jobpipe",
+        "jobpipe.registerserver.sasl.password": f"file:{server.secret_file}",
+    }
+    result = run("registry", "status", "--json", file=write({**ensemble(connect), **login}))
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert set(facts) == KEYS

@@ -58,6 +58,7 @@ BAD: dict[str, object] = {
     "jobpipe.retention.bytes": "-1",
     "jobpipe.retention.ack_grace": True,
     "jobpipe.subscription.expiry": "0s",
+    "jobpipe.subscription.max": "0",
     "jobpipe.read.timeout": "never",
     "jobpipe.ssl.enabled": "on",
     "jobpipe.ssl.ca": 1,

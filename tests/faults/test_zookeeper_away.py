@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 @contextmanager
 def tree(rig: Harness) -> Iterator[KazooClient]:
     """Look at, and change, ZooKeeper's nodes with a client of our own."""
-    client = KazooClient(hosts=rig.zookeeper.endpoint, timeout=10.0)
+    client = KazooClient(hosts=rig.zookeeper.endpoint, timeout=10.0, sasl_options=rig.zookeeper.sasl_options)
     client.start(PATIENCE)
     try:
         yield client

@@ -28,6 +28,8 @@ from jobpipe.net.timing import Timing
 from jobpipe.wire import Hello, Kind, Request, Side
 from tests.net.kit import HELLO, TIMING, Mode, frames, linked, run, serving, until
 
+PUBLISHER = dataclasses.replace(HELLO, role="publisher")  # whose requests may be large
+
 QUICK = dataclasses.replace(TIMING, heartbeat=0.05, silence=0.2, write=0.2, idle=0.2)
 
 
@@ -97,7 +99,7 @@ def test_a_large_blob_passes(mode: Mode) -> None:
 
     async def main() -> None:
         blob = os.urandom(15 * 1024 * 1024)
-        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint) as link:
+        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint, hello=PUBLISHER) as link:
             assert (await link.call("echo", {}, blob, timeout=15)).blob == blob
 
     run(main())
@@ -172,7 +174,7 @@ def test_blobs_of_a_peer_that_reads_nothing_are_bounded() -> None:
 
     async def main() -> None:
         async with serving(Mode(None)) as (_, endpoint, echo):
-            sock = await greeted(endpoint)
+            sock = await greeted(endpoint, hello=PUBLISHER)
             said = frames(Side.CLIENT, *(Request(n, "echo", {}, bytes(size)) for n in range(1, 21)), greet=False)
             sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(sock, said))
             await until(lambda: echo.link is not None and echo.link._deaf)

@@ -45,8 +45,11 @@ def gone(status: EmbeddedStatus) -> bool:
     return ended(status.pid) and ended(status.java_pid)
 
 
-def client_of(endpoint: str) -> KazooClient:
-    client = KazooClient(hosts=endpoint, timeout=4.0)
+def client_of(server: EmbeddedZooKeeper) -> KazooClient:
+    """Return a client that knows the home's secret; the server is started if need be."""
+    options = server.options()
+    sasl = {name.removeprefix("sasl."): value for name, value in options.items() if name.startswith("sasl.")}
+    client = KazooClient(hosts=options["connect"], timeout=4.0, sasl_options=sasl)
     client.start()
     return client
 
@@ -82,7 +85,7 @@ def test_it_is_private(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.ensure()
     status = running(server)
-    client = client_of(status.endpoint)  # so that there is a connection, too
+    client = client_of(server)  # so that there is a connection, too
     sockets = [each for pid in (status.pid, status.java_pid) for each in psutil.Process(pid).net_connections("inet")]
     end(client)
     assert {ipaddress.ip_address(each.laddr.ip.removeprefix("::ffff:")).is_loopback for each in sockets} == {True}
@@ -121,11 +124,11 @@ def test_ten_processes_start_one_server(home: Path) -> None:
 
 def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
-    client = client_of(server.ensure())
+    client = client_of(server)
     client.create("/kept", b"data")
     end(client)
     assert server.stop()
-    client = client_of(server.ensure())
+    client = client_of(server)
     assert client.get("/kept")[0] == b"data"
     end(client)
 
@@ -134,7 +137,7 @@ def test_it_comes_back_where_it_was(home: Path) -> None:
     """Case 21: those who still have a session go on with it; only if another program took the port it is elsewhere."""
     server = EmbeddedZooKeeper(home)
     endpoint = server.ensure()
-    client = client_of(endpoint)
+    client = client_of(server)
     session = client.client_id
     assert server.stop()
     assert server.ensure() == endpoint
@@ -151,7 +154,7 @@ def test_it_comes_back_where_it_was(home: Path) -> None:
 
 def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
-    client = client_of(server.ensure())
+    client = client_of(server)
     status = running(server)
     assert count_sessions(status.port) == 1
     time.sleep(1.5)  # longer than it lingers: the session alone keeps it

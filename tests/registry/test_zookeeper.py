@@ -159,7 +159,7 @@ def test_no_secret_reaches_the_logs(zookeeper_world: ZooKeeperWorld, caplog: pyt
 def test_the_server_dies_and_comes_back(home: Path) -> None:
     """Its supervisor starts it again on the same port; sessions and registrations go on."""
     server = EmbeddedZooKeeper(home, linger=60.0)
-    options = {"connect": server.ensure(), "session.timeout": "10", "connect.timeout": "15"}
+    options = {**server.options(), "session.timeout": "10", "connect.timeout": "15"}
     a, b, seen = ZooKeeperRegisterServerHandler(), ZooKeeperRegisterServerHandler(), Recorder()
     a.start(options)
     b.start(options)
@@ -184,7 +184,7 @@ def test_the_server_dies_and_comes_back(home: Path) -> None:
 def test_everything_is_bounded_while_the_server_is_away(home: Path, fault: str) -> None:
     server = EmbeddedZooKeeper(home, linger=60.0)
     handler = ZooKeeperRegisterServerHandler()
-    handler.start({"connect": server.ensure(), "session.timeout": "4", "connect.timeout": "0.5"})
+    handler.start({**server.options(), "session.timeout": "4", "connect.timeout": "0.5"})
     handler.claim("orders", owner())
     handler.register("orders", record(1))
     status = server.status()

@@ -14,13 +14,12 @@ from jobpipe.net.address import Endpoint
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import NumberedRows
-from registry.embedded import EmbeddedZooKeeper
 from tests.bus.conftest import configure as configure
 from tests.bus.conftest import nothing_left as nothing_left
 from tests.bus.conftest import own_bus as own_bus
 from tests.bus.hosts import HostServer
 from tests.faults.conftest import shared_zookeeper as shared_zookeeper
-from tests.security.kit import TOPIC, World, full, settings
+from tests.security.kit import TOPIC, World, full, registry_of, settings
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def base(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     return full(
         {
             "home": str(tmp_path_factory.mktemp("home")),
-            "registerserver.connect": EmbeddedZooKeeper(home).ensure(),
+            **registry_of(home),
             "registerserver.topic.storage": f"/security-{uuid.uuid4().hex[:12]}/topics",
             "registerserver.session.timeout": "4s",
             "sinkserver.subnet": "127.0.0.0/8",

@@ -18,6 +18,7 @@ from jobpipe.net.revocation import revoke
 from jobpipe.net.timing import Timing
 from jobpipe.net.tls import Credentials
 from jobpipe.wire import Hello, Welcome
+from registry.embedded import EmbeddedZooKeeper
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 TIMING = Timing(connect=10, handshake=10, hello=10, welcome=10)  # the machine is shared
@@ -38,6 +39,17 @@ payments:
   publish: [payments.topic.jobpipe]
   admin: [payments.subscription.jobpipe]
 """
+
+
+def registry_of(home: Path) -> dict[str, str]:
+    """Return how to reach the embedded ZooKeeper of another home, as settings."""
+    server = EmbeddedZooKeeper(home)
+    return {
+        "registerserver.connect": server.ensure(),
+        "registerserver.sasl.mechanism": "DIGEST-MD5",
+        "registerserver.sasl.username": "jobpipe",
+        "registerserver.sasl.password": f"file:{server.secret_file}",
+    }
 
 
 class World:

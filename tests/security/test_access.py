@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError
 from jobpipe.net.access import ADMIN, PUBLISH, READ, RIGHTS, AccessList, read_access
+from jobpipe.net.glob import Glob
 
 LIST = """
 orders:
@@ -130,3 +133,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"orders: {}  # \xff")
     with pytest.raises(ConfigError):
         read_access(tmp_path / "latin")
+
+
+def test_patterns_take_linear_time() -> None:
+    """S4: `*a*a*b` against 62 KiB took the loop for 2 s by backtracking."""
+    pattern = Glob("*".join(["", *"aaaaaaaaaa", "b"]))
+    began = time.perf_counter()
+    assert not pattern.matches("a" * 65_536)
+    assert pattern.matches("a" * 65_536 + "b")
+    assert time.perf_counter() - began < 0.5
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
+def test_patterns_are_as_expressions_were(pattern: str, name: str) -> None:
+    expression = ".*".join(re.escape(part) for part in re.split(r"\*+", pattern))
+    assert Glob(pattern).matches(name) == (re.fullmatch(expression, name) is not None)

@@ -15,6 +15,7 @@ from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials, client_context
 from jobpipe.publisher.core import Publisher
+from jobpipe.store import Position
 from jobpipe.store.boundary import EARLIEST, LATEST
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
@@ -97,7 +98,8 @@ def test_administrators_do_not_read(served: Served) -> None:
         dial(served, served.world.operations, "reader")
     link = dial(served, served.world.operations, "admin", port="data")
     with link:
-        link.start_stream("fetch", {"start": {}, "end": {}, "partition": 0}, timeout=20)
+        place = Position(served.publisher.log_id, 0, 0).to_json()
+        link.start_stream("fetch", {"start": place, "end": place, "partition": 0}, timeout=20)
         with pytest.raises(NotAuthorized):
             link.next_part()
 

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import NumberedRows
-from registry.embedded import EmbeddedZooKeeper
-from tests.security.kit import TOPIC, World, full, settings
+from tests.security.kit import TOPIC, World, full, registry_of, settings
 from tests.spark.conftest import only_our_settings as only_our_settings
 from tests.spark.conftest import spark as spark
 from tests.spark.kit import Place, Received, file_stream, run_to_end, write_files
@@ -26,7 +25,7 @@ def teams(home: Path, tmp_path: Path, world: World) -> Iterator[tuple[Place, Pla
     shared = full(
         {
             "home": str(tmp_path / "home"),
-            "registerserver.connect": EmbeddedZooKeeper(home).ensure(),
+            **registry_of(home),
             "registerserver.topic.storage": f"/spark-{uuid.uuid4().hex[:12]}/topics",
             "registerserver.session.timeout": "4s",
             "sinkserver.subnet": "127.0.0.0/8",

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from jobpipe.errors import SpoolError, SpoolFull
-from jobpipe.store import CatalogReader, PartitionedWriter, Retention, SegmentFile, retention
+from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
+from jobpipe.store import CatalogReader, PartitionedWriter, Retention, SegmentFile, database, retention
 from jobpipe.store.database import Database
 from jobpipe.store.files import file_name, new_write_id
 from tests.store.build import SCHEMA, TOPIC, open_log, read, rows, seal
@@ -130,3 +130,38 @@ def fill_the_disk(said: Connection, home: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     said.send(("sealed", seal(log, 1, [[5, 5], [5]]).n))
     log.close()
+
+
+def succeed(said: Connection) -> None:
+    """Take over each log that it gets the home of, repeat its last batch, and seal all up to the sixth.
+
+    It starts the write-ahead log from the front first, with which bytes of before would do the most harm. It waits for
+    no lock, but says "locked". Asked to do it slowly, it says "begun" in the middle of its first seal, and goes on at
+    the next message.
+    """
+    database._BUSY_SECONDS = 0.0
+    commit = Database._commit
+    slowly = False
+
+    def committing(self: Database) -> None:
+        nonlocal slowly
+        if slowly and self.value("SELECT count(*) FROM batches WHERE n = 3"):
+            slowly = False
+            said.send("begun")
+            said.recv()
+        commit(self)
+
+    Database._commit = committing  # type: ignore[method-assign]
+    while (task := said.recv()) is not None:
+        home, slowly = task
+        try:
+            log = open_log(home, fsync=True)
+            log._db.make_room()
+            last = log.last_sealed("q")
+            assert last is not None
+            for batch_id in range(last.batch_id, 6):
+                seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 1, run=new_write_id())
+        except JobpipeError as error:
+            said.send("locked" if "locked" in str(error) else repr(error))
+        else:
+            said.send("sealed")

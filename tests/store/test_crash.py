@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +15,9 @@ from jobpipe.store import CatalogReader, TopicLog
 from jobpipe.store.database import Database
 from tests.store import crash
 from tests.store.build import FIRST, TOPIC, look_into, open_log, read, rows, seal, written
+from tests.store.children import Child
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 POINTS = [
     *(("seal", point, 2) for point in ("before-fsync", "short-write", "before-commit", "after-commit")),
@@ -26,48 +25,6 @@ POINTS = [
     *(("acknowledge", point, 2) for point in ("before-commit", "after-commit")),
     *(("retain", point, 3) for point in ("before-commit", "after-commit", "before-unlink")),
 ]
-
-
-class Child:
-    """A process forked from one that has imported everything already."""
-
-    def __init__(self, work: Callable[..., None], *args: object) -> None:
-        self.pipe, theirs = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=work, args=(theirs, *args))
-        self.process.start()
-        theirs.close()
-
-    def receive(self) -> Any:
-        """Return the next message; EOFError behind the last."""
-        assert self.pipe.poll(60)
-        return self.pipe.recv()
-
-    def finish(self) -> list[Any]:
-        """Return all messages that are left, after the end of the process."""
-        said = []
-        with contextlib.suppress(EOFError, ConnectionResetError):
-            while True:
-                said.append(self.receive())
-        self.process.join(60)
-        self.pipe.close()
-        return said
-
-    @property
-    def code(self) -> int | None:
-        return self.process.exitcode
-
-
-PROCESSES = multiprocessing.get_context("forkserver")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server() -> Iterator[None]:
-    """Let the fork server import the tests' modules, once."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        PROCESSES.set_forkserver_preload(["tests.store.crash"])
-        Child(crash.watch, Path("/nonexistent")).process.join(60)
-        yield
 
 
 def run(home: Path, where: str = "none", failpoint: str = "none") -> tuple[int | None, dict[str, int]]:

@@ -1,0 +1,98 @@
+"""Whose files are believed: those that nobody but this user and root can change.
+
+What a configuration or an access list says decides whom a process trusts and which code it imports, and a folder that
+others may write to can be exchanged as a whole. The rule is the same for all of them, see :func:`why_distrusted`.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+__all__ = ["folder_problem", "read_own_file", "why_distrusted"]
+
+ROOT = 0
+
+
+def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | None:
+    """Return why others could have changed a file or folder, as a phrase; None if only its user and root can.
+
+    - The owner must be this process's user, or root.
+    - Not everybody may write, except to a folder with the sticky bit, as /tmp: there nobody else can rename or remove
+      what is ours.
+    - A group may write if root owns the file, who chose that group, or if the group is root's, or the private group of
+      this user: of the user's name and with no other member, as many systems give each user (umask 002).
+
+    Args:
+        any_owner: the file was named on purpose, so its owner is trusted.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if not any_owner and found.st_uid not in (ROOT, os.geteuid()):
+        return f"it belongs to another user, {_user(found.st_uid)}"
+    sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX
+    if mode & stat.S_IWOTH and not sticky:
+        return f"everybody may write to it (mode {mode:04o})"
+    if mode & stat.S_IWGRP and found.st_uid != ROOT and not _is_private(found.st_gid):
+        return f"the group {_group(found.st_gid)} may write to it (mode {mode:04o})"
+    return None
+
+
+def _remedy(path: Path) -> str:
+    """Return what to do about a file or folder that is distrusted."""
+    user = _user(os.geteuid())
+    return f"only {user} and root may be able to change it: `chown {user} {path} && chmod go-w {path}`, or use another"
+
+
+def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[bytes, str | None]:
+    """Return at most ``most`` bytes of a file, or what is wrong with its owner or mode, with a remedy.
+
+    Both are of the open file, so nobody can exchange it between the look and the reading.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        why = why_distrusted(os.fstat(file.fileno()), any_owner=any_owner)
+        if why is None and not any_owner and (link := path.lstat().st_uid) not in (ROOT, os.geteuid()):
+            why = f"the link belongs to another user, {_user(link)}"
+        return (file.read(most), None) if why is None else (b"", f"{why}; {_remedy(path)}")
+
+
+def folder_problem(path: Path) -> str | None:
+    """Return what is wrong with a folder that is to hold our files, with a remedy; None if it is sound, or not there.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    try:
+        why = why_distrusted(path.stat())
+    except FileNotFoundError:
+        return None
+    return None if why is None else f"{path}: {why}; {_remedy(path)}"
+
+
+def _is_private(group: int) -> bool:
+    if group == ROOT:
+        return True
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

@@ -1,0 +1,201 @@
+"""What the registry is told of this coordinator's topics: claim, epoch, registrations, recovery points."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+import psutil
+
+from jobpipe.config import Config
+from jobpipe.coordinator.data_child import DataChild
+from jobpipe.coordinator.ownership import claim_topic
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.discovery.epochs import implausible
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.security import dial_tls
+from jobpipe.errors import JobpipeError
+from jobpipe.net.address import Endpoint
+from jobpipe.store import RecoveryPoint, TopicLog
+from registry.epochs import MAX_EPOCH, MAX_STEP
+from registry.errors import BadRecord
+from registry.handler import RegisterServerHandler
+from registry.machine import Place, start_ticks
+from registry.records import OwnerRecord, RegisterRecord
+
+__all__ = ["Registration"]
+
+log = logging.getLogger(__name__)
+
+HANDOVER_EXTRA_SECONDS = 5.0
+
+
+class Registration:
+    """One coordinator's entries in the registry. The handler is the caller's, and so is its end."""
+
+    def __init__(
+        self, handler: RegisterServerHandler, config: Config, *, control: Endpoint, data: DataChild, instance: str
+    ) -> None:
+        self._handler = handler
+        self._config = config
+        self._control = control
+        self._data = data
+        self._instance = instance
+        self._place = Place.here()
+        self._started = psutil.Process().create_time()
+        self._ticks = start_ticks(os.getpid())
+
+    async def claim(self, topic: str, publisher: str) -> None:
+        """Become the owner of ``topic``; see :func:`claim_topic`.
+
+        Raises:
+            ConfigError: the registry's epoch cannot be read. Every change there has to move it, so nothing can be done.
+        """
+        with map_registry_errors():
+            try:
+                await asyncio.to_thread(self._handler.epoch, topic)
+            except BadRecord as error:
+                raise implausible(topic, None, None) from error
+        await claim_topic(
+            self._handler,
+            topic,
+            partial(self._owner, publisher, 0),
+            tls=partial(dial_tls, self._config),
+            timeout=self._config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
+        )
+
+    async def draw_epoch(self, topic: str, known: int) -> int:
+        """Raise the epoch in the registry, above what it and the log know; return it.
+
+        Args:
+            topic: Its name.
+            known: The log's epoch.
+
+        Raises:
+            ConfigError: one of them holds a number that no take-over can have led to; nothing is taken over.
+            RegistryUnavailable: no answer in time.
+        """
+        with map_registry_errors():
+            try:
+                registered = await asyncio.to_thread(self._handler.epoch, topic)
+                # Before the number is raised, so that what was refused looks the same the next time.
+                if registered > known + MAX_STEP or known >= MAX_EPOCH:
+                    raise implausible(topic, registered, known)
+                epoch = await asyncio.to_thread(self._handler.next_epoch, topic, known + 1)
+            except BadRecord as error:
+                raise implausible(topic, None, known) from error
+            if epoch > known + 1 + MAX_STEP:  # written between the two
+                raise implausible(topic, epoch, known)
+        return epoch
+
+    def highest_epoch(self, topic: str) -> int:
+        """Return the registry's epoch; blocking. Raises RegistryUnavailable, also if it cannot be read."""
+        with map_registry_errors():
+            return self._handler.epoch(topic)
+
+    async def announce(self, topic: ServedTopic) -> None:
+        """Put the epoch into the claim, and register where the topic is served."""
+        owner = self._owner(topic.settings.publisher, topic.epoch)
+        with map_registry_errors():
+            await asyncio.to_thread(self._handler.claim, topic.topic, owner)
+        await self.register(topic)
+
+    async def register(self, topic: ServedTopic) -> None:
+        """Register where the topic is served; again, it replaces what was registered."""
+        for index in range(1, topic.settings.parallelism + 1):
+            record = RegisterRecord(
+                host=self._control.host,
+                port=self._control.port,
+                parallelism=topic.settings.parallelism,
+                index=index,
+                coordinator=str(self._control),
+                data=str(self._data.endpoint),
+                epoch=topic.epoch,
+                instance=self._instance,
+                ssl=self._config.tls,
+            )
+            with map_registry_errors():
+                await asyncio.to_thread(self._handler.register, topic.topic, record)
+
+    async def withdraw(self, topic: str, parallelism: int) -> None:
+        """Give up the claim, then the registrations. What the registry does not take now, it takes when it is back.
+
+        The claim goes first: it alone keeps others out, and each call may take until the registry's time is up.
+        """
+        calls: list[Callable[[], object]] = [
+            partial(self._handler.release, topic),
+            *(partial(self._handler.unregister, topic, index) for index in range(1, parallelism + 1)),
+            partial(self._handler.delete_topic_node, topic),
+        ]
+
+        def work() -> list[JobpipeError]:
+            errors = []
+            for call in calls:
+                try:
+                    with map_registry_errors():
+                        call()
+                except JobpipeError as error:
+                    errors.append(error)
+            return errors
+
+        for error in (await asyncio.to_thread(work))[:1]:
+            log.warning("topic %s: could not unregister: %s", topic, error)
+
+    def _owner(self, publisher: str, epoch: int) -> OwnerRecord:
+        return OwnerRecord(
+            endpoint=str(self._control),
+            epoch=epoch,
+            instance=self._instance,
+            name=publisher,
+            host=self._place.host,
+            pid=os.getpid(),
+            started=self._started,
+            boot=self._place.boot,
+            pid_namespace=self._place.pid_namespace,
+            ticks=self._ticks,
+        )
+
+    # -- recovery points, see store/recovery.py ------------------------------------------------------------------------
+
+    def restore(self, store: TopicLog) -> None:
+        """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking.
+
+        Raises:
+            ConfigError: the registry holds an epoch that no take-over can have led to.
+        """
+        if not store.is_new:
+            return
+        with map_registry_errors():
+            text = self._handler.recovery_point(store.topic)
+        if text is not None:
+            point = RecoveryPoint.from_text(text)
+            epoch = max(point.start_epoch, point.end_epoch)
+            if epoch > store.epoch + MAX_STEP:
+                raise implausible(store.topic, epoch, store.epoch)
+            store.restore(point)
+            log.warning(
+                "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n
+            )
+
+    def keep_recovery_point(self, store: TopicLog, acks: str) -> Callable[[str], None] | None:
+        """With ``acks=all`` leave the first recovery point, and return what leaves the others; blocking.
+
+        Without it an old point would only mislead.
+        """
+        topic = store.topic
+
+        def keep(text: str | None) -> None:
+            with map_registry_errors():
+                self._handler.set_recovery_point(topic, store.epoch, text)
+
+        with map_registry_errors():
+            known = self._handler.recovery_point(topic)
+        if acks == "all":
+            keep(store.recovery_point().to_text())
+            return keep
+        if known is not None:
+            keep(None)
+        return None

@@ -1,0 +1,151 @@
+"""Mends the epoch of a topic that another program has written to: in the registry, and in the topic's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jobpipe.config import Config
+from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.errors import ConfigError
+from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
+from registry.epochs import MAX_EPOCH, MAX_STEP, parse_epoch
+from registry.errors import BadRecord
+from registry.names import check_name
+from registry.tree import TreeHandler
+
+__all__ = ["EpochRepair", "repair_epoch"]
+
+MAX_LOG_EPOCH = MAX_EPOCH - MAX_STEP
+"""A log above it could soon be taken over no more: the numbers end."""
+
+SHOWN_BYTES = 40
+
+
+@dataclass(frozen=True)
+class EpochRepair:
+    """What registry and log hold, and what they should.
+
+    Attributes:
+        topic: Its name.
+        registered: The registry's epoch; None if it cannot be read.
+        data: What the registry's node holds, shortened, for people; None if there is no node.
+        catalog: The log's catalog on this host; None if there is none.
+        epoch: The log's epoch; None if it is not known.
+        owner: Who has claimed the topic; None if nobody has.
+        to_registered, to_epoch: What they become; None for what is right.
+        done: The change was made.
+    """
+
+    topic: str
+    registered: int | None
+    data: str | None
+    catalog: Path | None
+    epoch: int | None
+    owner: str | None
+    to_registered: int | None
+    to_epoch: int | None
+    done: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {**vars(self), "catalog": None if self.catalog is None else str(self.catalog)}
+
+
+def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_run: bool = False) -> EpochRepair:
+    """Set the registry's epoch, and the log's where it has no room left, to numbers that a take-over can go on from.
+
+    The next publisher gets a higher epoch than any that sealed a batch, so whoever sealed before stays fenced.
+
+    Args:
+        config: Where registry and spool are.
+        topic: Nobody may publish it.
+        epoch: The log's epoch, where its catalog is on another host.
+        dry_run: Change nothing.
+
+    Raises:
+        ConfigError: there is no catalog on this host, and no ``epoch``; or both, and they differ.
+        TopicOwned: a publisher has the topic; nothing is changed.
+        SpoolError: the catalog cannot be read, or cannot be mended.
+        RegistryUnavailable: the registry does not answer.
+    """
+    with map_registry_errors():
+        check_name(topic)
+    directory = config.spool_dir / topic
+    found = read_epochs(directory, topic, MAX_LOG_EPOCH)
+    known = _known(topic, directory, found, epoch)
+    handler = open_handler(config)
+    try:
+        if not isinstance(handler, TreeHandler):
+            raise ConfigError(
+                f"jobpipe.registerserver.handler={config.registry_handler!r}: its epochs cannot be repaired from here",
+                key="jobpipe.registerserver.handler",
+            )
+        with map_registry_errors():
+            data, owner = handler.epoch_data(topic), handler.owner(topic)
+        registered = _parsed(data)
+        target = known if found is None else found.lowered
+        plan = EpochRepair(
+            topic=topic,
+            registered=registered,
+            data=None if data is None else _shown(data),
+            catalog=None if found is None else found.path,
+            epoch=known,
+            owner=None if owner is None else f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint})",
+            to_registered=target if registered is None or registered > target + MAX_STEP else None,
+            to_epoch=target if target != known else None,
+        )
+        if dry_run or (plan.to_registered is None and plan.to_epoch is None):
+            return plan
+        return _mend(config, handler, directory, plan)
+    finally:
+        handler.shutdown()
+
+
+def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int | None) -> int:
+    if found is None and epoch is None:
+        raise ConfigError(
+            f"topic {topic!r}: {directory} holds no catalog, so its epoch is not known here. Run this on the host of "
+            "the spool; or give --epoch, the highest that `jobpipe describe` or a publisher's log ever showed; if the "
+            "spool is lost for good, --epoch 0",
+            topic=topic,
+            file=str(directory),
+        )
+    if found is not None and epoch is not None and epoch != found.epoch:
+        raise ConfigError(
+            f"topic {topic!r}: its catalog {found.path} has epoch {found.epoch}, not {epoch}; leave --epoch out",
+            topic=topic,
+            file=str(found.path),
+        )
+    if epoch is not None and not 0 <= epoch <= MAX_LOG_EPOCH and found is None:
+        raise ConfigError(f"--epoch {epoch}: expected 0 to {MAX_LOG_EPOCH}", topic=topic)
+    return found.epoch if found is not None else int(epoch or 0)
+
+
+def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepair) -> EpochRepair:
+    target = plan.to_registered
+    if plan.to_epoch is not None:
+        # First a number that no publisher can take over from, if it is not there already; the claim is looked at in the
+        # same step. So nobody can open the log between the two changes, and what is interrupted can be repeated.
+        with map_registry_errors():
+            handler.repair_epoch(plan.topic, MAX_EPOCH)
+        shared = config.spool_placement == "shared"
+        lowered = lower_epochs(directory, plan.topic, MAX_LOG_EPOCH, MAX_EPOCH, fsync=config.fsync, shared=shared)
+        target = lowered.epoch
+    assert target is not None  # noqa: S101 - one of the two is to be changed
+    with map_registry_errors():
+        handler.repair_epoch(plan.topic, target)
+    return replace(plan, to_registered=target, done=True)
+
+
+def _parsed(data: bytes | None) -> int | None:
+    try:
+        return 0 if data is None else parse_epoch(data)
+    except BadRecord:
+        return None
+
+
+def _shown(data: bytes) -> str:
+    text = data[:SHOWN_BYTES].decode("ascii", "backslashreplace")
+    return repr(text)[1:-1] + ("…" if len(data) > SHOWN_BYTES else "")

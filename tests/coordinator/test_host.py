@@ -1,0 +1,318 @@
+"""The coordinator's life in one process: requests that are cancelled, topics that fail, owners that cannot be known."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from jobpipe.coordinator import host as host_module
+from jobpipe.coordinator import ownership
+from jobpipe.coordinator.host import Parent
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.errors import Fenced, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.store import TopicLog
+from jobpipe.store.database import Database
+from registry.machine import Place
+from registry.records import OwnerRecord
+from tests.coordinator.kit import Gate, World, run, seal, until
+
+GONE = Parent(2**22 + 1, 1.0)  # no process has that id
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, as the end of its link does, and see it end."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def is_free(world: World) -> bool:
+    """Tell whether another coordinator may take the topic, and no registration is left."""
+    other = world.handlers[-1]
+    return other.owner("orders") is None and other.records("orders") == []
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+@pytest.mark.parametrize("how", ["hand-over", "fence"])
+def test_a_drop_outlives_who_asked_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str, callers: int
+) -> None:
+    """R6: cancelled between forgetting the topic and releasing its claim, it would block the topic for good."""
+
+    async def work() -> None:
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        world.handler()
+        monkeypatch.setattr(TopicLog, "close", gate.wrap(TopicLog.close))
+        if how == "fence":
+            world.handlers[0].next_epoch("orders", 7)
+
+        def call() -> asyncio.Task[Any]:
+            return asyncio.create_task(
+                host.hand_over(topic, "newcomer") if how == "hand-over" else host.refuse_epoch(topic, 7)
+            )
+
+        calls = [call() for _ in range(callers)]
+        await gate.arrived()
+        await cancelled(calls[0])
+        gate.go_on.set()
+        for asked in calls[1:]:  # at the same time: told when it is done
+            answer = await asked
+            assert answer is True if how == "hand-over" else "7 exists" in answer.message
+            assert is_free(world)
+        await until(lambda: is_free(world))
+        assert gate.calls == 1
+        assert host.topics == {}
+        await host.close()
+
+    run(work())
+
+
+def test_a_lost_claim_is_dropped_to_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: the log of a topic that another publisher has claimed is closed, and nothing of ours stays registered."""
+
+    async def work() -> None:
+        host = world.host(parent=GONE)
+        topic = await host.open_topic("orders", world.order())
+        world.handler()
+        on_lost = world.handlers[0].on_lost
+        assert on_lost is not None
+        on_lost("orders")
+        on_lost("orders")
+        await until(lambda: topic.closed and is_free(world))
+        await host.close()
+
+    run(work())
+
+
+def test_a_disk_that_hangs_does_not_keep_the_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: the claim is released though the log's thread does not answer; the epoch fences what it is about to do."""
+
+    async def work() -> None:
+        monkeypatch.setattr(host_module, "CLOSE_SECONDS", 0.1)
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        world.handler()
+        hanging = asyncio.create_task(topic.run(gate.wrap(lambda: None)))
+        await gate.arrived()
+        assert await host.hand_over(topic, "newcomer")
+        assert is_free(world)
+        with pytest.raises(TopicNotFound):
+            await topic.run(lambda: None)
+        gate.go_on.set()
+        await hanging
+        await host.close()
+
+    run(work())
+
+
+def test_an_open_that_is_cancelled_leaves_nothing_half_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: it goes on to its end, and the topic counts as closed by its publisher: the job may open it again."""
+
+    async def work() -> None:
+        host, gate = world.host(), Gate()
+        monkeypatch.setattr(TopicLog, "take_over", gate.wrap(TopicLog.take_over))
+        opening = asyncio.create_task(host.open_topic("orders", world.order("first")))
+        await gate.arrived()
+        await cancelled(opening)
+        gate.go_on.set()
+        topic = await host.open_topic("orders", world.order("second"))
+        assert (topic.settings.publisher, topic.epoch) == ("second", 2)
+        owner = world.handler().owner("orders")
+        assert owner is not None
+        assert (owner.name, owner.epoch) == ("second", 2)
+        with pytest.raises(TopicOwned, match="'second'"):
+            await host.open_topic("orders", world.order("third"))
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("step", ["sweep", "require"])
+def test_a_take_over_that_fails_leaves_the_topic_free(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """R6: also when closing the log fails, and with registrations that were made already."""
+
+    async def work() -> None:
+        def fail(*_: Any) -> None:
+            raise SpoolError("the disk is on fire")
+
+        host = world.host()
+        world.handler()
+        close = TopicLog.close
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicLog, step, fail)
+            patch.setattr(TopicLog, "close", lambda self: (close(self), fail()))
+            with pytest.raises(SpoolError, match="on fire"):
+                await host.open_topic("orders", world.order())
+        assert is_free(world)
+        register = world.handlers[0].register
+
+        def second_fails(topic: str, record: Any) -> None:
+            if record.index == 2:
+                fail()
+            register(topic, record)
+
+        monkeypatch.setattr(world.handlers[0], "register", second_fails)
+        with pytest.raises(SpoolError):
+            await host.open_topic("orders", world.order())
+        assert is_free(world)
+        await host.close()
+
+    run(work())
+
+
+def test_a_topic_that_is_given_up_is_not_released_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: opened again while it is being given up; the end of the old one must not release the new one's claim."""
+
+    async def work() -> None:
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        release = world.handlers[0].release
+        monkeypatch.setattr(world.handlers[0], "release", gate.wrap(release))
+        dropping = asyncio.create_task(host.hand_over(topic, "newcomer"))
+        await gate.arrived()
+        opening = asyncio.create_task(host.open_topic("orders", world.order("again")))
+        await asyncio.wait({opening}, timeout=0.3)  # it must wait; what does not has claimed the topic by then
+        gate.go_on.set()
+        await dropping
+        assert (await opening).epoch == 2
+        owner = world.handler().owner("orders")
+        assert owner is not None
+        assert owner.name == "again"
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("error", [TopicNotFound("gone"), SpoolError("a passing fault")])
+def test_a_topic_that_cannot_tell_who_lags_ends_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """R7: the question belongs to one topic; the coordinator serves others."""
+
+    async def work() -> None:
+        host = world.host()
+        topic = await host.open_topic("orders", world.order())
+        await host.open_topic("other", world.order())
+        await host.close_publisher(topic, final=False)
+        asked = asyncio.Event()
+
+        async def lagging(self: ServedTopic) -> dict[str, int]:
+            asked.set()
+            raise error
+
+        monkeypatch.setattr(ServedTopic, "lagging", lagging)
+        living = asyncio.create_task(host.live())
+        await asked.wait()
+        await asyncio.sleep(0.3)  # a tick and a half: what ends it would have ended it
+        assert not living.done()
+        host.finished.set()
+        await living
+        await host.close()
+
+    run(work())
+
+
+def test_a_topic_whose_disk_hangs_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R7: each topic's time passes by itself; the end of the coordinator waits for the one that cannot tell."""
+
+    async def work() -> None:
+        host, gate = world.host(), Gate()
+        slow = await host.open_topic("orders", world.order())
+        other = await host.open_topic("other", world.order())
+        hanging = asyncio.create_task(slow.run(gate.wrap(lambda: None)))
+        await gate.arrived()
+        living = asyncio.create_task(host.live())
+        ticked: list[float] = []
+        tick = other.store.tick
+        monkeypatch.setattr(other.store, "tick", lambda seconds: (ticked.append(seconds), tick(seconds)))
+        await until(lambda: len(ticked) >= 4)
+        assert not living.done()
+        gate.go_on.set()
+        await hanging
+        host.finished.set()
+        await living
+        await host.close()
+
+    run(work())
+
+
+def test_a_fenced_topic_is_given_up_by_its_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R7: and only that one."""
+
+    async def work() -> None:
+        host = world.host()
+        topic = await host.open_topic("orders", world.order())
+        await host.open_topic("other", world.order())
+        living = asyncio.create_task(host.live())
+
+        async def tick(self: ServedTopic, *args: Any, retain: bool) -> None:
+            if self is topic:
+                raise Fenced("a higher epoch")
+
+        monkeypatch.setattr(ServedTopic, "tick", tick)
+        await until(lambda: list(host.topics) == ["other"])
+        assert not living.done()
+        host.finished.set()
+        await living
+        await host.close()
+
+    run(work())
+
+
+def test_the_event_loop_opens_no_catalog(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: each question to SQLite may wait for a disk, so none is asked in the loop's thread."""
+    loops_thread = threading.current_thread()
+    query = Database.one
+
+    def checked(self: Database, *args: Any) -> Any:
+        assert threading.current_thread() is not loops_thread, "SQLite on the event loop"
+        return query(self, *args)
+
+    async def work() -> None:
+        monkeypatch.setattr(Database, "one", checked)
+        host = world.host()
+        topic = await host.open_topic("orders", world.order())
+        await seal(topic, 0)
+        await topic.status()
+        await topic.tick(retain=True)
+        await host.close_publisher(topic, final=True)
+        await host.close()
+
+    run(work())
+
+
+def test_an_owner_in_another_pid_namespace_is_not_evicted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3: its host name is ours, and what has its pid here is dead, or nobody: that says nothing."""
+
+    async def work() -> None:
+        host = world.host("newcomer")
+        here, owner = Place.here(), world.handler()
+        record = OwnerRecord(
+            host=here.host,
+            pid=GONE.pid,
+            started=1.0,
+            endpoint="127.0.0.1:9",
+            epoch=1,
+            instance="in-a-container",
+            name="container",
+            boot=here.boot,
+            pid_namespace=here.pid_namespace + 1,
+        )
+        owner.claim("orders", record)
+
+        async def silent(*_: Any) -> None:
+            return None
+
+        monkeypatch.setattr(ownership, "_ask", silent)
+        monkeypatch.setattr(host._registration, "_config", world.config(registerserver__session__timeout="2s"))
+        monkeypatch.setattr("jobpipe.coordinator.registration.HANDOVER_EXTRA_SECONDS", -1.5)
+        with pytest.raises(TopicOwned, match="'container'"):
+            await host.open_topic("orders", world.order())
+        assert owner.owner("orders") == record
+        await host.close()
+
+    run(work())

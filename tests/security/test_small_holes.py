@@ -1,0 +1,83 @@
+"""S5, S10: small holes that a holder of a certificate found."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from jobpipe.errors import ConfigError, JobpipeError, from_fault
+from jobpipe.net import audit as auditing
+from jobpipe.net.audit import audit
+from jobpipe.net.certs import describe
+from jobpipe.net.stream import for_clients
+from jobpipe.store import TopicLog
+from jobpipe.wire.codec import decode, encode
+from jobpipe.wire.frames import Kind
+from jobpipe.wire.messages import Fault
+from tests.security.kit import World
+
+
+@pytest.mark.parametrize("name", ["self", "message", "kind", "args", "fields", "__class__", "error", "cls", "peer", ""])
+@pytest.mark.parametrize("code", ["DataLoss", "Nonsense"])
+def test_a_fault_may_have_fields_of_any_name(name: str, code: str) -> None:
+    """S10: a FAULT with the field `self` was a TypeError in whoever read it."""
+    message = decode(Kind.FAULT, b"".join(encode(Fault(1, code, "text", {name: 7}))))
+    assert isinstance(message, Fault)
+    error = message.error()
+    assert isinstance(error, JobpipeError)
+    assert (error.message, error.fields) == ("text", {name: 7})
+    assert from_fault(code, "text", {name: 7}).fields == {name: 7}
+
+
+def test_one_identity_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: one reader's refusals wrote 720 KB a second; others are heard all the same, and nothing is kept of many."""
+    caplog.set_level(logging.INFO, "jobpipe.audit")
+    monkeypatch.setattr(auditing, "_quiet", type(auditing._quiet)())
+    for number in range(5000):
+        audit(("noisy",), "h:1", "read", "refused", topic=f"t{number}")
+    audit(("other",), "h:2", "read", "refused", topic="x")
+    audit(("noisy",), "h:1", "seek", "done", topic="x")
+    lines = [record.getMessage() for record in caplog.records]
+    assert 100 <= sum("noisy" in line for line in lines) < 200
+    assert 'principal="other" peer=h:2 what="read" topic="x" result="refused"' in lines
+    assert "done" in lines[-1]
+    auditing._quiet['"noisy"']._tokens = 1.0
+    audit(("noisy",), "h:1", "read", "refused", topic="t")
+    assert "lines of this kind were left out before" in caplog.records[-1].getMessage()
+    for number in range(1000):
+        audit((f"n{number}",), "h:1", "read", "refused")
+    assert len(auditing._quiet) == auditing.MAX_QUIET
+
+
+def test_certificates_say_that_they_are_for_clients(world: World) -> None:
+    """S10: OpenSSL takes a client's certificate without extended key usage; ours have it."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509 import load_pem_x509_certificate
+
+    def der(path: Path) -> bytes:
+        return load_pem_x509_certificate(path.read_bytes()).public_bytes(Encoding.DER)
+
+    assert for_clients(der(world.orders.cert))
+    assert for_clients(der(world.billing.cert))
+    assert not for_clients(der(world.serving.cert))
+    assert not for_clients(der(world.folder / "ca.crt")), "it has none"
+    assert "client" in describe(world.billing.cert).usages
+    assert not for_clients(b"nonsense")
+
+
+def test_what_was_stored_of_a_host_is_cut(tmp_path: Path) -> None:
+    """S5: one grant with a host of 10 MB made every `status` fail, over restarts."""
+    store = TopicLog.open(tmp_path / "orders", "orders", fsync=False)
+    store.take_over(1, "p")
+    store.subscribe("billing")
+    store.grant("billing", {"host": "h" * 10_000_000, "pid": 7, "instance": "i"})
+    (known,) = store.subscriptions()
+    assert known.holder == {"host": "h" * 255, "pid": 7, "instance": "i"}
+    assert len(str(store.status())) < 5000
+    store.close()
+
+
+def test_a_config_error_of_a_node_may_name_a_host() -> None:
+    assert ConfigError("text", host="h").fields == {"host": "h"}
