@@ -19,7 +19,7 @@ from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import TopicLocator, from_records
 from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.files import check_topic
-from jobpipe.store.hostfolder import log_directory
+from jobpipe.store.hostfolder import directories_of_log
 from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, read_spool, set_aside
 from registry.machine import Place, start_ticks
 from registry.records import OwnerRecord
@@ -37,14 +37,14 @@ class Deletion:
         topic: The topic.
         epoch: The highest one that the registry knew, 0 if it knew none.
         spool: Its spool; None if there is none here.
-        host_files: The folder of this host's host server that has its segments; None if there is none.
+        host_files: The folders of this host's host server that have its segments.
         elsewhere: Ids of the host servers that keep segments of it; their files stay until they are removed there.
     """
 
     topic: str
     epoch: int
     spool: Spool | None
-    host_files: Path | None
+    host_files: tuple[Path, ...]
     elsewhere: tuple[str, ...]
 
 
@@ -76,8 +76,8 @@ class Deleter:
                 self._handler.release(topic)
             raise
         finish_removal(self._config.spool_dir / topic)
-        if found.host_files is not None:
-            shutil.rmtree(found.host_files, ignore_errors=True)
+        for directory in found.host_files:
+            shutil.rmtree(directory, ignore_errors=True)  # the host server forgets what is left
         return found
 
     def _demand_unserved(self, topic: str) -> None:
@@ -113,7 +113,7 @@ class Deleter:
                     topic=topic,
                     directory=str(directory),
                 )
-            return Deletion(topic, epoch, None, None, ())
+            return Deletion(topic, epoch, None, (), ())
         spool = read_spool(directory, topic)
         if spool.namespace not in (None, self._config.namespace):
             raise SpoolError(
@@ -135,8 +135,8 @@ class Deleter:
                 topic=topic,
                 unread=spool.unread,
             )
-        files = log_directory(self._config.hostserver_dir, topic, spool.log)
-        return Deletion(topic, epoch, spool, files if files.is_dir() else None, spool.hosts)
+        files = directories_of_log(self._config.hostserver_dir, topic, spool.log)
+        return Deletion(topic, epoch, spool, tuple(files), spool.hosts)
 
 
 def _claimant(epoch: int) -> OwnerRecord:

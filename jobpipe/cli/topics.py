@@ -85,8 +85,7 @@ def _deleted(found: Deletion, verb: str) -> list[str]:
     if spool is not None:
         what = f"{count(spool.head - spool.tail)} batches, {count(spool.rows)} rows, {size(spool.disk_bytes)}"
         lines.append(f"{verb} {spool.directory}: {what}")
-    if found.host_files is not None:
-        lines.append(f"{verb} {found.host_files}, of the host server here")
+    lines += [f"{verb} {directory}, of the host server here" for directory in found.host_files]
     if found.epoch:
         lines.append(f"{verb} topic {found.topic} from the registry (epoch {found.epoch})")
     if found.elsewhere:

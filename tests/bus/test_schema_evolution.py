@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
 from jobpipe.publisher.core import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import spark_schema
@@ -19,6 +19,7 @@ from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.subscriber.session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
+from tests.troubleshooting import entry_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
@@ -156,6 +157,7 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
         record.getMessage()
     )
     assert "started again, from a new load()" in record.getMessage()
+    assert entry_of(record.getMessage())
 
 
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:
@@ -435,3 +437,6 @@ def test_a_missing_name_is_told_at_load(
         assert JobPipeDataSource(options).schema() == INT_TEXT
     (record,) = caplog.records
     assert "there is no option 'name': spark.read needs none, but a stream is" in record.getMessage()
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.parse(options).need_name()
+    assert entry_of(caught.value.message)

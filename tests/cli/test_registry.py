@@ -12,6 +12,7 @@ import pytest
 
 from registry.embedded import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
+from tests.troubleshooting import entry_of
 
 KEYS = {"connect", "embedded", "running", "endpoint", "pid", "since", "namespace", "topics", "answer_seconds"}
 
@@ -93,3 +94,4 @@ def test_a_registry_that_is_not_there_takes_one_line(start: Callable[..., Progra
     code, out, err = start("topics", file=write(settings)).end()
     assert (code, out) == (3, "")
     assert err == "jobpipe: registry 127.0.0.1:1 is not available: Connection refused (tried for 1.5 s)\n"
+    assert entry_of(err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from jobpipe.store import spools
 from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import publish
 from tests.cli.conftest import Run
+from tests.troubleshooting import entry_of
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_spools_that_cannot_be_read_or_are_of_others(run: Run, file: str, config
 def test_a_topic_is_deleted(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: spool and registry; the next publisher begins a new log at epoch 1."""
     said = run("topics", "delete", "orders", "--dry-run", file=file)
-    assert said.exit_code == 0
+    assert said.exit_code == 0, said.stderr
     assert f"would delete {left}: 3 batches, 12 rows" in said.stdout
     assert left.is_dir()
     done = run("topics", "delete", "orders", file=file)
@@ -93,6 +95,7 @@ def test_a_live_topic_is_not_deleted(run: Run, file: str, config: Config) -> Non
         assert result.exit_code == 1
         assert "topic 'orders' is served at" in result.stderr
         assert "by 'shop'" in result.stderr
+        assert entry_of(result.stderr)
     assert publisher.status()["head"] == 1
     publisher.close()
 
@@ -136,6 +139,7 @@ def test_what_is_not_read_is_not_deleted(run: Run, file: str, config: Config) ->
     result = run("topics", "delete", "orders", file=file)
     assert result.exit_code == 1
     assert "is not read to its end by billing (2 batches)" in result.stderr
+    assert entry_of(result.stderr)
     assert (config.spool_dir / "orders").is_dir()
     assert run("topics", "delete", "orders", "--unread", file=file).exit_code == 0
     assert not (config.spool_dir / "orders").exists()
@@ -178,3 +182,18 @@ def test_a_misspelt_topic(run: Run, file: str, left: Path) -> None:
         result = run(*command, "order", *rest, file=file)
         assert result.exit_code == 1
         assert "did you mean orders?" in result.stderr, command
+
+
+def test_what_this_hosts_server_kept_goes_too(run: Run, file: str, config: Config, left: Path) -> None:
+    """U4: the folder of the deleted log, and no other one."""
+    log = spools.read_spool(left, "orders").log
+    kept = config.hostserver_dir / "topics" / "orders"
+    own, other = (kept / f"{each}-{'0' * 32}" for each in (log, "f" * 16))
+    for folder in (own, other):
+        (folder / "segments").mkdir(parents=True)
+    try:
+        done = run("topics", "delete", "orders", file=file)
+        assert f"deleted {own}, of the host server here" in done.stdout
+        assert (own.exists(), other.exists()) == (False, True)
+    finally:
+        shutil.rmtree(kept)

@@ -14,6 +14,7 @@ import pytest
 
 from jobpipe.spark.interpreter import WorkerPython
 from tests.spark.kit import JOBS, ROOT, Place
+from tests.troubleshooting import entry_of
 
 PRINT = "import jobpipe, os; print(os.environ.get('PYSPARK_PYTHON'))"
 SECONDS = 400.0  # of a program with a JVM, on a machine that is shared
@@ -147,6 +148,7 @@ def test_an_import_that_comes_too_late(place: Place, environ: dict[str, str], st
     [line] = [line for line in errors.splitlines() if "Spark starts its Python workers with python3" in line]
     assert f"({stranger / 'python3'}, by the PATH): it cannot import jobpipe: ModuleNotFoundError" in line
     assert f"PYSPARK_PYTHON={sys.executable}" in line
+    assert len({entry_of(found["read"]), entry_of(found["publish"].splitlines()[-1]), entry_of(line)}) == 3
 
 
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
@@ -155,6 +157,7 @@ def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 127
     assert "/bin/spark-class: No such file or directory" in done.stderr
+    assert entry_of(done.stderr)
     helped = {**environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=helped, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
