@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka chaos fuzz \
-	model docs lock audit sbom clean
+	model explore docs lock audit sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -76,6 +76,11 @@ model: $(VENV)/.dev
 	for world in $$(seq $(or $(WORLDS),10)); do \
 		JOBPIPE_SEED=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' ') $(BIN)/pytest -q tests/model || exit 1; \
 	done
+
+# Cancelled operations, failing calls, two coordinators, seeded schedules, so many seeds of each; a failure shows how to run
+# it again: make explore SEEDS=2000 SEED=1 EXPLORER=cancel
+explore: $(VENV)/.dev
+	$(BIN)/python -m tests.explore $(or $(EXPLORER),all) --seeds $(or $(SEEDS),500) --seed $(or $(SEED),0)
 
 # A million strange inputs to each parser: make fuzz INPUTS=1000000 SEED=1
 fuzz: $(VENV)/.dev

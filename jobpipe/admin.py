@@ -149,6 +149,19 @@ class Admin:
         """
         return Deleter(self.config, self._locator).delete(topic, unread=unread, dry_run=dry_run)
 
+    def drop_lease(self, topic: str, lease: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Take a lease away, so that what it holds may be removed; the read that took it fails if that happens.
+
+        Returns:
+            What it held: ``{"id", "first", "last", "left", "owner", "since", "connected"}``; times in seconds. With
+            ``dry_run`` nothing is changed.
+
+        Raises:
+            TopicNotFound: there is no such lease, or nobody serves the topic.
+        """
+        with self._link(topic) as link:
+            return link.call("drop_lease", {"id": lease, "dry_run": dry_run}, timeout=10.0).result
+
     @contextmanager
     def _link(self, topic: str) -> Iterator[BlockingLink]:
         hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")

@@ -6,6 +6,7 @@ at 0 again when it is made anew, so "delete version 0" alone could hit the node 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -190,7 +191,7 @@ class Changes:
             if node.data == data and node.session == self._nodes.session:
                 return []
             present = self._reader.decode_owner(path, node)
-            if present is None and node.session == 0:  # no session holds it: rubbish
+            if node.session == 0:  # no session holds it: rubbish, whatever it says
                 return [Delete(path, node.version), Create(path, data)]
             ours = present is not None and present.instance == owner.instance
             if not ours or not (asked or self._nodes.had_session(node.session)):
@@ -210,8 +211,16 @@ class Changes:
                 return []
             return [Delete(path, node.version)]
 
-        if decide():  # else do not make a guard for nothing
+        if not decide():
+            return  # do not make a guard for nothing
+        try:
             self._commit(topic, decide)
+        except BadRecord:
+            # Others have made the guard unreadable. Then nobody can make a node anew, so this is still the one that we
+            # have read, and it must not keep the topic from being repaired.
+            if operations := decide():
+                with contextlib.suppress(Conflict):
+                    self._nodes.commit(operations)
 
     def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
         """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere.

@@ -1,38 +1,48 @@
-"""Holds docs/troubleshooting.md to what is printed: a message that a test provoked is looked up on the page."""
+"""docs/troubleshooting.md: each entry is a message, as its first line is seen, and names the test that provokes it.
+
+That test gives what it provoked to :func:`on_page`. In an entry's heading ``…`` stands for anything.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 
-__all__ = ["entries", "entry_of"]
+from tests.pages import ROOT
 
-PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
-_EXAMPLES = ("zk1:2181", "/jobpipe/topics", "orders", "billing", "discount")  # stand for any name or address
-_PARTS = re.compile("|".join([*map(re.escape, _EXAMPLES), r"\d+(?:\.\d+)?", "…"]))
+__all__ = ["PAGE", "Entry", "entries", "on_page"]
 
-
-@cache
-def entries() -> dict[str, tuple[re.Pattern[str], ...]]:
-    """Return the headings of the page, each with the patterns of its quoted messages."""
-    headings = re.findall(r"(?m)^## (.+)$", PAGE.read_text())
-    return {heading: tuple(map(_pattern, re.findall(r"`([^`]+)`", heading))) for heading in headings}
+PAGE = ROOT / "docs" / "troubleshooting.md"
+_ENTRY = re.compile(
+    r"^### `(?P<message>[^\n]+)`\n\n<!-- provoked by (?P<test>tests/[\w/]+\.py::test_\w+) -->\n(?P<text>.*?)(?=^##|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 
 
-def _pattern(quoted: str) -> re.Pattern[str]:
-    plain = _PARTS.split(quoted)
-    wild = [r"\S+?" if part != "…" else ".*" for part in _PARTS.findall(quoted)]
-    pairs = zip(plain, [*wild, ""], strict=True)
-    return re.compile("".join(re.escape(text) + any_ for text, any_ in pairs), re.DOTALL)
+@dataclass(frozen=True)
+class Entry:
+    """A message, the test that provokes it, and what stands below: cause and remedy."""
+
+    message: str
+    test: str
+    text: str
+
+    def matches(self, text: str) -> bool:
+        """Tell whether a text holds this message on one of its lines."""
+        parts = [re.escape(part) for part in self.message.split("…")]
+        return re.search(".*?".join(parts), text) is not None
 
 
-def entry_of(message: str) -> str:
-    """Return the heading of the entry for a message; all that the heading quotes is in it.
+def entries() -> list[Entry]:
+    """Return all entries of the page."""
+    return [Entry(**match.groupdict()) for match in _ENTRY.finditer(PAGE.read_text())]
 
-    Raises:
-        AssertionError: the page has none, so its user finds none.
-    """
-    found = [heading for heading, patterns in entries().items() if all(each.search(message) for each in patterns)]
-    assert found, f"docs/troubleshooting.md has no entry for: {message}"
-    return max(found, key=len)
+
+def on_page(told: object) -> None:
+    """Check that an error, or a text, is what the entry says that names the test that runs now."""
+    test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].partition("[")[0]
+    text = f"{type(told).__name__}: {told}" if isinstance(told, BaseException) else str(told)
+    mine = [entry for entry in entries() if entry.test == test]
+    assert mine, f"no entry of {PAGE.name} names {test}"
+    assert any(entry.matches(text) for entry in mine), f"{[entry.message for entry in mine]} is not in: {text}"

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from jobpipe.operations.data import DATA, FetchRequest, PutRequest
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.table import read_request
 from jobpipe.store import CatalogReader, Cursor, Piece
-from jobpipe.store.files import SEGMENTS, write_id_of
+from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.store.index import PACKED_CHUNK as CHUNK
 from jobpipe.store.mapping import map_range
 from jobpipe.wire.messages import Hello, Request, Welcome
@@ -62,7 +63,7 @@ class DataService:
         self._trust = trust
         self._instance = instance
         self._open: dict[str, _Open] = {}
-        self._opening = asyncio.Lock()
+        self._looking: dict[str, asyncio.Future[_Open]] = {}  # topics whose catalog is being opened, or looked at
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
         self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
@@ -72,21 +73,44 @@ class DataService:
         return self.directories.get(topic, self._config.spool_dir / topic)
 
     async def _catalog(self, topic: str) -> _Open:
-        directory = self._directory(topic)
-        async with self._opening:
+        while (looking := self._looking.get(topic)) is not None:
+            await asyncio.wait({looking})
+        looking = self._looking[topic] = asyncio.ensure_future(self._look(topic))
+        looking.add_done_callback(partial(self._looked, topic))
+        return await asyncio.shield(looking)  # a peer that leaves must not let another thread wait for a hung disk
+
+    def _looked(self, topic: str, looking: asyncio.Future[_Open]) -> None:
+        del self._looking[topic]
+        if not looking.cancelled():
+            looking.exception()  # perhaps nobody waits for it any more
+
+    async def _look(self, topic: str) -> _Open:
+        """Open the topic's catalog, if it is not open or another file has its place; one call a topic at a time.
+
+        Whatever asks the disk does so in the topic's own thread: a spool that hangs holds up its own topic only.
+        """
+        directory, known = self._directory(topic), self._open.get(topic)
+        executor = ThreadPoolExecutor(1, thread_name_prefix=f"read-{topic}") if known is None else known.executor
+
+        def work() -> _Open:
             try:
-                inode = (await asyncio.to_thread(os.stat, directory / "catalog.db")).st_ino
+                inode = os.stat(directory / CATALOG).st_ino
             except OSError as error:
                 raise TopicNotFound(f"topic {topic!r} has no log here", topic=topic) from error
-            known = self._open.get(topic)
             if known is not None and known.inode == inode:
                 return known
+            reader = CatalogReader.open(directory, topic)
             if known is not None:  # the log was wiped and made again
-                await self._shut(known)
-            executor = ThreadPoolExecutor(1, thread_name_prefix=f"read-{topic}")
-            reader = await asyncio.get_running_loop().run_in_executor(executor, CatalogReader.open, directory, topic)
-            self._open[topic] = _Open(reader, inode, executor)
-            return self._open[topic]
+                known.reader.close()
+            return _Open(reader, inode, executor)
+
+        try:
+            found = self._open[topic] = await asyncio.get_running_loop().run_in_executor(executor, work)
+        except BaseException:
+            if known is None:
+                executor.shutdown(wait=False)
+            raise
+        return found
 
     async def _shut(self, catalog: _Open) -> None:
         await catalog.run(catalog.reader.close)
@@ -139,13 +163,13 @@ class DataService:
 
             pieces, cursor = await catalog.run(page)
             for piece in pieces:
-                await self._send(link, request_id, piece)
+                await self._send(link, request_id, catalog, piece)
                 batches += piece.record_batches
                 rows += piece.rows
             if cursor is None:
                 return {"record_batches": batches, "rows": rows}
 
-    async def _send(self, link: Link, request_id: int, piece: Piece) -> None:
+    async def _send(self, link: Link, request_id: int, catalog: _Open, piece: Piece) -> None:
         length = sum(chunk.length for chunk in piece.chunks)
         kept = {} if piece.host is None else self._kept(link.hello.topic, piece)
         await link.send_part(
@@ -170,7 +194,7 @@ class DataService:
         if piece.data is not None:
             view, skew = memoryview(piece.data), 0
         else:
-            view, skew = await asyncio.to_thread(_map, piece, link.hello.topic)
+            view, skew = await catalog.run(partial(_map, catalog.reader, piece))
         for chunk in piece.chunks:
             offset = chunk.offset + skew
             await link.send_data(view[offset : offset + chunk.length], chunk.crc)
@@ -216,16 +240,23 @@ class DataService:
         return {"length": asked.length}
 
 
-def _map(piece: Piece, topic: str) -> tuple[memoryview, int]:
-    """Map the piece's part of its file; return a view of it and what to add to a chunk's offset."""
+def _map(reader: CatalogReader, piece: Piece) -> tuple[memoryview, int]:
+    """Map the piece's part of its file; return a view of it and what to add to a chunk's offset.
+
+    Raises:
+        DataLoss: the batch was removed since it was looked up.
+        SegmentCorrupt: it was not, but its file cannot be read.
+    """
     assert piece.path is not None  # noqa: S101 - a piece has a path or data
     try:
         return map_range(piece.path, piece.offset, max(chunk.offset + chunk.length for chunk in piece.chunks))
     except (OSError, ValueError) as error:
+        reader.check_kept(piece.n)
         raise SegmentCorrupt(
-            f"topic {topic!r}, offset {piece.n}, partition {piece.partition}: segment file {piece.path.name} cannot be "
-            f"read ({error}); restore it from a backup, or let subscribers skip the batch with failOnDataLoss=false",
-            topic=topic,
+            f"topic {reader.topic!r}, offset {piece.n}, partition {piece.partition}: segment file {piece.path.name} "
+            f"cannot be read ({error}); restore it from a backup, or let subscribers skip the batch with "
+            "failOnDataLoss=false",
+            topic=reader.topic,
             offset=piece.n,
             partition=piece.partition,
             file=piece.path.name,

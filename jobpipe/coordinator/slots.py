@@ -62,7 +62,15 @@ class SlotBinder:
         self._name = topic.topic
 
     async def next(
-        self, name: str, grant: int, start: Position, last: str | None, slot: str, end: Boundary | None
+        self,
+        name: str,
+        grant: int,
+        start: Position,
+        last: str | None,
+        slot: str,
+        end: Boundary | None,
+        *,
+        witnessed: bool,
     ) -> NextSlot:
         """Acknowledge what the slot ``last`` was bound to, whose batch is committed, and make the next one behind it.
 
@@ -70,6 +78,7 @@ class SlotBinder:
             start: where ``last`` begins; without it, where to begin.
             slot: id of the next one.
             end: where the read ends.
+            witnessed: the asker had ``last`` made itself, as its newest one, and has run ever since.
 
         Raises:
             ConfigError: the topic's publisher uses ``acks=all``.
@@ -86,7 +95,7 @@ class SlotBinder:
 
         def work() -> tuple[NextSlot, bool]:
             store = self._topic.store
-            begin = start if last is None else self._settled(name, grant, start, last, committed=True)
+            begin = start if last is None else self._settled(name, grant, start, last, committed=not witnessed)
             here = self._resolved(begin)
             store.declare(name, grant, here)
             advanced = store.acknowledge(name, grant, here)
@@ -178,6 +187,12 @@ class SlotBinder:
         return start if lost[0].n <= start.n else store.at(lost[0].n)
 
     def _settled(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:
+        """Return where a slot ends; bind it, empty, if it is not bound, and that can be told.
+
+        An older copy of the catalog may lack a binding that tasks went by. So where the batch is ``committed``, and the
+        slot is of an earlier epoch, it stays open, unless the query that had it made has lived through all of that: a
+        copy of the moments between would have had to be made, lost and restored within one micro-batch.
+        """
         store = self._topic.store
         known = store.slot(name, grant, slot)
         if (known.start.log, known.start.place) != (start.log, start.place):

@@ -50,6 +50,7 @@ __all__ = [
     "CutRequest",
     "DeclareRequest",
     "DrainedRequest",
+    "DropLeaseRequest",
     "DropRequest",
     "FirstRequest",
     "GrantRequest",
@@ -286,13 +287,18 @@ class AckRequest(Fields):
 
 @dataclass(frozen=True)
 class SlotRequest(Fields):
-    """Acknowledge the slot ``last`` and make the next one, ``slot``."""
+    """Acknowledge the slot ``last`` and make the next one, ``slot``.
+
+    ``witnessed``: the asker itself had ``last`` made, as its newest one, and has run since; so no backup from before
+    that can have taken the place of the log.
+    """
 
     grant: Count
     start: At
     slot: SlotId
     last: Annotated[str | None, SlotName()] = None
     end: End = None
+    witnessed: Flag = False
 
 
 @dataclass(frozen=True)
@@ -414,6 +420,15 @@ _PUBLISHER, _SUBSCRIBER, _READER, _ADMIN = (
     frozenset({role}) for role in ("publisher", "subscriber", "reader", "admin")
 )
 
+
+@dataclass(frozen=True)
+class DropLeaseRequest(Fields):
+    """Take a lease away from its owner."""
+
+    id: LeaseId
+    dry_run: Flag
+
+
 CONTROL = table(
     Operation("open", OpenRequest, _PUBLISHER),
     Operation("begin", BeginRequest, _PUBLISHER),
@@ -440,5 +455,6 @@ CONTROL = table(
     Operation("handover", HandoverRequest, _ADMIN, audited=True),
     Operation("seek", SeekRequest, _ADMIN, audited=True),
     Operation("drop", DropRequest, _ADMIN, audited=True),
+    Operation("drop_lease", DropLeaseRequest, _ADMIN, audited=True),
 )
 """Which operation has which request, and whose it is. What the access list must say, is in coordinator/access.py."""

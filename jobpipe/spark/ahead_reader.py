@@ -49,6 +49,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        self._made: str | None = None  # the newest slot that this process had made
         self._empty: str | None = None  # the last slot: at the end, without a row
         self._fit: dict[int, bool] = {}  # by the id of a schema, of those that were judged
 
@@ -82,6 +83,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             "last": last,
             "slot": slot,
             "end": None if end is None else end.to_json(),
+            "witnessed": last is not None and last == self._made,
         }
         try:
             found = topics.session.next_slot(topic, args)
@@ -96,7 +98,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         if not found["made"]:
             return self._wait(topics, topic, begin, last, answered=False)
         self._idle = IDLE_MIN_SECONDS
-        self._empty = slot if found["over"] else None
+        self._made, self._empty = slot, slot if found["over"] else None
         self._reading = {topic: begin}
         return {topic: write_place(begin, slot)}
 

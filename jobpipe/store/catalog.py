@@ -20,6 +20,7 @@ from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, prepare_
 from jobpipe.store.hosts import Hosts, LostBatch
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.locate import Locator, Window
+from jobpipe.store.marker import mark_directory
 from jobpipe.store.plan import Ahead, Plan
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery, RecoveryPoint
@@ -33,6 +34,7 @@ __all__ = ["TopicLog"]
 
 log = logging.getLogger(__name__)
 
+_SHORTEN_AGAIN = 1.0  # seconds between two attempts that make a seal wait for readers in vain
 _UPTIME_STEP = 10.0  # seconds of uptime that a crash may forget; each flush would cost an fsync
 
 
@@ -69,6 +71,7 @@ class TopicLog:
         self.epoch = int(database.value("SELECT epoch FROM meta"))
         self.uptime = float(database.value("SELECT uptime FROM meta"))
         self._written_uptime = self.uptime
+        self._shorten_at = 0.0
         self.write_token = ""  # at host servers; known from the take-over on
         self._taken = False
         self._closed = False
@@ -160,11 +163,22 @@ class TopicLog:
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self._batches.next_n(), publisher, self._wall()
             )
+            self._retirer.clip_leases(self.uptime)
             token = self._hosts.write_token()
         self.epoch = epoch
         self.write_token = token
         self._taken = True
         self._subscriptions.reload()
+
+    def mark(self, instance: str) -> None:
+        """Note in the topic's directory that coordinator ``instance`` serves it, see :mod:`jobpipe.store.marker`.
+
+        Raises:
+            Fenced: another publisher has taken the log over; its mark stays.
+            SpoolError: the disk refuses.
+        """
+        with self._db.write(self.epoch):
+            mark_directory(self.directory, instance)
 
     # -- loss of the spool, see recovery.py ----------------------------------------------------------------------------
 
@@ -174,8 +188,16 @@ class TopicLog:
         return int(self._db.value("SELECT count(*) FROM epochs WHERE publisher != ''")) == 0
 
     def restore(self, point: RecoveryPoint) -> None:
-        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says."""
+        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says.
+
+        Raises:
+            Fenced: another publisher has begun to use the log since :attr:`is_new` was true; nothing is changed.
+        """
         with self._db.take_over():
+            if not self.is_new:
+                raise Fenced(
+                    f"topic {self.topic!r}: another publisher has taken the new log over meanwhile", topic=self.topic
+                )
             self._recovery.begin(point)
         self._batches.log_id = self.log_id = point.log
         self.epoch = int(self._db.value("SELECT epoch FROM meta"))
@@ -284,18 +306,27 @@ class TopicLog:
         """Return the last sealed batch of a query; permanent, also for a batch without rows."""
         return self._sealer.last(query_id)
 
-    def seal(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
+    def newest_query(self) -> dict[str, Any] | None:
+        """Return who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        return self._sealer.newest()
+
+    def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
         """Make the batch visible, durably, together with the acknowledgements that wait; return the position behind it.
 
         A batch that is sealed already is left alone. A batch without rows, but for an end mark, takes no offset.
         The order of ``segments`` is the order of rows within each partition.
+
+        Args:
+            writing: Write ids of calls in progress, as for :meth:`sweep`: files of any other call may be gone, or be
+                on the list of those that a host server is about to remove. Without it any call may seal.
 
         Raises:
             Fenced: the epoch is not ours any more, or was never taken over by this object.
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: the same run of the query sealed it by another call.
             SegmentCorrupt: a file is missing or too short, inline bytes do not match their checksum.
-            SpoolError: the disk fails. Nothing is visible, unless the error says that the catalog must be opened anew.
+            SpoolError: the disk fails, or the call is not in ``writing`` any more. Nothing is visible, unless the error
+                says that the catalog must be opened again.
         """
         if not self._taken:
             raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
@@ -303,6 +334,14 @@ class TopicLog:
         replayed = self._sealer.replayed(batch)
         if replayed is not None:
             return replayed
+        if writing is not None and batch.write_id not in writing and any(segment.file for segment in segments):
+            raise SpoolError(
+                f"topic {self.topic!r}: batch {batch.batch_id} was written by call {batch.write_id}, and another batch "
+                "has begun since: its files may be removed by now. Start the query again, it writes the batch again",
+                topic=self.topic,
+                batch_id=batch.batch_id,
+                write_id=batch.write_id,
+            )
         if not self._reserve.take():
             raise SpoolFull(
                 f"the disk of {self.directory} is full; what little is left is for the catalog alone, until batches "
@@ -358,8 +397,8 @@ class TopicLog:
         return self._batches.ended()
 
     def used_bytes(self) -> int:
-        """Bytes of all segments that are there."""
-        return self._batches.used_bytes()
+        """Bytes of all segments that are there, and of the catalog's log beyond what it needs."""
+        return self._batches.used_bytes() + max(0, self._db.log_bytes() - Reserve.BYTES)
 
     def make_room(self, *, reserve: bool) -> None:
         """After a SpoolFull: shrink the catalog's write-ahead log, so that the call may be repeated.
@@ -371,6 +410,13 @@ class TopicLog:
             self._reserve.release()
         with contextlib.suppress(SpoolFull):
             self._db.make_room()
+
+    def shorten(self) -> None:
+        """Cut the catalog's log if it has outgrown the reserve; readers that are slow put it off for a second."""
+        if self._db.log_bytes() <= Reserve.BYTES or time.monotonic() < self._shorten_at:
+            return
+        if not self._db.make_room():
+            self._shorten_at = time.monotonic() + _SHORTEN_AGAIN
 
     def free_bytes(self) -> int:
         """Bytes that the spool's file system has left for us."""
@@ -619,6 +665,15 @@ class TopicLog:
         with self._db.write(self.epoch):
             self._retirer.release(key)
 
+    def shorten_lease(self, key: str, seconds: float) -> None:
+        """Let a lease end in so many seconds, if not before."""
+        with self._db.write(self.epoch):
+            self._retirer.shorten_lease(key, until_up=self.uptime + max(seconds, 0.0))
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Return the leases, as JSON, by the offset that they hold; at most 100."""
+        return self._retirer.leases(self.uptime)
+
     # -- status --------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -629,7 +684,10 @@ class TopicLog:
                 "log": self.log_id,
                 "epoch": self.epoch,
                 "uptime": self.uptime,
+                "catalog_bytes": self._db.file_bytes(),
+                "last_query": self.newest_query(),
                 **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
+                "leases": self.leases(),
             }
 
     def _flush(self, *, force: bool) -> None:

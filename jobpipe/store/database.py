@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.errors import Fenced, SpoolError, SpoolFull
-from jobpipe.store.files import free_bytes, rewrite_file, spool_error, sync_directory
+from jobpipe.store.files import (
+    Reserve,
+    create_private,
+    free_bytes,
+    rewrite_file,
+    size_of,
+    spool_error,
+    sync_directory,
+)
 from jobpipe.store.holder import holder
 from jobpipe.store.tables import APPLICATION, FORMAT, TABLES
 
@@ -22,6 +30,7 @@ __all__ = ["Database"]
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 10.0
+_CHECKPOINT_SECONDS = 0.1
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 # A COMMIT that fails with one of these has not written its commit record; any other failure leaves the outcome open.
 _NOT_COMMITTED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
@@ -56,7 +65,7 @@ class Database:
         Raises:
             SpoolError: it is damaged, of an unknown format, or another topic's.
         """
-        _create(path)
+        create_private(path)
         database = cls._connect(path)
         try:
             database._prepare_to_write(fsync=fsync, shared=shared)
@@ -110,7 +119,7 @@ class Database:
         with self._mapped():
             self._connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if shared else 'WAL'}")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-            self._connection.execute("PRAGMA journal_size_limit = 67108864")
+            self._connection.execute(f"PRAGMA journal_size_limit = {Reserve.BYTES}")
             self._connection.execute("PRAGMA wal_autocheckpoint = 500")  # 2 MiB, see files.Reserve
 
     def reopen(self, topic: str, log_id: str, epoch: int) -> None:
@@ -175,12 +184,30 @@ class Database:
     def _log_file(self) -> Path:
         return self.path.with_name(f"{self.path.name}-{'journal' if self._shared else 'wal'}")
 
-    def make_room(self) -> None:
-        """Bring the write-ahead log into the catalog and give its bytes back to the disk, as far as that goes."""
+    def make_room(self) -> bool:
+        """Bring the write-ahead log into the catalog and give its bytes back to the disk; False if readers are at it.
+
+        SQLite starts the log from the front only when a commit finds no reader in it, which overlapping reads prevent
+        for ever. Here writers wait, at most ``_CHECKPOINT_SECONDS``, until the reads of now are over; those that begin
+        meanwhile find all in the catalog itself.
+        """
         if self._shared:
-            return
+            return True
         with self._mapped():
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._connection.execute(f"PRAGMA busy_timeout = {int(_CHECKPOINT_SECONDS * 1000)}")
+            try:
+                row = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
+        return not row[0]
+
+    def log_bytes(self) -> int:
+        """Bytes of the write-ahead log's file, or of the rollback journal's."""
+        return size_of(self._log_file())
+
+    def file_bytes(self) -> int:
+        """Bytes of the catalog's files."""
+        return size_of(self.path) + self.log_bytes()
 
     def close(self) -> None:
         """Close the connection; idempotent, never raises."""
@@ -360,18 +387,3 @@ class Database:
             raise SpoolError(
                 f"catalog {self.path} belongs to topic {stored!r}, not {topic!r}", file=str(self.path), topic=stored
             )
-
-
-def _create(path: Path) -> None:
-    """Make an empty catalog, readable by us alone, unless there is one; SQLite itself would let others read it.
-
-    One that exists is not opened here: to close any descriptor of it would drop all locks that this process holds on
-    it (https://sqlite.org/howtocorrupt.html, "POSIX advisory locks").
-    """
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        if path.is_symlink():
-            raise SpoolError(f"catalog {path} is a symbolic link; remove it", file=str(path)) from None
-    except OSError as error:
-        raise spool_error("cannot open", path, error) from error

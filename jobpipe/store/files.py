@@ -24,6 +24,7 @@ __all__ = [
     "check_folder",
     "check_length",
     "check_topic",
+    "create_private",
     "file_name",
     "free_bytes",
     "is_topic",
@@ -31,6 +32,7 @@ __all__ = [
     "prepare_topic",
     "remove_files",
     "rewrite_file",
+    "size_of",
     "spool_error",
     "sync_directory",
     "write_id_of",
@@ -160,6 +162,38 @@ def rewrite_file(path: Path) -> None:
         raise spool_error("cannot rewrite", path, error) from error
     finally:
         os.close(fd)
+
+
+def create_private(path: Path) -> None:
+    """Make an empty file that only its owner may read, unless there is a file.
+
+    One that exists is not opened: of a SQLite file, to close any descriptor would drop all locks that this process
+    holds on it (https://sqlite.org/howtocorrupt.html, "POSIX advisory locks").
+
+    Raises:
+        SpoolError: it cannot be made, or is a symbolic link.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_symlink():
+            raise SpoolError(f"{path} is a symbolic link; remove it", file=str(path)) from None
+    except OSError as error:
+        raise spool_error("cannot open", path, error) from error
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 for one that is missing.
+
+    Raises:
+        SpoolError: the disk refuses.
+    """
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise spool_error("cannot look at", path, error) from error
 
 
 def check_length(path: Path, needed: int) -> None:

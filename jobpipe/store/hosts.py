@@ -12,7 +12,7 @@ from jobpipe.store.recovery import RecoveryPoint
 
 __all__ = ["Hosts", "LostBatch"]
 
-MOST_LOST = 10_000  # batches that one answer lists
+PAGE = 10_000  # rows that one query returns
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,22 @@ class Hosts:
         if not gone:
             return []
         marks = ", ".join("?" * len(gone))
-        rows = self._db.all(
-            "SELECT DISTINCT s.n, b.rows, s.host FROM segments s JOIN batches b ON b.n = s.n "  # noqa: S608 - marks
-            f"WHERE s.host IN ({marks}) AND s.n >= ? AND s.n < ? ORDER BY s.n, s.host LIMIT ?",
-            *(*gone, first, end, MOST_LOST),
-        )
         found: dict[int, LostBatch] = {}
-        for row in rows:
-            known = found.get(row["n"])
-            hosts = (*(known.hosts if known else ()), row["host"])
-            found[row["n"]] = LostBatch(row["n"], row["rows"], hosts)
-        return list(found.values())
+        after = (first - 1, "")
+        while True:
+            rows = self._db.all(
+                "SELECT DISTINCT s.n, b.rows, s.host FROM segments s JOIN batches b ON b.n = s.n "  # noqa: S608 - marks
+                f"WHERE s.host IN ({marks}) AND s.n >= ? AND s.n < ? AND (s.n, s.host) > (?, ?) "
+                "ORDER BY s.n, s.host LIMIT ?",
+                *(*gone, max(first, after[0]), end, *after, PAGE),
+            )
+            for row in rows:
+                known = found.get(row["n"])
+                hosts = (*(known.hosts if known else ()), row["host"])
+                found[row["n"]] = LostBatch(row["n"], row["rows"], hosts)
+            if len(rows) < PAGE:
+                return list(found.values())
+            after = (rows[-1]["n"], rows[-1]["host"])
 
     def take_back(self, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch, so that its publisher may seal it again, under a higher epoch.

@@ -134,7 +134,7 @@ class CatalogReader:
             limit: Segments a page. The last page has no cursor.
 
         Raises:
-            DataLoss: a position does not fit, or what lies behind the cursor was removed.
+            DataLoss: a position does not fit, or some of the page was removed.
             SegmentCorrupt: a committed file is missing or too short: ``fields`` have topic, offset, partition, file.
         """
         with self._db.read():
@@ -169,7 +169,19 @@ class CatalogReader:
                         row=cursor.row + piece.rows,
                     )
                 cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before, cursor.row)
-            return pieces, (cursor if len(rows) > limit else None)
+        # Not before: a disk that hangs must not keep the transaction open, since the write-ahead log would only grow.
+        for piece in pieces:
+            self._check_file(piece)
+        return pieces, (cursor if len(rows) > limit else None)
+
+    def check_kept(self, n: int) -> None:
+        """Check that batch ``n`` was not removed since it was looked up.
+
+        Raises:
+            DataLoss: it was.
+        """
+        if n < self._batches.tail_n():
+            raise self._batches.loss(self._batches.at(n), "removed")
 
     def close(self) -> None:
         """Close the catalog; idempotent."""
@@ -219,9 +231,7 @@ class CatalogReader:
         path = None if row["file"] is None else self.directory / SEGMENTS / row["file"]
         if row["host"] is not None:
             path = Path(row["file"])
-        elif path is not None:
-            self._check_file(path, row, partition)
-        elif len(row["data"]) != row["length"]:
+        elif path is None and len(row["data"]) != row["length"]:
             raise self._corrupt(row["n"], partition, None, f"the catalog has {len(row['data'])} bytes of it")
         return Piece(
             n=row["n"],
@@ -241,11 +251,14 @@ class CatalogReader:
             host=row["host"],
         )
 
-    def _check_file(self, path: Path, row: sqlite3.Row, partition: int) -> None:
+    def _check_file(self, piece: Piece) -> None:
+        if piece.path is None or piece.host is not None:
+            return
         try:
-            check_length(path, row["offset"] + row["length"])
+            check_length(piece.path, piece.offset + max(chunk.offset + chunk.length for chunk in piece.chunks))
         except SegmentCorrupt as error:
-            raise self._corrupt(row["n"], partition, path, error.message) from error
+            self.check_kept(piece.n)
+            raise self._corrupt(piece.n, piece.partition, piece.path, error.message) from error
 
     def _corrupt(self, n: int, partition: int, path: Path | None, why: str) -> SegmentCorrupt:
         return SegmentCorrupt(

@@ -8,7 +8,7 @@ import pytest
 
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import Bus, publish, read
-from tests.troubleshooting import entry_of
+from tests.troubleshooting import on_page
 
 LINES = "jobpipe.publisher.core"
 
@@ -27,7 +27,7 @@ def test_who_is_waited_for_is_named(bus: Bus, caplog: pytest.LogCaptureFixture, 
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
     text = record.getMessage()
     assert f"topic {bus.topic}: closed, and not read to its end by " in text
-    assert entry_of(text)
+    on_page(text)
     assert f"billing ({3 + final} batches)" in text
     linger = bus.config().linger
     assert f"none of them has advanced for {linger:g} s (jobpipe.coordinator.linger)" in text
@@ -43,7 +43,7 @@ def test_nobody_is_waited_for(bus: Bus, caplog: pytest.LogCaptureFixture) -> Non
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
     for part in ("served no longer", str(bus.config().spool_dir / bus.topic), f"`jobpipe serve {bus.topic}`"):
         assert part in record.getMessage()
-    assert entry_of(record.getMessage())
+    on_page(record.getMessage())
 
 
 def test_nothing_is_left_to_say(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:

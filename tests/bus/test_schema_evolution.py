@@ -19,7 +19,7 @@ from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.subscriber.session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
-from tests.troubleshooting import entry_of
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
@@ -153,11 +153,12 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
         seal(publisher, INT, MORE, first=3)
         query.drain()
     (record,) = caplog.records
+    on_page(record.getMessage())
     assert f"topic {bus.topic}: from offset 1 on there is a column that this query does not read: new" in (
         record.getMessage()
     )
     assert "started again, from a new load()" in record.getMessage()
-    assert entry_of(record.getMessage())
+    on_page(record.getMessage())
 
 
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:
@@ -439,4 +440,4 @@ def test_a_missing_name_is_told_at_load(
     assert "there is no option 'name': spark.read needs none, but a stream is" in record.getMessage()
     with pytest.raises(ConfigError) as caught:
         SourceOptions.parse(options).need_name()
-    assert entry_of(caught.value.message)
+    on_page(caught.value)

@@ -21,6 +21,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
+from tests.troubleshooting import on_page
 
 pytestmark = pytest.mark.zookeeper
 
@@ -105,6 +106,7 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     assert set(line) >= SUBSCRIPTION_KEYS
     assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
     text = run("describe", topic, file=file).stdout
+    assert "published last" in text  # U2: which query
     facts, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
     position = f"{publisher.epoch}/3"
@@ -348,6 +350,7 @@ def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, to
     program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
     assert program.process.stderr is not None
     notice = program.process.stderr.readline()
+    on_page(notice)
     for part in (f"topic {topic!r}: waiting for a publisher", config.namespace, "jobpipe topics", "jobpipe doctor"):
         assert part in notice
     publisher = Publisher(topic, config=config, parallelism=2)

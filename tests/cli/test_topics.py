@@ -19,7 +19,7 @@ from jobpipe.store import spools
 from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import publish
 from tests.cli.conftest import Run
-from tests.troubleshooting import entry_of
+from tests.troubleshooting import on_page
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_live_topic_is_not_deleted(run: Run, file: str, config: Config) -> Non
         assert result.exit_code == 1
         assert "topic 'orders' is served at" in result.stderr
         assert "by 'shop'" in result.stderr
-        assert entry_of(result.stderr)
+        on_page(result.stderr)
     assert publisher.status()["head"] == 1
     publisher.close()
 
@@ -139,7 +139,7 @@ def test_what_is_not_read_is_not_deleted(run: Run, file: str, config: Config) ->
     result = run("topics", "delete", "orders", file=file)
     assert result.exit_code == 1
     assert "is not read to its end by billing (2 batches)" in result.stderr
-    assert entry_of(result.stderr)
+    on_page(result.stderr)
     assert (config.spool_dir / "orders").is_dir()
     assert run("topics", "delete", "orders", "--unread", file=file).exit_code == 0
     assert not (config.spool_dir / "orders").exists()

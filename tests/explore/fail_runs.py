@@ -1,0 +1,32 @@
+"""Runs of :mod:`tests.explore.fail`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.explore.fail import Case, draw, run_case
+from tests.explore.found import Found, run_seeds
+
+__all__ = ["again", "explore"]
+
+
+def explore(seeds: int, first: int, say: Callable[[str], object]) -> Found:
+    """Run so many seeds."""
+    return run_seeds("fail", seeds, first, say, _run)
+
+
+def _run(seed: int, found: Found) -> None:
+    case = draw(seed)
+    calls, _, rows = run_case(case)
+    found.steps += len(calls)
+    found.faults += (1 if case.call else 0) + (1 if case.after else 0)
+    found.rows += rows
+
+
+def again(case: str) -> str | None:
+    """Run one case; return what does not hold."""
+    try:
+        run_case(Case.parse(case))
+    except AssertionError as error:
+        return str(error)
+    return None

@@ -1,0 +1,423 @@
+"""What an old and a new coordinator do with one topic's log, and what must be true of it in the end.
+
+Real are the store, SQLite and the files; there is no event loop, no link and no registry. A coordinator is a
+:class:`Side`: its ``TopicLog``, its write id in progress and what it was answered. The rows are those of
+``jobpipe.testing``, whose checker judges what can be read in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+
+from jobpipe.errors import Fenced, JobpipeError, SpoolError
+from jobpipe.store import (
+    INLINE_MAX,
+    CatalogReader,
+    NewBatch,
+    Position,
+    RecoveryPoint,
+    Retention,
+    SegmentFile,
+    TopicLog,
+    new_write_id,
+)
+from jobpipe.store.files import CATALOG, Reserve, file_name
+from jobpipe.testing import Checker, Journal, NumberedRows
+from jobpipe.testing.rows import SCHEMA
+from tests.explore.interleave_steps import mend_disk
+from tests.store.build import decode, pieces_of
+
+__all__ = ["OPERATIONS", "PLACEMENTS", "Side", "World", "operations", "template"]
+
+TOPIC = "orders"
+QUERY = "q"
+HOST = "h1"
+PARTITIONS = 2
+HISTORY = 4  # batches there are before
+LAST = 5  # the last batch that the new coordinator's publisher seals
+PLACEMENTS = ("driver", "shared", "host")
+ALL_GOES = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)
+ROWS = NumberedRows(TOPIC, partitions=PARTITIONS, rows=3)
+SLOT = "ab" * 16
+
+
+@dataclass
+class World:
+    """One topic's files and what was promised to anybody.
+
+    Attributes:
+        seals: (batch id, position) of each seal that was answered.
+        acked: By subscription, the furthest acknowledgement whose flush was answered.
+        slots: (slot, end) of each that was answered.
+        grants: (name, number) of each that was answered, in order.
+        leased: First offsets of answered leases.
+        epoch: The highest that the registry has given.
+        mended: A batch was taken back, so its first seal does not count any more.
+    """
+
+    home: Path
+    placement: str
+    journal: Journal = field(default_factory=Journal)
+    seals: list[tuple[int, Position]] = field(default_factory=list)
+    acked: dict[str, int] = field(default_factory=dict)
+    slots: list[tuple[str, Position]] = field(default_factory=list)
+    grants: list[tuple[str, int]] = field(default_factory=list)
+    leased: list[int] = field(default_factory=list)
+    epoch: int = 0
+    mended: bool = False
+
+    @property
+    def directory(self) -> Path:
+        return self.home / TOPIC
+
+    @property
+    def hosts(self) -> Path:
+        return self.home / "hosts"
+
+    def next_epoch(self, at_least: int) -> int:
+        """What the registry answers."""
+        self.epoch = max(self.epoch + 1, at_least)
+        return self.epoch
+
+    def open(self) -> TopicLog:
+        return TopicLog.open(self.directory, TOPIC, fsync=True, shared=self.placement == "shared", wall=lambda: 1e9)
+
+
+class Side:
+    """One coordinator."""
+
+    def __init__(self, world: World, run_id: str, log: TopicLog | None = None) -> None:
+        self.world = world
+        self.run_id = run_id
+        self.writing = ""
+        self._log = log
+
+    @property
+    def epoch(self) -> int:
+        """0 without a log."""
+        return 0 if self._log is None else self._log.epoch
+
+    @property
+    def log(self) -> TopicLog:
+        assert self._log is not None
+        return self._log
+
+    def begin(self) -> None:
+        """Be the topic's coordinator, as a take-over makes one."""
+        self._log = self.world.open()
+        self._log.keep_to("/jobpipe/topics")
+        self.take_over()
+        self._log.require(())
+        self._log.sweep({self.writing})
+
+    def take_over(self) -> None:
+        self.log.take_over(self.world.next_epoch(self.log.epoch + 1), self.run_id)
+
+    def do(self, work: Callable[[Side], None]) -> None:
+        """Run an operation as the topic's thread does: once more after a commit of unknown outcome."""
+        try:
+            work(self)
+        except SpoolError as error:
+            if not error.fields.get("reopen"):
+                raise
+            mend_disk()
+            self.log.reopen()
+            work(self)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def publish(self, batch_id: int, *, inline: bool = True) -> None:
+        """Write and seal one batch, unless the query has it already."""
+        last = self.log.last_sealed(QUERY)
+        if last is not None and last.batch_id >= batch_id:
+            return
+        self.writing = self.writing or new_write_id()
+        host = self.world.placement == "host" and not inline
+        folder = self.world.hosts if host else self.log.segments
+        name = file_name(self.writing, new_write_id())  # of another attempt each time
+        file = SegmentFile.create(folder, name, inline_max=INLINE_MAX if inline else 0)
+        for part, table in enumerate(ROWS.tables(batch_id)):
+            for batch in table.to_batches():
+                file.begin(part, SCHEMA).write(batch)
+        segments = [replace(info, host=HOST) if host else info for info in file.finish(fsync=True)]
+        ranges = ROWS.ranges(batch_id)
+        self.world.journal.intend(batch_id, ranges)
+        number = self.log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        batch = NewBatch(QUERY, batch_id, self.run_id, self.writing, number, PARTITIONS, "rr")
+        position = self.log.seal(batch, segments)
+        self.world.journal.seal(batch_id)
+        self.world.seals.append((batch_id, position))
+        self.writing = ""
+
+    def publish_rest(self) -> None:
+        """What the query of a new publisher does: repeat what may not be sealed, go on from there."""
+        last = self.log.last_sealed(QUERY)
+        for batch_id in range(0 if last is None else last.batch_id + 1, LAST + 1):
+            self.do(lambda side, number=batch_id: side.publish(number, inline=number % 2 == 0))  # type: ignore[misc]
+
+    def acknowledge(self, name: str, n: int) -> None:
+        log = self.log
+        grant = next(known.grant for known in log.subscriptions() if known.name == name)
+        log.acknowledge(name, grant, log.at(n))
+        log.flush()
+        self.world.acked[name] = max(self.world.acked.get(name, 0), n)
+
+    def tidy(self) -> None:
+        """Remove files of the host server that nobody needs, as the coordinator does by listings."""
+        names = sorted(os.listdir(self.world.hosts))
+        for name in self.log.orphans(names, {self.writing}):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.world.hosts / name)
+
+
+def _seal_inline(side: Side) -> None:
+    side.publish(HISTORY - 1)  # which may have been taken back
+    side.publish(HISTORY)
+
+
+def _seal_files(side: Side) -> None:
+    side.publish(HISTORY - 1, inline=False)
+    side.publish(HISTORY, inline=False)
+
+
+def _end(side: Side) -> None:
+    side.log.seal(replace(NewBatch.end_mark(PARTITIONS), write_id="e" * 16), [])
+
+
+def _acknowledge(side: Side) -> None:
+    side.acknowledge("s", HISTORY)
+
+
+def _grant(side: Side) -> None:
+    side.log.subscribe("u")
+    number = side.log.grant("u", {"instance": side.run_id})
+    side.world.grants.append(("u", number))
+    side.log.first_position("u", side.log.at(3))
+
+
+def _slot(side: Side) -> None:
+    log = side.log
+    grant = next(known.grant for known in log.subscriptions() if known.name == "s")
+    log.add_slot("s", grant, SLOT, log.at(3))
+    end = log.bind_slot("s", grant, SLOT, log.head()).end
+    assert end is not None
+    side.world.slots.append((SLOT, end))
+
+
+def _retain(side: Side) -> None:
+    side.acknowledge("s", 3)
+    side.log.tick(1)
+    side.log.retain(ALL_GOES)
+
+
+def _sweep(side: Side) -> None:
+    side.log.sweep({side.writing})
+    side.tidy()
+
+
+def _take_back(side: Side) -> None:
+    side.take_over()
+    side.world.mended = True
+    if side.log.is_last(QUERY, HISTORY - 1):
+        side.log.take_back(QUERY, HISTORY - 1)
+    side.publish(HISTORY - 1)
+
+
+def _lease(side: Side) -> None:
+    side.log.lease("l", 3, HISTORY, 1e6)
+    side.world.leased.append(3)
+
+
+def _make_room(side: Side) -> None:
+    side.log.make_room(reserve=False)
+    _seal_inline(side)
+
+
+def _seek(side: Side) -> None:
+    if any(known.name == "t" for known in side.log.subscriptions()):
+        side.log.seek("t", side.log.at(3))
+        side.log.drop("t")
+
+
+def _close(side: Side) -> None:
+    side.log.tick(1)
+    side.log.close()
+
+
+OPERATIONS: dict[str, Callable[[Side], None]] = {
+    "seal": _seal_inline,
+    "files": _seal_files,
+    "end": _end,
+    "ack": _acknowledge,
+    "grant": _grant,
+    "slot": _slot,
+    "retain": _retain,
+    "sweep": _sweep,
+    "take-back": _take_back,
+    "lease": _lease,
+    "make-room": _make_room,
+    "seek": _seek,
+    "close": _close,
+}
+"""Of either coordinator; "restore" is a pair of its own, as it needs a topic without a catalog."""
+
+
+def restore(side: Side) -> None:
+    """Make a lost log anew where its last recovery point says, as the take-over with ``acks=all`` does."""
+    point = RecoveryPoint("0123456789abcdef", 1, HISTORY, 1, HISTORY + 1, QUERY, HISTORY)
+    side._log = side.world.open()
+    if side.log.is_new:
+        side.log.restore(point)
+    side.take_over()
+    side.publish_rest()
+
+
+def operations(placement: str) -> list[str]:
+    """The names of what either side may do."""
+    return [name for name in OPERATIONS if placement == "host" or name != "take-back"]
+
+
+@contextlib.contextmanager
+def small_reserve() -> Iterator[None]:
+    """Let a topic keep little room in reserve, as thousands are made."""
+    with mock.patch.object(Reserve, "BYTES", 4096), mock.patch.object(Reserve, "_BESIDE", 0):
+        yield
+
+
+def template(home: Path, placement: str, *, empty: bool = False) -> Path:
+    """Make a topic with some history, to be copied for each run; return its home."""
+    world = World(home / ("empty" if empty else placement), placement)
+    world.hosts.mkdir(parents=True)
+    if not empty:
+        side = Side(world, "first")
+        with small_reserve():
+            side.begin()
+            for batch_id in range(HISTORY):
+                side.publish(batch_id, inline=batch_id % 2 == 0)
+            for name, n in (("s", 1), ("t", HISTORY)):
+                side.log.subscribe(name)
+                side.log.grant(name, {})
+                side.log.first_position(name, side.log.at(n))
+            left = Side(world, "lost", side.log)
+            left.writing = "f" * 16
+            (side.log.segments / file_name(left.writing, "0")).write_bytes(b"left")  # files of a lost attempt
+            (world.hosts / file_name(left.writing, "0")).write_bytes(b"left")
+            side.close()
+    return world.home
+
+
+def copy(source: Path, target: Path, placement: str) -> World:
+    """Return a world of its own, as the template left it."""
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(source, target)
+    world = World(target, placement)
+    for batch_id in range(HISTORY):
+        world.journal.intend(batch_id, ROWS.ranges(batch_id))
+        world.journal.seal(batch_id)
+    return world
+
+
+# -- the oracle --------------------------------------------------------------------------------------------------------
+
+
+def judge(world: World, checked: Checker) -> list[str]:
+    """Return what is wrong with the log that is there now.
+
+    Args:
+        checked: Has the rows of the batches before :data:`HISTORY`, or before 3 where that one was taken back.
+    """
+    faults: list[str] = []
+    raw = sqlite3.connect(world.directory / CATALOG)
+    try:
+        health = [row[0] for row in raw.execute("PRAGMA integrity_check")]
+        if health != ["ok"]:
+            return [f"integrity_check: {health[:3]}"]
+        _judge_tables(world, raw, faults)
+    except sqlite3.Error as error:
+        return [f"the catalog cannot be read: {error}"]
+    finally:
+        raw.close()
+    try:
+        _judge_rows(world, checked, faults)
+    except (JobpipeError, AssertionError, OSError, pa.ArrowException) as error:
+        faults.append(f"what is sealed cannot be read: {error!r}"[:300])
+    return faults
+
+
+def _judge_tables(world: World, raw: sqlite3.Connection, faults: list[str]) -> None:
+    (epoch, next_n, total) = raw.execute("SELECT epoch, next_n, total_rows FROM meta").fetchone()
+    batches = {row[0]: row[1:] for row in raw.execute("SELECT n, epoch, batch_id, rows, is_end FROM batches")}
+    numbers = sorted(batches)
+    if numbers != list(range(next_n - len(numbers), next_n)):
+        faults.append(f"batches {numbers}, and the next is {next_n}")
+    newest = raw.execute("SELECT max(epoch) FROM epochs").fetchone()[0]
+    if newest is not None and newest != epoch:
+        faults.append(f"the newest epoch is {newest}, the catalog's {epoch}")
+    for n, (sealed_by, *_) in batches.items():
+        row = raw.execute("SELECT epoch FROM epochs WHERE first_n <= ? ORDER BY first_n DESC, epoch DESC LIMIT 1", (n,))
+        owner = row.fetchone()
+        if owner is None or owner[0] != sealed_by:
+            faults.append(f"batch {n} was sealed by epoch {sealed_by}, by the table of epochs it is of {owner}")
+    for batch_id, position in world.seals:
+        found = batches.get(position.n - 1)
+        if found is None or found[1] != batch_id or (found[0] != position.epoch and batch_id != HISTORY - 1):
+            if not (world.mended and batch_id <= HISTORY):
+                faults.append(f"batch {batch_id} was answered {position.place} of epoch {position.epoch}, is {found}")
+    ids = [found[1] for found in batches.values() if not found[3]]
+    if len(ids) != len(set(ids)):
+        faults.append(f"batches are sealed twice: {sorted(ids)}")
+    if sum(1 for found in batches.values() if found[3]) > 1:
+        faults.append("there are two end marks")
+    summed = raw.execute("SELECT max(cum_rows) FROM batches").fetchone()[0]
+    if summed is not None and summed != total:
+        faults.append(f"{total} rows in all, the newest batch says {summed}")
+    for name, n in world.acked.items():
+        row = raw.execute("SELECT acked_n FROM subscriptions WHERE name = ?", (name,)).fetchone()
+        if row is None or row[0] < n:
+            faults.append(f"{name} has acknowledged {n}, stored is {row}")
+    for slot, end in world.slots:
+        row = raw.execute('SELECT "end" FROM slots WHERE slot = ?', (slot,)).fetchone()
+        if row is None or f'"n": {end.n},' not in row[0]:
+            faults.append(f"slot {slot[:4]} was bound to {end.n}, stored is {row}")
+    if len(world.grants) != len(set(world.grants)):
+        faults.append(f"a grant was given twice: {world.grants}")
+    if numbers and world.leased and numbers[0] > min(world.leased):
+        faults.append(f"leased from {min(world.leased)}, removed up to {numbers[0]}")
+
+
+def _judge_rows(world: World, checker: Checker, faults: list[str]) -> None:
+    reader = CatalogReader.open(world.directory, TOPIC)
+    try:
+        for partition in range(PARTITIONS):
+            for piece in pieces_of(reader, reader.tail(), reader.head(), partition):
+                table = decode(
+                    replace(piece, path=world.hosts / piece.path.name) if piece.host and piece.path else piece
+                )
+                if piece.n >= HISTORY:  # what lies before was taken
+                    checker.take(table)
+    finally:
+        reader.close()
+    report = checker.report()
+    if report.faults:
+        faults.append(str(report))
+
+
+def allowed(error: BaseException | None, *, fenced: bool) -> bool:
+    """Tell whether a side may have ended like this; ``fenced``: the other one has taken an epoch above its own."""
+    if error is None or (isinstance(error, Fenced) and fenced):
+        return True
+    return isinstance(error, JobpipeError) and fenced

@@ -1,0 +1,311 @@
+"""Threads that stop before each SQL statement, each sync inside SQLite and each file operation, one running at a time.
+
+:func:`run` lets actors work in threads of their own and asks a policy, before each step, whose turn it is; so a list of
+choices replays exactly. Nothing waits for a lock: who finds the catalog locked has its turn again when another has gone
+on, and gets SQLite's error when no other can, as after a busy time-out that passed.
+
+:func:`stepping` puts itself between the store and the calls of the system: ``sqlite3.connect`` as the store's database
+module sees it, some functions of ``os``, and ``xSync`` and ``xTruncate`` of SQLite's own files, by a shim over its
+default VFS. There an fsync can be made to fail, for one actor, with all that SQLite makes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import _sqlite3
+
+import jobpipe.store.database
+
+__all__ = ["Actor", "Changed", "Policy", "Stuck", "closed_lock", "mend_disk", "run", "stepping"]
+
+TURN_SECONDS = 60.0  # of real time, for one step; more is a mistake of the explorer
+MOST_STEPS = 20_000
+IOERR_FSYNC = sqlite3.SQLITE_IOERR_FSYNC
+FUNCTIONS = ("open", "fsync", "pread", "pwrite", "write", "unlink", "replace", "listdir", "stat")
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY}
+
+_here = threading.local()
+on_connect: list[Callable[[sqlite3.Connection], None]] = []
+"""Told of each connection that is opened."""
+
+
+class Stuck(AssertionError):
+    """A run took more steps than it may."""
+
+
+def closed_lock() -> Any:
+    """A lock that one thread releases to let another go on; much quicker than a semaphore."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+class Actor:
+    """What one thread does.
+
+    Args:
+        name: For traces.
+        work: What it does; an exception is kept as :attr:`error`.
+        fail_sync: Which of SQLite's syncs fails, counted from 1; 0 for none; with 10 added, all from that one on, until
+            :func:`mend_disk`.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], *, fail_sync: int = 0) -> None:
+        self.name = name
+        self.fail_sync = fail_sync
+        self.steps = 0
+        self.syncs = 0
+        self.locked = False
+        self.given_up = False
+        self.finished = False
+        self.error: BaseException | None = None
+        self._work = work
+        self._gate = closed_lock()
+        self._back: Any = None
+        self._note: Callable[[Actor, str], None] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"actor-{name}", daemon=True)
+
+    def start(self, back: Any, note: Callable[[Actor, str], None]) -> None:
+        self._back, self._note = back, note
+        self._thread.start()
+
+    def turn(self) -> None:
+        """Let it go on to its next step; called by the scheduler."""
+        assert self._back is not None
+        self._gate.release()
+        if not self._back.acquire(timeout=TURN_SECONDS):
+            raise Stuck(f"{self.name} does not come back from its step {self.steps}")
+
+    def join(self) -> None:
+        self._thread.join(TURN_SECONDS)
+
+    def step(self, what: str) -> None:
+        """Stop before ``what``; called in its thread."""
+        assert self._back is not None
+        assert self._note is not None
+        self.steps += 1
+        self._note(self, what)
+        self._back.release()
+        self._gate.acquire()
+
+    def _run(self) -> None:
+        assert self._back is not None
+        self._gate.acquire()
+        _here.actor = self
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            _here.actor = None
+            self.finished = True
+            self._back.release()
+
+
+Policy = Callable[[list[Actor]], Actor]
+"""Picks who goes on; called with those that can, before each step."""
+
+
+def run(actors: list[Actor], policy: Policy) -> list[str]:
+    """Run actors to their ends, one at a time; return the trace, one line a step.
+
+    Raises:
+        Stuck: they take too many steps.
+    """
+    trace: list[str] = []
+    back = closed_lock()
+    for actor in actors:
+        actor.start(back, lambda actor, what: trace.append(f"{actor.name}: {what}"))
+    while living := [actor for actor in actors if not actor.finished]:
+        if len(trace) > MOST_STEPS:
+            raise Stuck(f"{len(trace)} steps, and no end: {trace[-6:]}")
+        able = [actor for actor in living if not actor.locked]
+        if not able:
+            able = living[:1]  # nobody can go on: the first gets the error that a busy time-out gives
+            able[0].given_up = True
+        chosen = policy(able)
+        chosen.locked = False
+        chosen.turn()
+        if not chosen.locked:
+            for other in living:
+                other.locked = other.locked and other is chosen
+    for actor in actors:
+        actor.join()
+    return trace
+
+
+def mend_disk() -> None:
+    """Let no more syncs of the calling actor fail."""
+    if (actor := getattr(_here, "actor", None)) is not None:
+        actor.fail_sync = 0
+
+
+def _step(what: str) -> None:
+    actor: Actor | None = getattr(_here, "actor", None)
+    if actor is not None:
+        actor.step(what)
+
+
+class _Connection(sqlite3.Connection):
+    """Stops before each statement; its busy time-out is 0."""
+
+    def execute(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        return _patient(lambda: super(_Connection, self).execute(query, *values), query)
+
+    def executemany(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        return _patient(lambda: super(_Connection, self).executemany(query, *values), query)
+
+    def close(self) -> None:
+        _step("close the catalog")
+        super().close()
+
+
+def _patient(work: Callable[[], sqlite3.Cursor], query: str) -> sqlite3.Cursor:
+    short = " ".join(query.split())[:70]
+    actor: Actor | None = getattr(_here, "actor", None)
+    if actor is None:
+        return work()
+    actor.step(short)
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode not in _LOCKED or actor.given_up:
+                actor.given_up = False
+                raise
+            actor.locked = True
+            actor.step(f"locked: {short}")
+
+
+class Changed:
+    """A module with some names changed."""
+
+    def __init__(self, module: Any, **changed: Any) -> None:
+        self.__dict__.update(changed)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _connect(path: Any, **options: Any) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, **{**options, "timeout": 0.0}, factory=_Connection)
+    for take in on_connect:
+        take(connection)
+    return connection
+
+
+def _stepped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_here, "actor", None) is not None:
+            where = args[0] if args else ""
+            _step(f"{name} {os.path.basename(where)}" if isinstance(where, (str, os.PathLike)) else name)
+        return real(*args, **kwargs)
+
+    return call
+
+
+# -- SQLite's own files ------------------------------------------------------------------------------------------------
+
+_P = ctypes.c_void_p
+_OPEN = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _P, ctypes.c_int, _P)  # the name's address: SQLite keeps it
+_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_int)
+_TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_int64)
+
+
+class _Vfs(ctypes.Structure):  # https://sqlite.org/c3ref/vfs.html, up to what we change
+    _fields_ = (
+        ("iVersion", ctypes.c_int), ("szOsFile", ctypes.c_int), ("mxPathname", ctypes.c_int), ("pNext", _P),
+        ("zName", ctypes.c_char_p), ("pAppData", _P), ("xOpen", _P),
+    )  # fmt: skip
+
+
+class _Methods(ctypes.Structure):  # https://sqlite.org/c3ref/io_methods.html, version 3
+    _fields_ = (("iVersion", ctypes.c_int), *((name, _P) for name in (
+        "xClose", "xRead", "xWrite", "xTruncate", "xSync", "xFileSize", "xLock", "xUnlock", "xCheckReservedLock",
+        "xFileControl", "xSectorSize", "xDeviceCharacteristics", "xShmMap", "xShmLock", "xShmBarrier", "xShmUnmap",
+        "xFetch", "xUnfetch",
+    )))  # fmt: skip
+
+
+class _Shim:
+    """Stands between SQLite and its default VFS; made once, as files that were opened through it point to it."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(_sqlite3.__file__)
+        library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
+        self._vfs = library.sqlite3_vfs_find(None).contents
+        self._plain = self._vfs.xOpen
+        self._open = _OPEN(self._opened)
+        self._real_open = _OPEN(self._plain)
+        self._methods: dict[int, tuple[_Methods, Any, Any]] = {}
+        self._names: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        self._vfs.xOpen = ctypes.cast(self._open, _P).value
+        try:
+            yield
+        finally:
+            self._vfs.xOpen = self._plain
+
+    def _opened(self, vfs: Any, name: Any, file: Any, flags: int, out: Any) -> int:
+        code = self._real_open(vfs, name, file, flags, out)
+        if code == 0:
+            methods = ctypes.cast(file, ctypes.POINTER(_P))
+            self._names[file] = os.path.basename(ctypes.string_at(name).decode()) if name else "a temporary file"
+            methods[0] = self._changed(methods[0])
+        return code
+
+    def _changed(self, address: int) -> int:
+        if address not in self._methods:
+            real = _Methods.from_address(address)
+            copy = _Methods()
+            ctypes.pointer(copy)[0] = real
+            sync, truncate = _SYNC(real.xSync), _TRUNCATE(real.xTruncate)
+            callbacks = (
+                _SYNC(lambda file, flags: self._sync(sync, file, flags)),
+                _TRUNCATE(lambda file, size: self._truncate(truncate, file, size)),
+            )
+            copy.xSync, copy.xTruncate = (ctypes.cast(callback, _P).value for callback in callbacks)
+            self._methods[address] = copy, callbacks, (sync, truncate)
+        return ctypes.addressof(self._methods[address][0])
+
+    def _sync(self, real: Callable[[Any, int], int], file: Any, flags: int) -> int:
+        actor: Actor | None = getattr(_here, "actor", None)
+        if actor is None:
+            return real(file, flags)
+        actor.step(f"sync {self._names.get(file)}")
+        actor.syncs += 1
+        if actor.syncs == actor.fail_sync or actor.syncs >= actor.fail_sync - 10 > 0:
+            return IOERR_FSYNC
+        return real(file, flags)
+
+    def _truncate(self, real: Callable[[Any, int], int], file: Any, size: int) -> int:
+        _step(f"truncate {self._names.get(file)} to {size}")
+        return real(file, size)
+
+
+_shim: _Shim | None = None
+
+
+@contextlib.contextmanager
+def stepping() -> Iterator[None]:
+    """Let actors stop at each step, inside the block."""
+    global _shim
+    _shim = _shim or _Shim()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_shim.installed())
+        proxy = Changed(sqlite3, connect=_connect)
+        stack.enter_context(mock.patch.object(jobpipe.store.database, "sqlite3", proxy))
+        for name in FUNCTIONS:
+            stack.enter_context(mock.patch.object(os, name, _stepped(name, getattr(os, name))))
+        yield

@@ -1,0 +1,534 @@
+"""An event loop whose clock jumps, processes that can be killed and stopped, and thread work that takes virtual time.
+
+Everything runs in one thread at a time. What a callback belongs to is a context variable, :data:`PROCESS`: the callbacks
+of a process that was killed never run, those of one that stands still run when it goes on. Work for a thread (of
+``asyncio.to_thread`` or an executor) is a :class:`Job`: begun after a delay drawn by the seed, its result told after
+another one. A job runs in a thread of its own that may pause (:func:`pause`), while others go on, or, where nothing can
+come between, at once in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import random
+import sqlite3
+import threading
+import types
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+from tests.explore import interleave_steps
+
+__all__ = [
+    "PROCESS",
+    "Job",
+    "Killed",
+    "Process",
+    "Stuck",
+    "VirtualLoop",
+    "owned",
+    "pause",
+    "virtual_threading",
+    "virtual_time",
+]
+
+BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
+REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
+STOPS = ("BEGIN", "COMMIT", "sync", "locked")  # steps of the store's work before which others may come
+
+
+class Killed(BaseException):
+    """The process of this thread was killed."""
+
+
+class Stuck(AssertionError):
+    """Nothing will ever happen, or not in time."""
+
+
+class Process:
+    """What is killed or stopped as one.
+
+    Attributes:
+        fail_sync: The next sync of SQLite in it fails.
+        fail_read: The next statement that begins a reading transaction, or none, fails.
+        registry_away: Its calls of the registry fail.
+    """
+
+    _pids = itertools.count(1000)
+
+    @classmethod
+    def reset(cls) -> None:
+        """Count pids from the beginning again."""
+        cls._pids = itertools.count(1000)
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
+        self.name = name
+        self.pid = next(self._pids)
+        self.started = loop.time()
+        self.alive = True
+        self.paused = False
+        self.fail_sync = False
+        self.fail_read = False
+        self.registry_away = False
+        self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
+        self.connections: list[sqlite3.Connection] = []
+        self._held: list[asyncio.Handle] = []
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        self._held.append(handle)
+
+    def stop(self) -> None:
+        """Stand still, as by SIGSTOP."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """Go on, as by SIGCONT."""
+        self.paused = False
+        held, self._held = self._held, []
+        self._loop.take(held)
+
+    def kill(self) -> None:
+        """End at once, as by SIGKILL; its files stay, its transactions are rolled back."""
+        self.alive = self.paused = False
+        for job in list(self.jobs):
+            job.kill()
+        for connection in self.connections:
+            sqlite3.Connection.close(connection)  # as the kernel takes its locks away
+        self.connections.clear()
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
+        """Run a coroutine as part of this process."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, self)
+        return self._loop.create_task(work, name=name, context=context)
+
+
+def owned(connection: sqlite3.Connection) -> None:
+    """Let a connection end with the process that has opened it."""
+    if (process := PROCESS.get()) is not None:
+        process.connections.append(connection)
+
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def _run(handle: asyncio.Handle, run: Callable[[], None]) -> None:
+    process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+    if process is not None and not process.alive:
+        return
+    if process is not None and process.paused:
+        process.hold(handle)
+        return
+    run()
+
+
+class _Handle(asyncio.Handle):
+    def _run(self) -> None:
+        _run(self, super()._run)
+
+
+class _Timer(asyncio.TimerHandle):
+    def _run(self) -> None:
+        _run(self, super()._run)
+
+
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number: sets of tasks have the same order in each run."""
+
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Jumps to the next timer when nothing is ready.
+
+    Args:
+        rng: Draws all delays.
+        limit: Seconds after which a run is stuck.
+    """
+
+    def __init__(self, rng: random.Random, limit: float) -> None:
+        super().__init__()
+        self.rng = rng
+        self.jobs = 0
+        self.deep: dict[Job, None] = {}  # that have begun in threads of their own and have not ended
+        self._now = 1000.0
+        self._limit = self._now + limit
+        self._selector = self
+        self._queues: dict[int, tuple[Executor, deque[Job]]] = {}
+        self._idle: list[_Worker] = []
+        self._workers: list[_Worker] = []
+        self.tasks: list[asyncio.Task[Any]] = []  # all, kept: what is left of a killed process must not clean up
+        self.over = False
+        self.slow = 0.0  # seconds more that thread work takes, at most
+
+    # -- what BaseEventLoop asks of a subclass -------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise Stuck("nothing will ever happen")
+        if timeout > 0:
+            self._now += timeout
+            if self._now > self._limit:
+                raise Stuck(f"no end after {self._now - 1000.0:.0f} virtual seconds")
+        return []
+
+    def _process_events(self, events: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        return self._call_soon(callback, args, context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        task = _Task(coro, loop=self, name=name, context=context, number=len(self.tasks))
+        self.tasks.append(task)
+        return task
+
+    def take(self, handles: list[asyncio.Handle]) -> None:
+        """Run handles that were held."""
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self.over:
+            raise RuntimeError("the run is over")
+        job = Job(self, lambda: func(*args))
+        if isinstance(executor, ThreadPoolExecutor) and executor._max_workers == 1:
+            _, queue = self._queues.setdefault(id(executor), (executor, deque()))
+            job.queue = queue
+            queue.append(job)
+            if len(queue) == 1:
+                job.schedule()
+        else:
+            job.schedule()
+        return job.future
+
+    def worker(self) -> _Worker:
+        if self._idle:
+            return self._idle.pop()
+        worker = _Worker(self._idle.append)
+        self._workers.append(worker)
+        return worker
+
+    def end_workers(self) -> None:
+        """End all threads; jobs that are under way are killed."""
+        for job in list(self.deep):
+            job.kill()
+        for worker in self._workers:
+            worker.end()
+
+
+class _Worker:
+    """A thread that runs one job after another, and only while it has the turn."""
+
+    def __init__(self, idle: Callable[[_Worker], None]) -> None:
+        self._idle = idle
+        self._gate = interleave_steps.closed_lock()
+        self._back = interleave_steps.closed_lock()
+        self._job: Job | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def turn(self, job: Job | None) -> None:
+        self._job = job
+        self._gate.release()
+        if not self._back.acquire(timeout=REAL_SECONDS):
+            raise Stuck(f"{job} does not come back")
+
+    def wait(self) -> None:
+        """In the thread: give the turn back, and wait for the next."""
+        self._back.release()
+        self._gate.acquire()
+
+    def end(self) -> None:
+        self._job = None
+        self._gate.release()
+        self._thread.join(REAL_SECONDS)
+
+    def _run(self) -> None:
+        self._gate.acquire()
+        while (job := self._job) is not None:
+            interleave_steps._here.actor = job
+            job.context.copy().run(job.work_through)
+            interleave_steps._here.actor = None
+            self._idle(self)
+            self.wait()
+
+
+class Job:
+    """Work for a thread; looks like an :class:`interleave_steps.Actor` to the hooks of the store."""
+
+    def __init__(self, loop: VirtualLoop, work: Callable[[], Any], *, deep: bool = False) -> None:
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.queue: deque[Job] | None = None
+        self.process = PROCESS.get()
+        self.context = contextvars.copy_context()
+        self.locked = False
+        self.given_up = False
+        self.syncs = 0
+        self.ended = False
+        self._deep = deep
+        self._killed = False
+        self._loop = loop
+        self._work = work
+        self._worker: _Worker | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._since: float | None = None  # locked
+        self._waking: asyncio.TimerHandle | None = None
+        loop.jobs += 1
+
+    @property
+    def fail_sync(self) -> int:
+        """The hook asks whether the sync that it has just counted fails."""
+        if self.process is not None and self.process.fail_sync:
+            self.process.fail_sync = False
+            return self.syncs
+        return 0
+
+    @property
+    def may_wait(self) -> bool:
+        """It has a thread of its own."""
+        return self._worker is not None
+
+    def schedule(self) -> None:
+        """Begin after a while."""
+        self._loop.call_later(self._delay(), self._begin, context=self.context)
+
+    def _delay(self) -> float:
+        rng = self._loop.rng
+        return rng.uniform(0.0, 0.002) if rng.random() < 0.9 else rng.uniform(0.0, 0.1 + self._loop.slow)
+
+    def _begin(self) -> None:
+        if self.future.cancelled():  # as an executor does with what it has not begun
+            self._next()
+            return
+        if self.process is not None:
+            self.process.jobs[self] = None
+        if not self._deep and not self._loop.deep and self._loop.rng.random() < 0.7:
+            interleave_steps._here.actor = self
+            self.work_through()
+            interleave_steps._here.actor = None
+            self._finish()
+            return
+        self._loop.deep[self] = None
+        self._worker = self._loop.worker()
+        self._turn()
+
+    def work_through(self) -> None:
+        """Do the work; in a worker's thread, or the loop's."""
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+        self.ended = True
+
+    def _turn(self) -> None:
+        assert self._worker is not None
+        self._worker.turn(self)
+        if self.ended:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._loop.deep.pop(self, None)
+        if self.process is not None:
+            self.process.jobs.pop(self, None)
+        if self.process is None or self.process.alive:
+            self._loop.call_later(self._delay(), self._tell, context=self.context)
+            self._next()
+
+    def _next(self) -> None:
+        if self.queue is not None:
+            self.queue.popleft()
+            if self.queue:
+                self.queue[0].schedule()
+
+    def _tell(self) -> None:
+        if self.future.cancelled():
+            return
+        if isinstance(self._error, Killed):
+            self.future.cancel()
+        elif self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._result)
+
+    def kill(self) -> None:
+        """Let the thread end wherever it is."""
+        self._killed = True
+        if self._waking is not None:
+            self._waking.cancel()
+        for _ in range(100):
+            if self.ended or self._worker is None:
+                break
+            self._worker.turn(self)
+        self._loop.deep.pop(self, None)
+
+    def sleep(self, seconds: float | None) -> None:
+        """In its thread: let others go on for so long, or until :meth:`wake`."""
+        self._demand_alive()
+        if self._worker is None:
+            return
+        if seconds is not None:
+            self._waking = self._loop.call_later(seconds, self._turn, context=self.context)
+        self._worker.wait()
+        self._waking = None
+        self._demand_alive()
+
+    def wake(self) -> None:
+        """Let it sleep no longer."""
+        if self._waking is not None:
+            self._waking.cancel()
+        self._waking = self._loop.call_soon(self._turn, context=self.context)  # type: ignore[assignment]
+
+    def _demand_alive(self) -> None:
+        if self._killed or (self.process is not None and not self.process.alive):
+            raise Killed
+
+    # -- as the store's hooks see it -----------------------------------------------------------------------------------
+
+    def step(self, what: str) -> None:
+        if what == "ROLLBACK" or what.startswith("close"):
+            return
+        self._demand_alive()
+        if self.process is not None and self.process.fail_read and what.startswith("SELECT"):
+            self.process.fail_read = False
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            raise error
+        if not what.startswith(STOPS):
+            return
+        if not self.locked:
+            self._since = None
+            if self._worker is not None:
+                self.sleep(self._delay())
+            return
+        now = self._loop.time()
+        self._since = now if self._since is None else self._since
+        self.given_up = now - self._since > BUSY_SECONDS or self._worker is None
+        self.locked = False
+        if not self.given_up:
+            self.sleep(0.02)
+
+
+def pause(seconds: float) -> None:
+    """Let others go on, in a thread that may; elsewhere nothing happens."""
+    job = getattr(interleave_steps._here, "actor", None)
+    if isinstance(job, Job):
+        job.sleep(seconds)
+
+
+class _Lock:
+    """A re-entrant lock between jobs."""
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = getattr(interleave_steps._here, "actor", None) or "the loop"
+        waited = 0.0
+        while self._owner is not None and self._owner is not me:
+            if isinstance(self._owner, Job) and self._owner.ended:
+                break  # killed
+            waits = isinstance(me, Job) and me.may_wait
+            if not waits or not blocking or 0 <= timeout <= waited:
+                return False
+            pause(0.01)
+            waited += 0.01
+        self._owner = me
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner = None
+
+    __enter__ = acquire
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class _Event:
+    """An event that jobs wait for."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: list[Job] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            job.wake()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        job = getattr(interleave_steps._here, "actor", None)
+        if not self._set and isinstance(job, Job):
+            self._waiting.append(job)
+            job.sleep(timeout)
+            if job in self._waiting:
+                self._waiting.remove(job)
+        return self._set
+
+
+def virtual_threading(loop: VirtualLoop) -> Any:
+    """Return what stands for the module ``threading`` where a package starts a thread and locks."""
+
+    class Thread:
+        def __init__(self, target: Callable[[], None], **other: Any) -> None:
+            self._target = target
+
+        def start(self) -> None:
+            Job(loop, self._target, deep=True).schedule()
+
+        def join(self, timeout: float | None = None) -> None:
+            pass
+
+    return types.SimpleNamespace(
+        RLock=_Lock, Event=_Event, Thread=Thread, Lock=threading.Lock, current_thread=threading.current_thread
+    )
+
+
+def virtual_time(loop: VirtualLoop) -> Any:
+    """Return what stands for the module ``time``."""
+    return types.SimpleNamespace(monotonic=loop.time, time=lambda: 1e9 + loop.time(), sleep=pause)

@@ -1,0 +1,248 @@
+"""Every operation of a coordinator, as an explorer does it: prepared, done, and done again with the same meaning."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jobpipe.errors import Fenced, JobpipeError, TopicNotFound, TopicOwned
+from jobpipe.testing import SCHEMA
+from registry.records import OwnerRecord
+from tests.explore import world_asking as asking
+from tests.explore.world import TOPIC, Coordinator
+from tests.explore.world_stage import BASE, SUBSCRIBER, Stage, Violation
+
+__all__ = ["OPERATIONS", "Operation"]
+
+
+async def _nothing(stage: Stage) -> None:
+    pass
+
+
+def _any(stage: Stage, result: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation.
+
+    Attributes:
+        name: for reports.
+        act: does it; done again after a cancellation or a fault it must succeed.
+        prepare: what comes before, and is not explored.
+        verify: checks the answer of the one that succeeded.
+        allowed: errors that say the same when it is done again.
+        acks: ``acks`` of the publishers that it is explored with.
+        repeatable: it may be done again also if it was not cancelled, and only its answer is lost.
+    """
+
+    name: str
+    act: Callable[[Stage], Awaitable[Any]]
+    prepare: Callable[[Stage], Awaitable[None]] = _nothing
+    verify: Callable[[Stage, Any], None] = _any
+    allowed: tuple[type[JobpipeError], ...] = ()
+    acks: tuple[str, ...] = ("stored",)
+    repeatable: bool = True
+
+
+# -- take-over ---------------------------------------------------------------------------------------------------------
+
+
+async def _close(stage: Stage) -> None:
+    await stage.publish(stage.a, "close", {"final": False})
+
+
+async def _other(stage: Stage) -> None:
+    """Another coordinator wants the topic; its first one's publisher has closed."""
+    await _close(stage)
+    _make_other(stage)
+
+
+def _make_other(stage: Stage) -> None:
+    world = stage.world
+    world.coordinators.append(Coordinator(world, len(world.coordinators), world.config))
+
+
+async def _expired(stage: Stage) -> None:
+    """The first one's registry session has ended, and it does not know yet."""
+    _make_other(stage)
+    stage.a.handler.memory_nodes().expire()
+
+
+async def _open_same(stage: Stage) -> Any:
+    return await stage.open(stage.a)
+
+
+async def _open_other(stage: Stage) -> Any:
+    return await stage.open(stage.world.coordinators[-1])
+
+
+def _opened(stage: Stage, result: Any) -> None:
+    asking.demand(stage, result["head"]["n"] == BASE, f"opened at {result['head']}")
+
+
+# -- the publisher -----------------------------------------------------------------------------------------------------
+
+
+async def _begin(stage: Stage) -> Any:
+    return await stage.begin(stage.a, stage.batch_id)
+
+
+async def _begun(stage: Stage) -> None:
+    for inline in (False, True):
+        answer = await stage.begin(stage.a, stage.batch_id)
+        stage.kept["write_id"] = answer["admitted"]["write_id"]
+        stage.kept["segments"] = stage.write(stage.kept["write_id"], stage.batch_id, inline=inline)
+        if stage.kept.get("inline", False) == inline:
+            return
+
+
+async def _begun_inline(stage: Stage) -> None:
+    stage.kept["inline"] = True
+    await _begun(stage)
+
+
+async def _seal(stage: Stage) -> Any:
+    return await stage.seal(stage.a, stage.batch_id, stage.kept["write_id"], stage.kept["segments"])
+
+
+def _sealed(stage: Stage, result: Any) -> None:
+    asking.demand(stage, result["position"]["n"] == BASE + 1, f"sealed at {result['position']}")
+
+
+async def _acked(stage: Stage) -> Any:
+    return await stage.publish(stage.a, "acked", {"n": BASE, "wait": 0.1})
+
+
+async def _drained(stage: Stage) -> Any:
+    return await stage.publish(stage.a, "drained", {"wait": 0.1})
+
+
+def _lagging(stage: Stage, result: Any) -> None:
+    asking.demand(stage, result["lagging"] == {SUBSCRIBER: BASE - 1}, f"lagging: {result}")
+
+
+async def _close_final(stage: Stage) -> Any:
+    stage.final = True
+    return await stage.publish(stage.a, "close", {"final": True})
+
+
+def _closed(stage: Stage, result: Any) -> None:
+    topic = stage.a.topic
+    asking.demand(stage, topic is not None and topic.ended and not topic.publishing, "not ended")
+    asking.demand(stage, result["head"]["n"] == BASE + 1, f"the end mark lies at {result['head']}")
+
+
+async def _declare(stage: Stage) -> Any:
+    schema = SCHEMA.append(SCHEMA.field(0).with_name("more")).serialize().to_pybytes()
+    return (await stage.a.answer(stage.a.link("publisher", "p"), "declare", {"spark": None}, schema))[0]
+
+
+def _declared(stage: Stage, result: Any) -> None:
+    asking.demand(stage, result["id"] == 2, f"schema {result}")
+
+
+# -- the end of a topic ------------------------------------------------------------------------------------------------
+
+
+async def _handover(stage: Stage) -> Any:
+    return await stage.look("handover", {}, role="admin")
+
+
+async def _rise(stage: Stage) -> None:
+    """Another publisher has got a higher epoch: the registry gives it, and the catalog has it."""
+    other = stage.world.coordinators[-1]
+    stage.kept["epoch"] = other.handler.next_epoch(TOPIC, 7)
+
+
+async def _fence(stage: Stage) -> Any:
+    """A reader comes that has proof of a higher epoch."""
+    link = stage.a.link("subscriber", SUBSCRIBER)
+    object.__setattr__(link.hello, "epoch", stage.kept["epoch"])
+    return await stage.a.service.welcome(link, link.hello)  # type: ignore[arg-type]
+
+
+async def _lose(stage: Stage) -> None:
+    """The registry session ends, and another coordinator claims the topic before ours is back."""
+    _make_other(stage)
+    stage.a.handler.memory_nodes().expire()
+    rival = stage.world.coordinators[-1]
+    record = OwnerRecord(
+        endpoint=str(rival.endpoint), epoch=9, instance="a-rival", name="rival", host="elsewhere", pid=1, started=1.0
+    )
+    rival.handler.create_topic_node(TOPIC)
+    rival.handler.claim(TOPIC, record)
+    stage.kept["rival"] = rival
+
+
+async def _lost(stage: Stage) -> Any:
+    stage.a.handler.mend()
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+    if stage.a.topic is not None:
+        raise Violation("the topic is served, though another publisher has claimed it")
+
+
+async def _shut_down(stage: Stage) -> Any:
+    stage.a.host.finished.set()
+    await stage.a.host.close()
+    stage.a.ended = True
+
+
+async def _live(stage: Stage) -> Any:
+    """So long that each kind of tick comes."""
+    live = asyncio.ensure_future(stage.a.host.live())
+    try:
+        await asyncio.wait({live}, timeout=2.5)
+        if live.done():
+            raise Violation(f"the coordinator ended by itself: {live.exception()!r}")
+    finally:
+        live.cancel()
+        await asyncio.wait({live})
+
+
+BOTH = ("stored", "all")
+OPERATIONS: dict[str, Operation] = {
+    one.name: one
+    for one in (
+        Operation("open again", _open_same, _close, _opened, acks=BOTH, repeatable=False),
+        Operation("open elsewhere", _open_other, _other, _opened, acks=BOTH, repeatable=False),
+        Operation("open after an expiry", _open_other, _expired, _opened, (TopicOwned,), repeatable=False),
+        Operation("begin", _begin),
+        Operation("seal files", _seal, _begun, _sealed, acks=BOTH),
+        Operation("seal inline", _seal, _begun_inline, _sealed),
+        Operation("acked", _acked),
+        Operation("drained", _drained, verify=_lagging),
+        Operation("close", _close_final, verify=_closed, acks=BOTH),
+        Operation("declare", _declare, verify=_declared),
+        Operation("grant to a new name", asking.grant_new, verify=asking.granted),
+        Operation("grant to the holder", asking.grant_same, verify=asking.granted),
+        Operation("grant to another", asking.grant_other, asking.holder_is_silent, asking.granted),
+        Operation("first", asking.first, asking.first_new, asking.at_tail),
+        Operation("poll", asking.poll),
+        Operation("plan", asking.plan, verify=asking.planned),
+        Operation("ack", asking.ack, verify=asking.acknowledged),
+        Operation("slot", asking.slot),
+        Operation("settle", asking.settle, asking.slotted),
+        Operation("bind", asking.bind, asking.slotted, asking.bound),
+        Operation("bind at the head", asking.bind, asking.at_head, asking.bound_empty),
+        Operation("bounds", asking.bounds),
+        Operation("range", asking.range),
+        Operation("cut", asking.cut),
+        Operation("lease", asking.lease, verify=asking.leases(1)),
+        Operation("release", asking.release, asking.leased, asking.leases(0)),
+        Operation("schema", asking.schema),
+        Operation("status", asking.status, verify=asking.stated),
+        Operation("seek", asking.seek, asking.let_go, asking.sought),
+        Operation("drop", asking.drop, asking.let_go, allowed=(JobpipeError,)),
+        Operation("handover", _handover, _close, allowed=(TopicNotFound,)),
+        Operation("fence", _fence, _rise, allowed=(TopicNotFound, Fenced)),
+        Operation("lost claim", _lost, _lose),
+        Operation("live", _live),
+        Operation("live after a close", _live, _close),
+        Operation("shut down", _shut_down),
+    )
+}
