@@ -20,7 +20,7 @@ from jobpipe.discovery.locate import TopicLocator, from_records
 from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.files import check_topic
 from jobpipe.store.hostfolder import directories_of_log
-from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, read_spool, set_aside
+from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
 from registry.machine import Place, start_ticks
 from registry.records import OwnerRecord
 
@@ -72,6 +72,8 @@ class Deleter:
             with map_registry_errors():
                 self._handler.forget(topic)
         except BaseException:
+            if found.spool is not None:
+                put_back(found.spool.directory)  # before the claim goes: nobody made another one meanwhile
             with map_registry_errors():
                 self._handler.release(topic)
             raise

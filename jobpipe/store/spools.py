@@ -18,7 +18,7 @@ from jobpipe.store.hosts import Hosts
 from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Spool", "finish_removal", "has_spool", "is_set_aside", "list_spools", "read_spool", "set_aside"]
+__all__ = ["Spool", "finish_removal", "has_spool", "is_set_aside", "list_spools", "put_back", "read_spool", "set_aside"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,20 @@ def set_aside(directory: Path) -> None:
         sync_directory(directory.parent)
     except OSError as error:
         raise spool_error("cannot remove", directory, error) from error
+
+
+def put_back(directory: Path) -> None:
+    """Undo :func:`set_aside`; nothing happens if nothing was set aside.
+
+    Raises:
+        SpoolError: the disk refuses.
+    """
+    if is_set_aside(directory):
+        try:
+            os.rename(_aside(directory), directory)
+            sync_directory(directory.parent)
+        except OSError as error:
+            raise spool_error("cannot put back", directory, error) from error
 
 
 def is_set_aside(directory: Path) -> bool:

@@ -17,6 +17,8 @@ from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import spools
 from jobpipe.subscriber.client import subscribe
+from registry.errors import Unavailable
+from registry.tree import TreeHandler
 from tests.cli.buskit import publish
 from tests.cli.conftest import Run
 from tests.troubleshooting import on_page
@@ -153,6 +155,23 @@ def test_a_deletion_that_was_interrupted(run: Run, file: str, config: Config, le
     assert done.exit_code == 0, done.stderr
     assert list(config.spool_dir.iterdir()) == []
     assert known(config) == []
+
+
+def test_a_registry_that_does_not_forget(
+    run: Run, file: str, config: Config, left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U4: as when its ACL forbids it: the spool is where it was, and the claim is gone."""
+
+    def refuse(self: TreeHandler, topic: str) -> None:
+        raise Unavailable("zk1:2181", "no permission (ACL)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeHandler, "forget", refuse)
+        result = run("topics", "delete", "orders", file=file)
+    assert result.exit_code == 3
+    assert "no permission (ACL)" in result.stderr
+    assert [path.name for path in config.spool_dir.iterdir()] == ["orders"]
+    assert run("topics", "delete", "orders", file=file).exit_code == 0
 
 
 def test_a_spool_on_another_host(run: Run, file: str, config: Config, left: Path) -> None:
