@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.testing import SCHEMA
 from registry.records import OwnerRecord
 from tests.explore import world_asking as asking
 from tests.explore.world import TOPIC, Coordinator
-from tests.explore.world_stage import BASE, SUBSCRIBER, Stage, Violation
+from tests.explore.world_stage import BASE, GIVEN_UP, SUBSCRIBER, Stage, Violation
 
 __all__ = ["OPERATIONS", "Operation"]
 
@@ -178,6 +179,24 @@ async def _lose(stage: Stage) -> None:
     stage.kept["rival"] = rival
 
 
+async def _give_up(stage: Stage) -> Any:
+    """Claim a topic, and release it also if the claim's caller is cancelled: the claim may be in flight then."""
+    record = OwnerRecord(
+        endpoint=str(stage.a.endpoint),
+        epoch=1,
+        instance=stage.a.host.instance,
+        name="p",
+        host="here",
+        pid=1,
+        started=1.0,
+    )
+    with map_registry_errors():
+        try:
+            await asyncio.to_thread(stage.a.handler.claim, GIVEN_UP, record)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(stage.a.handler.release, GIVEN_UP)))
+
+
 async def _lost(stage: Stage) -> Any:
     stage.a.handler.mend()
     for _ in range(20):
@@ -243,6 +262,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("lost claim", _lost, _lose),
         Operation("live", _live),
         Operation("live after a close", _live, _close),
+        Operation("claim and release", _give_up),
         Operation("shut down", _shut_down),
     )
 }

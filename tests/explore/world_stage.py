@@ -18,13 +18,14 @@ from jobpipe.store.files import CATALOG
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.explore.world import TOPIC, Coordinator, FakeLink, World, open_files, read_rows, written
 
-__all__ = ["BASE", "EARLIEST", "QUERY", "Stage", "Violation"]
+__all__ = ["BASE", "EARLIEST", "GIVEN_UP", "QUERY", "Stage", "Violation"]
 
 BASE = 3  # batches that the stage begins with
 QUERY = "query"
 SUBSCRIBER = "billing"
 READER = "reader-of-billing"
 PARTITIONS = 2
+GIVEN_UP = "given-up"  # a topic that is claimed and released at once
 EARLIEST = Boundary("earliest").to_json()
 
 
@@ -209,6 +210,9 @@ class Stage:
             wrong.append("the lock of opening is held")
         owner = at.handler.owner(TOPIC)
         ours = owner is not None and owner.instance == host.instance
+        other = at.handler.owner(GIVEN_UP)
+        if other is not None:
+            wrong.append(f"the topic {GIVEN_UP} is claimed, and was given up: it is blocked")
         records = [record for record in at.handler.records(TOPIC) if record.instance == host.instance]
         if topic is None:
             if ours:
