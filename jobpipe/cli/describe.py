@@ -47,8 +47,9 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     if status.get("leases"):
         emit_table(LEASE_COLUMNS, map(lease_row, status["leases"]), right=("FIRST OFFSET", "LAST OFFSET"))
         click.echo()
-    if status.get("identities"):
-        emit_table(("IDENTITY", "HOLDS OF THIS COORDINATOR"), map(_identity, status["identities"].items()))
+    refused = {name: held for name, held in status.get("identities", {}).items() if any("refused" in k for k in held)}
+    if refused:
+        emit_table(("IDENTITY AT ITS LIMIT", "HOLDS OF THIS COORDINATOR"), map(_identity, refused.items()))
         click.echo()
     if not status["subscriptions"]:
         click.echo("no subscriptions")
