@@ -1,11 +1,12 @@
 """Two coordinators of one topic, the old one not knowing of the new one, interleaved at each step.
 
-Each pair of operations of :mod:`tests.explore.interleave_log`: the old coordinator does one, the new one takes the topic
-over, does another and goes on publishing. Exhaustively with one switch: one of the two stops before its k-th step, the
-other runs to its end, the first goes on; for every k. Then, by seeds, with many switches. The old one's operation also
+Each pair of operations of :mod:`tests.explore.interleave_log`: the old coordinator does one, the new one takes the
+topic over, does another and goes on publishing. Exhaustively with one switch: one of the two stops before its k-th
+step, the other runs to its end, the first goes on; for every k. Where the old one reads a file of SQLite's itself, the
+new one also stops once at each of its steps meanwhile. Then, by seeds, with many switches. The old one's operation also
 meets a failed fsync of SQLite, once at each, so that a commit of unknown outcome is repeated while a successor acts.
 
-``python -m tests.explore.interleave --seeds 1000 --seed 0`` explores, first exhaustively; ``--only SPEC`` runs one again.
+``python -m tests.explore.interleave --seeds 1000 --seed 0`` tries all switches, then seeds; ``--only CASE`` one case.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Outcome:
     trace: list[str]
     steps: dict[str, int]
     syncs: int
+    rows: int
 
 
 @dataclass
@@ -164,7 +166,9 @@ class Explorer:
         for table in self._tables:
             checker.take(table)
         faults += subject.judge(world, checker)
-        return Outcome(faults, trace, {name: actor.steps for name, actor in actors.items()}, actors["old"].syncs)
+        return Outcome(
+            faults, trace, {name: actor.steps for name, actor in actors.items()}, actors["old"].syncs, checker.rows
+        )
 
     def single_switches(self, spec: Spec) -> Iterator[tuple[Spec, Outcome]]:
         """Run a pair with one switch after each step of either side, the other going first or last included."""
@@ -239,10 +243,23 @@ def pairs() -> list[Spec]:
     return [*found, Spec("driver", "restore", "restore")]
 
 
+PAIRS = pairs()
+
+
 def failing(spec: Spec) -> list[Spec]:
     """The same pair, each of the old one's syncs failing, alone, and with all after it."""
     fails = [*range(1, SYNCS + 1), *range(11, 11 + SYNCS)]
     return [Spec(spec.placement, spec.old, spec.new, fail) for fail in fails]
+
+
+def draw(rng: random.Random, number: int, bases: list[Spec] | None = None) -> Spec:
+    """Draw a pair, what fails, and when who has his turn; ``number`` makes two draws differ."""
+    base = rng.choice(bases or PAIRS)
+    spec = replace(base, fail=rng.choice((0, 0, 0, 1, 2, 3, 11, 12)))
+    if rng.random() < 0.5:
+        return replace(spec, seed=number)
+    then = rng.randrange(1, 120) if rng.random() < 0.3 else 0
+    return replace(spec, first=rng.choice(("old", "old", "new")), after=rng.randrange(60), then=then)
 
 
 def run(seeds: int, seed: int = 0, *, seconds: float | None = None, chosen: list[Spec] | None = None) -> Report:
@@ -278,9 +295,7 @@ def run(seeds: int, seed: int = 0, *, seconds: float | None = None, chosen: list
                     return report
         rng, bases = random.Random(seed), bases or pairs()
         for number in range(seed, seed + seeds):
-            base = rng.choice(bases)
-            fail = rng.choice((0, 0, 0, 1, 2, 3, 11, 12))
-            spec = Spec(base.placement, base.old, base.new, fail, seed=number)
+            spec = draw(rng, number, bases)
             note(spec, explorer.run(spec))
             if over():
                 break

@@ -374,9 +374,9 @@ def _judge_tables(world: World, raw: sqlite3.Connection, faults: list[str]) -> N
             faults.append(f"batch {n} was sealed by epoch {sealed_by}, by the table of epochs it is of {owner}")
     for batch_id, position in world.seals:
         found = batches.get(position.n - 1)
-        if found is None or found[1] != batch_id or (found[0] != position.epoch and batch_id != HISTORY - 1):
-            if not (world.mended and batch_id <= HISTORY):
-                faults.append(f"batch {batch_id} was answered {position.place} of epoch {position.epoch}, is {found}")
+        wrong = found is None or found[1] != batch_id or (found[0] != position.epoch and batch_id != HISTORY - 1)
+        if wrong and not (world.mended and batch_id <= HISTORY):
+            faults.append(f"batch {batch_id} was answered {position.place} of epoch {position.epoch}, is {found}")
     ids = [found[1] for found in batches.values() if not found[3]]
     if len(ids) != len(set(ids)):
         faults.append(f"batches are sealed twice: {sorted(ids)}")

@@ -11,6 +11,7 @@ default VFS. There an fsync can be made to fail, for one actor, with all that SQ
 
 from __future__ import annotations
 
+import _sqlite3
 import contextlib
 import ctypes
 import os
@@ -19,8 +20,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
-
-import _sqlite3
 
 import jobpipe.store.database
 

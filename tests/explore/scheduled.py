@@ -1,8 +1,8 @@
 """Runs of the whole bus under a seeded scheduler, in virtual time: publishers, coordinators, subscribers, a registry.
 
-See :mod:`tests.explore.scheduled_parts` for what is real and what is replaced, :mod:`tests.explore.scheduled_world` for
-the faults and the oracle. ``python -m tests.explore.scheduled --seeds 1000 --seed 0`` explores; ``--only SEED`` runs one
-again and prints what happened.
+See :mod:`tests.explore.scheduled_parts` for what is real and what is replaced, :mod:`tests.explore.scheduled_world`
+for the faults and the oracle. ``python -m tests.explore.scheduled --seeds 1000 --seed 0`` explores; ``--only SEED``
+runs one again and prints what happened.
 """
 
 from __future__ import annotations

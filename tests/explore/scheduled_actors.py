@@ -1,8 +1,8 @@
 """The jobs of the seeded runs: drivers that publish, and subscribers that read, commit and acknowledge.
 
 A driver does over an asynchronous link what ``publisher/core.py`` and ``publisher/channel.py`` do over a blocking one:
-the same operations, repeats and new coordinators. A subscriber holds its position and the rows it has as one, as Spark's
-checkpoint does; it reads segments with the reader that the data process uses.
+the same operations, repeats and new coordinators. A subscriber holds its position and the rows it has as one, as
+Spark's checkpoint does; it reads segments with the reader that the data process uses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links without sockets: transports that carry bytes to each other in virtual time, and what listens where.
 
-Bytes of one direction keep their order; how long they take is drawn by the seed. A cut, a kill or an abort loses what is
-on its way. A process that stands still is connected to, as by a kernel, and answers when it goes on.
+Bytes of one direction keep their order; how long they take is drawn by the seed. A cut, a kill or an abort loses what
+is on its way. A process that stands still is connected to, as by a kernel, and answers when it goes on.
 """
 
 from __future__ import annotations

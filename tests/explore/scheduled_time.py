@@ -1,7 +1,7 @@
 """An event loop whose clock jumps, processes that can be killed and stopped, and thread work that takes virtual time.
 
-Everything runs in one thread at a time. What a callback belongs to is a context variable, :data:`PROCESS`: the callbacks
-of a process that was killed never run, those of one that stands still run when it goes on. Work for a thread (of
+Everything runs in one thread at a time. What a callback belongs to is a context variable, :data:`PROCESS`: the
+callbacks of a process that was killed never run, those of one that stands still run when it goes on. Work for a thread (of
 ``asyncio.to_thread`` or an executor) is a :class:`Job`: begun after a delay drawn by the seed, its result told after
 another one. A job runs in a thread of its own that may pause (:func:`pause`), while others go on, or, where nothing can
 come between, at once in the loop's thread.

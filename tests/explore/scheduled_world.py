@@ -13,8 +13,8 @@ from unittest import mock
 
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
-from jobpipe.testing import Journal, NumberedRows
 from jobpipe.net.link import Link
+from jobpipe.testing import Journal, NumberedRows
 from registry.errors import RegistryError
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.explore import interleave_steps
@@ -79,6 +79,7 @@ class Outcome:
     seconds: float = 0.0
     jobs: int = 0
     rows: int = 0
+    acts: int = 0
 
 
 @dataclass
@@ -95,6 +96,7 @@ class World:
     over: bool = False
     quiet: bool = False
     striking: float = 0.0
+    acts: int = 0
     faults: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     topics: list[Topic] = field(default_factory=list)
@@ -215,6 +217,7 @@ class World:
             self._watch_links()
         while self.loop.time() < end:
             await asyncio.sleep(rng.expovariate(0.6))
+            self.acts += 1
             rng.choice(chosen)()
         self.loop.slow = self.striking = 0.0
         self.network.on_link = None
@@ -233,7 +236,7 @@ class World:
             self.network.cut(wire)
 
     def _watch_links(self) -> None:
-        """From now on act soon after some links were made, of drivers and newcomers: what they ask is rare, and short."""
+        """From now on act soon after links of drivers and newcomers were made: what they ask is rare, and short."""
         often, killing = self.rng.choice((0.1, 0.4)), self.rng.random() < 0.5
 
         def act(wire: Wire) -> None:
@@ -443,4 +446,4 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
     finally:
         asyncio.set_event_loop(None)
     rows = sum(subscriber.checker.rows for subscriber in world.subscribers)
-    return Outcome(world.faults, world.trace, loop.time() - 1000.0, loop.jobs, rows)
+    return Outcome(world.faults, world.trace, loop.time() - 1000.0, loop.jobs, rows, world.acts)
