@@ -44,7 +44,18 @@ from tests.explore.world_disk import Fault, GuardedConnection, Sites, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of
 
-__all__ = ["SECRET", "TOPIC", "Coordinator", "FakeLink", "Handler", "World", "open_files", "read_rows", "written"]
+__all__ = [
+    "SECRET",
+    "TOPIC",
+    "Coordinator",
+    "FakeLink",
+    "Handler",
+    "World",
+    "open_files",
+    "read_rows",
+    "replaced",
+    "written",
+]
 
 T = TypeVar("T")
 SECRET = "the job's"
@@ -216,6 +227,7 @@ class Coordinator:
 
 @functools.cache
 def _plain_config() -> Config:
+    pa.array([0])  # the first one imports pandas, which takes a while
     return load(overrides={"jobpipe.ssl.enabled": "false"}, environ={})
 
 
@@ -273,14 +285,14 @@ class World:
             stack.enter_context(patched_os(self.sites))
             stack.enter_context(sqlite_layer().active(self.sites, self._busy))
             guarded = functools.partial(sqlite3.connect, factory=GuardedConnection)
-            stack.enter_context(_replaced(sqlite3, "connect", guarded))
-            stack.enter_context(_replaced(GuardedConnection, "on_clash", self._clash))
-            stack.enter_context(_replaced(GuardedConnection, "on_statement", self._statement))
-            stack.enter_context(_replaced(time, "monotonic", self.loop.time))
-            stack.enter_context(_replaced(time, "sleep", self.loop.sleep))
-            stack.enter_context(_replaced(ownership, "connect", self._connect))
-            stack.enter_context(_replaced(host_servers, "connect", self._connect))
-            stack.enter_context(_replaced(HostServers, "_ask", lambda servers: {HOST: str(HOST_ENDPOINT)}))
+            stack.enter_context(replaced(sqlite3, "connect", guarded))
+            stack.enter_context(replaced(GuardedConnection, "on_clash", self._clash))
+            stack.enter_context(replaced(GuardedConnection, "on_statement", self._statement))
+            stack.enter_context(replaced(time, "monotonic", self.loop.time))
+            stack.enter_context(replaced(time, "sleep", self.loop.sleep))
+            stack.enter_context(replaced(ownership, "connect", self._connect))
+            stack.enter_context(replaced(host_servers, "connect", self._connect))
+            stack.enter_context(replaced(HostServers, "_ask", lambda servers: {HOST: str(HOST_ENDPOINT)}))
             self.host_folder = self.root / HOST
             self.host_folder.mkdir()
             stack.enter_context(_quiet())
@@ -358,7 +370,8 @@ class World:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Let an attribute be another for the length of the block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
