@@ -115,6 +115,23 @@ class Changes:
             return
         raise self._contended(topic)
 
+    def forget(self, topic: str) -> None:
+        """Delete the guard, and with it all nodes of a topic, unless another session has one there."""
+        paths = [self._paths.owner(topic), self._paths.recovery(topic), self._paths.topic(topic)]
+        for _ in self._attempts():
+            guard = self._guard(topic)  # before the others are read: what comes after it moves the guard
+            registered = self._reader.registrations(topic)
+            nodes = self._nodes.get_all(paths)
+            if registered or (nodes[0] is not None and not self._nodes.had_session(nodes[0].session)):
+                raise TopicOwned(topic, self._reader.owner(topic), registered[0][2] if registered else None)
+            found = [Delete(path, node.version) for path, node in zip(paths, nodes, strict=True) if node is not None]
+            try:
+                self._nodes.commit([Delete(self._paths.epoch(topic), guard.version), *found])
+            except Conflict:
+                continue
+            return
+        raise self._contended(topic)
+
     def delete_topic(self, topic: str) -> bool:
         path = self._paths.topic(topic)
         others = False

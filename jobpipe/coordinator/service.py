@@ -264,7 +264,16 @@ class ControlService:
 
     async def _close(self, link: Link, topic: ServedTopic, asked: ops.CloseRequest) -> Answer:
         await self._host.close_publisher(topic, final=asked.final)
-        return {"head": topic.head.to_json()}, b""
+        return {"head": topic.head.to_json(), **await self._left_to_read(topic)}, b""
+
+    async def _left_to_read(self, topic: ServedTopic) -> dict[str, Any]:
+        """Return what a publisher that closes tells its user; a disk that fails does not keep it from closing."""
+        try:
+            status = await topic.status()
+        except JobpipeError:
+            return {}
+        lagging = {line["name"]: line["lag"]["batches"] for line in status["subscriptions"]}
+        return {"kept": status["batches"], "lagging": lagging}
 
     # -- subscriber ----------------------------------------------------------------------------------------------------
 

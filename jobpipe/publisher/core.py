@@ -30,6 +30,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.capability import write_ticket
 from jobpipe.publisher.attach import Coordinator
 from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
+from jobpipe.publisher.farewell import farewell
 from jobpipe.publisher.newcomers import Newcomers
 from jobpipe.publisher.notice import Notice
 from jobpipe.publisher.target import WriteTarget
@@ -467,7 +468,9 @@ class Publisher:
         deadline = time.monotonic() + CLOSE_SECONDS
         try:
             with self.while_active(lambda: time.monotonic() < deadline):
-                self._channel.call("close", {"final": final})
+                answer = self._channel.call("close", {"final": final})
+            if (said := farewell(self.topic, answer.result, self.config)) is not None:
+                log.warning("%s", said)
         except (LinkError, WaitTimeout) as error:
             if final:
                 raise

@@ -20,6 +20,7 @@ from jobpipe.spark.stopping import end_after_batch
 __all__ = ["run"]
 
 POLL_SECONDS = 0.1
+STOP_SECONDS = 3.0  # of a stop in the middle of a micro-batch
 FAILED = 1
 OURS = "jobpipe.errors."  # before the name of an error of ours, in what Spark prints of a failed query
 
@@ -91,7 +92,7 @@ def _end(queries: Sequence[StreamingQuery], signals: Signals) -> None:
         ends = [end for end in ends if not end.poll()]
         time.sleep(POLL_SECONDS if ends else 0.0)
     for end in ends:
-        end.now()
+        end.at_once(STOP_SECONDS)
 
 
 def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:

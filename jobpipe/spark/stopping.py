@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,8 +156,14 @@ class GentleEnd:
         self.now()
         return True
 
+    def at_once(self, seconds: float) -> None:
+        """Stop the query, and wait at most so long: Spark waits for a callback that does not return, without end."""
+        stopping = threading.Thread(target=self.now, name="jobpipe-stop", daemon=True)  # ends with the query
+        stopping.start()
+        stopping.join(seconds)
+
     def now(self) -> None:
-        """Stop the query at once."""
+        """Stop the query."""
         _ending.discard(self._id)
         try:
             self._query.stop()

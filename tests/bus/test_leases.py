@@ -81,10 +81,9 @@ def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
     publisher = own_bus.publisher({**SOON, **small})
     rows = NumberedRows(own_bus.topic, rows=200)
     client = own_bus.subscribe("fast")
-    publish(publisher, rows, own_bus.journal, [0])
 
     def fill() -> None:
-        for number in range(1, 100):
+        for number in range(100):
             publisher.seal("q", number, rows.tables(number), run_id="r1")
             for _ in client.batches(timeout=0.05):
                 pass

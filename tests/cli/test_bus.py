@@ -86,7 +86,9 @@ def test_no_topics(run: Run, write: Callable[..., str], settings_of_test: dict[s
 
 def test_topics(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     (line,) = (line for line in json.loads(run("topics", "--json", file=file).stdout) if line["topic"] == topic)
-    assert set(line) == {"topic", "served", "endpoint", "data", "parallelism", "epoch", "instance", "ssl"}
+    place = {"topic", "served", "endpoint", "data", "parallelism", "epoch", "instance", "ssl"}
+    assert set(line) == place | {"publisher", "publishing", "publisher_gone", "served_for"}
+    assert (line["publisher"], line["publishing"], line["publisher_gone"]) == ("shop", True, None)
     assert (line["topic"], line["served"], line["parallelism"], line["ssl"]) == (topic, True, 2, True)
     header, *rows = run("topics", file=file).stdout.splitlines()
     assert header.split()[:2] == ["TOPIC", "SERVED"]

@@ -72,8 +72,8 @@ class World:
         data = SimpleNamespace(
             endpoint=Endpoint("127.0.0.1", 2),
             alive=True,
-            tell=lambda topic, directory: None,
-            tell_hosts=lambda hosts: None,
+            tell=lambda *_: None,
+            tell_hosts=lambda *_: None,
         )
         return Host(
             self.config(**changes),

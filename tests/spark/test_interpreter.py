@@ -150,6 +150,7 @@ def test_an_import_that_comes_too_late(place: Place, environ: dict[str, str], st
     [line] = [line for line in errors.splitlines() if "Spark starts its Python workers with python3" in line]
     assert f"({stranger / 'python3'}, by the PATH): it cannot import jobpipe: ModuleNotFoundError" in line
     assert f"PYSPARK_PYTHON={sys.executable}" in line
+    on_page(line)
 
 
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:

@@ -176,8 +176,9 @@ def test_a_second_signal_ends_at_once(
         heard = saying(capfd, "ends after the micro-batch it is in")
         with meanwhile(lambda: gate.entered.wait(PATIENCE), send(signal.SIGTERM), heard, send(signal.SIGTERM)):
             assert jobpipe.run(query, sinks=[]) == 143
-        gate.open.set()
         assert not query.isActive
+        assert not gate.done
+        gate.open.set()
     assert "at-once stopped at once by SIGTERM" in capfd.readouterr().err
 
 
