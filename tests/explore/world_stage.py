@@ -117,7 +117,9 @@ class Stage:
 
     def write(self, write_id: str, batch_id: int, *, inline: bool = True) -> Any:
         """Write a batch's segments, as the tasks do."""
-        return written(self.world.directory, write_id, self.rows.tables(batch_id), inline=inline)
+        folder = self.world.host_folder if self.world.config.spool_placement == "host" else None
+        tables = self.rows.tables(batch_id)
+        return written(self.world.directory, write_id, tables, inline=inline, host_folder=folder)
 
     async def batch(self, at: Coordinator, batch_id: int, *, run: str = "run", inline: bool = True) -> None:
         """Publish a whole batch, unless it is sealed already, as the sink does."""
@@ -277,7 +279,7 @@ class Stage:
     def deliver(self) -> int:
         """Read all that is sealed, as a subscriber does, and let the oracle judge; return the rows."""
         checker = Checker(self.rows, self.journal, clock=self.world.loop.time)
-        for table in read_rows(self.world.directory):
+        for table in read_rows(self.world.directory, self.world.host_folder):
             checker.take(table)
         checker.check()
         return checker.rows
