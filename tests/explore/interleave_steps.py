@@ -23,7 +23,7 @@ from unittest import mock
 
 import jobpipe.store.database
 
-__all__ = ["Actor", "Changed", "Policy", "Stuck", "closed_lock", "mend_disk", "run", "stepping"]
+__all__ = ["Actor", "Changed", "Policy", "Stuck", "acting", "closed_lock", "mend_disk", "run", "stepping"]
 
 TURN_SECONDS = 60.0  # of real time, for one step; more is a mistake of the explorer
 MOST_STEPS = 20_000
@@ -34,6 +34,8 @@ _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY}
 _here = threading.local()
 on_connect: list[Callable[[sqlite3.Connection], None]] = []
 """Told of each connection that is opened."""
+on_misuse: list[Callable[[], None]] = []
+"""Told when a thread uses a connection, or closes it, in the middle of another one's statement."""
 
 
 class Stuck(AssertionError):
@@ -141,6 +143,11 @@ def run(actors: list[Actor], policy: Policy) -> list[str]:
     return trace
 
 
+def acting() -> Actor | None:
+    """The actor whose thread this is."""
+    return getattr(_here, "actor", None)
+
+
 def mend_disk() -> None:
     """Let no more syncs of the calling actor fail."""
     if (actor := getattr(_here, "actor", None)) is not None:
@@ -154,17 +161,37 @@ def _step(what: str) -> None:
 
 
 class _Connection(sqlite3.Connection):
-    """Stops before each statement; its busy time-out is 0."""
+    """Stops before each statement; its busy time-out is 0. SQLite crashes where two threads use one: that is told."""
+
+    _used = False
 
     def execute(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return _patient(lambda: super(_Connection, self).execute(query, *values), query)
+        return self._alone(lambda: _patient(lambda: super(_Connection, self).execute(query, *values), query))
 
     def executemany(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return _patient(lambda: super(_Connection, self).executemany(query, *values), query)
+        return self._alone(lambda: _patient(lambda: super(_Connection, self).executemany(query, *values), query))
 
     def close(self) -> None:
         _step("close the catalog")
-        super().close()
+        if self._used:
+            _tell_misuse()
+        else:
+            super().close()
+
+    def _alone(self, work: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+        if self._used:
+            _tell_misuse()
+            raise sqlite3.ProgrammingError("another thread uses this connection")
+        self._used = True
+        try:
+            return work()
+        finally:
+            self._used = False
+
+
+def _tell_misuse() -> None:
+    for tell in on_misuse:
+        tell()
 
 
 def _patient(work: Callable[[], sqlite3.Cursor], query: str) -> sqlite3.Cursor:

@@ -102,7 +102,7 @@ class Process:
         for job in list(self.jobs):
             job.kill()
         for connection in self.connections:
-            sqlite3.Connection.close(connection)  # as the kernel takes its locks away
+            connection.close()  # as the kernel takes its locks away
         self.connections.clear()
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:

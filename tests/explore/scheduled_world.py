@@ -23,7 +23,7 @@ from tests.explore.interleave_steps import stepping
 from tests.explore.scheduled_actors import Driver, Subscriber
 from tests.explore.scheduled_net import Network, Wire
 from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, host_folder, standing_in
-from tests.explore.scheduled_time import Process, Stuck, VirtualLoop, owned
+from tests.explore.scheduled_time import PROCESS, Process, Stuck, VirtualLoop, owned
 
 __all__ = ["Outcome", "World", "play"]
 
@@ -127,6 +127,12 @@ class World:
         """Of an error that nobody has taken."""
         if (error := context.get("exception")) is not None and not self.over:
             self.fail(f"nobody has seen {error!r}"[:300])
+
+    def misused(self) -> None:
+        """A thread uses a catalog's connection in the middle of another one's statement."""
+        process = PROCESS.get()
+        if not self.over and (process is None or process.alive):
+            self.fail(f"two threads of {process} use one connection")
 
     def start_coordinator(self, parent: Process) -> CoordinatorProcess:
         made = CoordinatorProcess(f"c{len(self.coordinators)}", self.loop, self.network, self.tree, self.base, parent)
@@ -433,6 +439,7 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
             stepping(),
             standing_in(loop, world.processes, seed),
             mock.patch.object(interleave_steps, "on_connect", [owned]),
+            mock.patch.object(interleave_steps, "on_misuse", [world.misused]),
             mock.patch("secrets.token_hex", lambda n: ids.randbytes(n).hex()),
         ):
             try:
