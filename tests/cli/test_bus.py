@@ -106,8 +106,8 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     assert set(line) >= SUBSCRIPTION_KEYS
     assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
     text = run("describe", topic, file=file).stdout
-    assert "published last" in text  # U2: which query
-    facts, *_, table = text.split("\n\n")  # between them what the coordinator holds for its peers
+    assert "published last  query query, batch 3, offset 4" in text  # U2
+    facts, *_, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
     position = f"{publisher.epoch}/3"
     assert re.fullmatch(
