@@ -32,7 +32,9 @@ from registry.errors import Unavailable
 from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
-from tests.explore.scheduled_time import PROCESS, Process, VirtualLoop, pause, virtual_threading, virtual_time
+from tests.explore.scheduled_process import PROCESS, Process
+from tests.explore.scheduled_threads import pause, virtual_threading, virtual_time
+from tests.explore.scheduled_time import VirtualLoop
 
 __all__ = ["HOST", "CoordinatorProcess", "Handler", "host_folder", "standing_in"]
 
