@@ -12,20 +12,41 @@ from typing import TYPE_CHECKING, Any
 from jobpipe.spark.interpreter import choose as _choose_python
 
 if TYPE_CHECKING:
+    from jobpipe.publisher.core import SealedBatch
+    from jobpipe.publisher.opened import close
+    from jobpipe.publisher.plain import PlainPublisher, publisher
     from jobpipe.spark.await_end import await_end
     from jobpipe.spark.register import register
+    from jobpipe.spark.run import run
     from jobpipe.spark.sink import JobPipeSink
     from jobpipe.spark.stopping import stoppable
     from jobpipe.subscriber.client import Subscription, subscribe
 
-__all__ = ["JobPipeSink", "Subscription", "await_end", "register", "stoppable", "subscribe"]
+__all__ = [
+    "JobPipeSink",
+    "PlainPublisher",
+    "SealedBatch",
+    "Subscription",
+    "await_end",
+    "close",
+    "publisher",
+    "register",
+    "run",
+    "stoppable",
+    "subscribe",
+]
 __version__ = "0.1.0"
 
 _HOME = {
     "JobPipeSink": "jobpipe.spark.sink",
+    "PlainPublisher": "jobpipe.publisher.plain",
+    "SealedBatch": "jobpipe.publisher.core",
     "Subscription": "jobpipe.subscriber.client",
     "await_end": "jobpipe.spark.await_end",
+    "close": "jobpipe.publisher.opened",
+    "publisher": "jobpipe.publisher.plain",
     "register": "jobpipe.spark.register",
+    "run": "jobpipe.spark.run",
     "stoppable": "jobpipe.spark.stopping",
     "subscribe": "jobpipe.subscriber.client",
 }

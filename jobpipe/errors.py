@@ -11,6 +11,7 @@
     ├── SubscriptionNotFound   a topic has no subscription of that name
     ├── DataLoss               rows that were promised are not there any more: topic and exact missing range
     ├── CheckpointTooOld       Spark replays a batch that is older than the last one sealed
+    ├── NewCheckpoint          a query is new to a topic that another one published to; asked for, by on_new_checkpoint
     ├── DuplicateCall          the sink was called twice in one batch
     ├── UnsupportedType        a column's type cannot pass
     ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
@@ -60,6 +61,7 @@ __all__ = [
     "LinkTimeout",
     "LocalProtocolError",
     "NameTaken",
+    "NewCheckpoint",
     "NotAuthorized",
     "PeerNotTrusted",
     "ProtocolError",
@@ -92,6 +94,13 @@ class JobpipeError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
+
+    def _render_traceback_(self) -> list[str]:
+        """Tell IPython what to show for this error in a notebook: what happened, without the frames that led here.
+
+        ``traceback.print_exception(sys.last_value)`` shows them.
+        """
+        return [f"{type(self).__name__}: {self.message}"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles errors between its processes; keyword arguments would be lost.
@@ -140,6 +149,10 @@ class DataLoss(JobpipeError):
 
 class CheckpointTooOld(JobpipeError):
     """Spark replays a batch id below the last one sealed for its query: the checkpoint is an old copy."""
+
+
+class NewCheckpoint(JobpipeError):
+    """A query publishes for the first time to a topic that another one published to: its checkpoint may be gone."""
 
 
 class DuplicateCall(JobpipeError):

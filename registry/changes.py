@@ -6,6 +6,7 @@ at 0 again when it is made anew, so "delete version 0" alone could hit the node 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +115,23 @@ class Changes:
             return
         raise self._contended(topic)
 
+    def forget(self, topic: str) -> None:
+        """Delete the guard, and with it all nodes of a topic, unless another session has one there."""
+        paths = [self._paths.owner(topic), self._paths.recovery(topic), self._paths.topic(topic)]
+        for _ in self._attempts():
+            guard = self._guard(topic)  # before the others are read: what comes after it moves the guard
+            registered = self._reader.registrations(topic)
+            nodes = self._nodes.get_all(paths)
+            if registered or (nodes[0] is not None and not self._nodes.had_session(nodes[0].session)):
+                raise TopicOwned(topic, self._reader.owner(topic), registered[0][2] if registered else None)
+            found = [Delete(path, node.version) for path, node in zip(paths, nodes, strict=True) if node is not None]
+            try:
+                self._nodes.commit([Delete(self._paths.epoch(topic), guard.version), *found])
+            except Conflict:
+                continue
+            return
+        raise self._contended(topic)
+
     def delete_topic(self, topic: str) -> bool:
         path = self._paths.topic(topic)
         others = False
@@ -173,7 +191,7 @@ class Changes:
             if node.data == data and node.session == self._nodes.session:
                 return []
             present = self._reader.decode_owner(path, node)
-            if present is None and node.session == 0:  # no session holds it: rubbish
+            if node.session == 0:  # no session holds it: rubbish, whatever it says
                 return [Delete(path, node.version), Create(path, data)]
             ours = present is not None and present.instance == owner.instance
             if not ours or not (asked or self._nodes.had_session(node.session)):
@@ -193,8 +211,16 @@ class Changes:
                 return []
             return [Delete(path, node.version)]
 
-        if decide():  # else do not make a guard for nothing
+        if not decide():
+            return  # do not make a guard for nothing
+        try:
             self._commit(topic, decide)
+        except BadRecord:
+            # Others have made the guard unreadable. Then nobody can make a node anew, so this is still the one that we
+            # have read, and it must not keep the topic from being repaired.
+            if operations := decide():
+                with contextlib.suppress(Conflict):
+                    self._nodes.commit(operations)
 
     def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
         """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from registry.errors import RegistryError
 from registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["RegisterServerHandler", "Watch", "WatchCallback"]
@@ -162,6 +163,16 @@ class RegisterServerHandler(ABC):
         Raises:
             Unavailable: it is removed as soon as the registry answers again.
         """
+
+    def forget(self, topic: str) -> None:
+        """Remove all that is kept of a topic: our claim, its recovery point, its epoch; as if it had never been.
+
+        For a topic whose log is gone for good: the epochs of its next publisher begin at 1.
+
+        Raises:
+            TopicOwned: another one has claimed it, or is registered in it; nothing is changed.
+        """
+        raise RegistryError(f"{type(self).__name__} cannot forget topics")
 
     @abstractmethod
     def next_epoch(self, topic: str, at_least: int) -> int:

@@ -140,6 +140,19 @@ class Keeper:
     def release(self, topic: str) -> None:
         self._give_up(topic, self._paths.owner(topic), lambda: self._claims.pop(topic, 0))
 
+    def forget(self, topic: str) -> None:
+        """Remove all nodes of a topic that is ours alone."""
+        path = self._paths.owner(topic)
+        call = self._begin(path)
+        with self.changing() as changes:
+            if self._is_overtaken(path, call):
+                return  # claimed again since
+            changes.forget(topic)
+            with self._state:
+                self._claims.pop(topic, None)
+                self._topics.discard(topic)
+                self._newest.pop(path, None)
+
     def withdraw(self, timeout: float) -> None:
         """Remove all that is ours, and the topic nodes that are empty then."""
         with self.changing(timeout) as changes:

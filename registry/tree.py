@@ -155,6 +155,9 @@ class TreeHandler(RegisterServerHandler):
     def release(self, topic: str) -> None:
         self._parts().keeper.release(topic)
 
+    def forget(self, topic: str) -> None:
+        self._parts().keeper.forget(topic)
+
     def set_recovery_point(self, topic: str, epoch: int, text: str | None) -> None:
         with self._parts().keeper.changing() as changes:
             changes.write_recovery_point(topic, epoch, None if text is None else text.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from jobpipe.config import keys, load
+from tests.pages import block, shell
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "deploy"
@@ -137,3 +139,32 @@ def test_systemd_itself_accepts_the_unit(tmp_path: Path) -> None:
 def test_the_page_names_the_manifests() -> None:
     for path in (*MANIFESTS, UNIT):
         assert f"deploy/{path.name}" in PAGE
+
+
+def test_the_configuration_of_the_page(tmp_path: Path) -> None:
+    """Section 3, as it stands there."""
+    file = tmp_path / "jobpipe.yaml"
+    file.write_text(block("docs/deploy.md", "node"))
+    config = load(file, environ={})
+    assert (config.embedded, str(config.ssl_key)) == (False, "/etc/jobpipe/certs/node.key")
+    assert config.registry_connect == "zk1:2181,zk2:2181,zk3:2181"
+
+
+def test_the_certificates_of_the_page(tmp_path: Path) -> None:
+    """Section 3, as it stands there: these files are made, the keys for their owner alone."""
+    done = shell(block("docs/deploy.md", "certs"), tmp_path, JOBPIPE__HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    files = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "certs").iterdir()}
+    assert {"ca.crt", "ca.key", "node.crt", "node.key"} <= set(files)
+    assert (files["ca.key"], files["node.key"]) == (0o600, 0o600)
+
+
+def test_the_submission_is_json() -> None:
+    """Section 4: what the REST interface is sent; its settings exist."""
+    text = block("docs/deploy.md", "rest")
+    sent = json.loads(text[text.index("'{") + 1 : text.rindex("}'") + 1])
+    assert sent["action"] == "CreateSubmissionRequest"
+    known = {about.spark for about in keys()}
+    ours = {name for name in sent["sparkProperties"] if name.startswith("spark.jobpipe.")}
+    assert ours
+    assert ours <= known

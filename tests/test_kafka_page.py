@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from jobpipe.config import keys
+from jobpipe.config import keys, load
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions
+from tests.pages import block
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "kafka.md").read_text()
@@ -126,3 +127,12 @@ def test_what_is_not_needed_is_refused(name: str) -> None:
     assert problem["key"].lower() == name.lower()
     if name in NOT_OURS:
         assert f"did you mean {names(here()[name])[0]}?" in caught.value.message
+
+
+def test_the_ensemble_of_the_page(tmp_path: Path) -> None:
+    """U13: where a ZooKeeper comes from."""
+    file = tmp_path / "jobpipe.yaml"
+    file.write_text(block("docs/kafka.md", "ensemble"))
+    assert load(environ={}).embedded
+    config = load(file, environ={})
+    assert (config.embedded, config.registry_connect) == (False, "zk1:2181,zk2:2181,zk3:2181")

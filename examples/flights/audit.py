@@ -16,7 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe import await_end, stoppable
+import jobpipe
+from jobpipe import stoppable
 from jobpipe.spark.session import recommended_conf
 
 # Facts about the file, known beforehand.
@@ -78,8 +79,8 @@ def main() -> int:
         .option("checkpointLocation", str(args.work / "checkpoints" / "audit"))
         .start()
     )
-    await_end(query)
-    spark.stop()
+    if code := jobpipe.run(query):
+        return code
 
     found = json.loads(result.read_text())
     for fact, expected in EXPECTED.items():

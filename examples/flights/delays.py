@@ -9,12 +9,14 @@ together with the sums, so each flight is counted once, whatever is killed and s
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe import JobPipeSink, await_end
+import jobpipe
+from jobpipe import JobPipeSink
 from jobpipe.spark.session import recommended_conf
 
 
@@ -43,7 +45,7 @@ def daily_delays(flights: DataFrame) -> DataFrame:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
     parser.add_argument("--flights", default="flights", help="topic to subscribe (default flights)")
@@ -84,12 +86,8 @@ def main() -> None:
         .option("checkpointLocation", str(args.work / "checkpoints" / "delays"))
         .start()
     )
-    await_end(query)  # stops the query after the end mark of `flights`
-
-    sink.close(final=True)
-    print(f"published {args.topic}")
-    spark.stop()
+    return jobpipe.run(query, final=True)  # ends after the end mark of `flights`, and passes it on
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,10 +10,12 @@ callable for foreachBatch.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.spark.session import recommended_conf
 
@@ -27,7 +29,7 @@ FLIGHTS = """
 """
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
     parser.add_argument("--topic", default="flights", help="topic to publish (default flights)")
@@ -66,12 +68,9 @@ def main() -> None:
         .trigger(availableNow=True)  # read all the files there are, then stop
         .start()
     )
-    query.awaitTermination()
-
-    sink.close(final=True)  # an end mark: the subscribers know that no more will come
-    print(f"published {args.topic}")
-    spark.stop()
+    # At its end it closes the sink, final: an end mark tells the subscribers that no more will come.
+    return jobpipe.run(query, final=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

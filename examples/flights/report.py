@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 
 import pyarrow.csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe import await_end, stoppable
+import jobpipe
+from jobpipe import stoppable
 from jobpipe.spark.session import recommended_conf
 
 KEY = ["carrier", "day"]
@@ -58,7 +60,7 @@ class Table:
             shutil.rmtree(self.path(version))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
     parser.add_argument("--delays", default="delays", help="topic to subscribe (default delays)")
@@ -89,13 +91,14 @@ def main() -> None:
         .option("checkpointLocation", str(args.work / "checkpoints" / "report"))
         .start()
     )
-    await_end(query)
+    if code := jobpipe.run(query):
+        return code
 
     result = spark.read.parquet(table.path(table.versions()[-1])).drop("order").orderBy(KEY).toArrow()
     pyarrow.csv.write_csv(result, args.work / "report.csv")
     print(f"{result.num_rows:,} rows in {args.work / 'report.csv'}")
-    spark.stop()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.spark.session import recommended_conf
 
@@ -37,7 +39,7 @@ class Record:
         self.last_batch = batch_id
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoint and record")
     parser.add_argument("--topic", default="ten_thousand")
@@ -90,12 +92,10 @@ def main() -> None:
     while query.isActive and not finished():
         time.sleep(0.1)
     query.stop()
-    query.awaitTermination()  # at once; raises if the query failed
-
-    sink.close(final=True)
+    code = jobpipe.run(query, final=True)  # it has ended already: the sink is closed, with an end mark
     print(f"sealed {record.rows:,} rows in {len(record.batches)} batches")
-    spark.stop()
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

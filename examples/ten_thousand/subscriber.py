@@ -9,15 +9,17 @@ Rows go to WORK/<name>/<batch id>/, so a batch that Spark repeats replaces itsel
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobpipe import await_end, stoppable
+import jobpipe
+from jobpipe import stoppable
 from jobpipe.spark.session import recommended_conf
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoint and rows")
     parser.add_argument("--name", required=True, help="name of the subscription")
@@ -49,9 +51,8 @@ def main() -> None:
         .option("checkpointLocation", str(args.work / "checkpoints" / args.name))
         .start()
     )
-    await_end(query)
-    spark.stop()
+    return jobpipe.run(query)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -33,15 +33,15 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
     """Check FILE, or the file in force, with the environment and its access list; name every problem.
 
     With --option, once for each, check what a load() would be given: `-o subscribe=orders -o maxRowsPerTrigger=1000`.
-    Ends with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown).
+    Ends with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown); with
+    --option also notes: what is right for spark.read and not for a stream.
     """
     settings.file = file or settings.file
     try:
         found = settings.resolved.file
         if settings.config.access is not None:
             read_access(settings.config.access)
-        if options:
-            _check_options(settings.file, options)
+        notes = _check_options(settings.file, options) if options else []
     except ConfigError as error:
         if not as_json:
             raise
@@ -49,15 +49,25 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
         emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [wrong])})
         return Exit.USAGE
     if as_json:
-        emit_json({"ok": True, "file": None if found is None else str(found), "problems": []})
+        emit_json(
+            {
+                "ok": True,
+                "file": None if found is None else str(found),
+                "problems": [],
+                **({"notes": notes} if options else {}),
+            }
+        )
     else:
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
         where = " (found in the working folder)" if settings.resolved.in_working_folder else ""
         click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}{where}")
     return Exit.OK
 
 
-def _check_options(file: str | None, options: tuple[str, ...]) -> None:
-    from jobpipe.spark.options import SourceOptions
+def _check_options(file: str | None, options: tuple[str, ...]) -> list[str]:
+    """Check the options of a load(); return what is right for a batch read only."""
+    from jobpipe.spark.options import WITHOUT_NAME, SourceOptions
 
     given = {}
     for option in options:
@@ -65,7 +75,8 @@ def _check_options(file: str | None, options: tuple[str, ...]) -> None:
         if not equals:
             raise click.BadParameter(f"{option!r} is not NAME=VALUE", param_hint="--option")
         given[name.strip()] = value
-    SourceOptions.parse(given if file is None else {"config": file, **given}, credentials=False)
+    parsed = SourceOptions.parse(given if file is None else {"config": file, **given}, credentials=False)
+    return [WITHOUT_NAME] if parsed.name is None else []
 
 
 @config.command()

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.leases import LEASE_COLUMNS, lease_row
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
 from jobpipe.cli.standing import connection, holder, last_seen, position, publisher
 
@@ -43,6 +44,13 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
             right=("SEGMENTS", "BYTES"),
         )
         click.echo()
+    if status.get("leases"):
+        emit_table(LEASE_COLUMNS, map(lease_row, status["leases"]), right=("FIRST OFFSET", "LAST OFFSET"))
+        click.echo()
+    refused = {name: held for name, held in status.get("identities", {}).items() if any("refused" in k for k in held)}
+    if refused:
+        emit_table(("IDENTITY AT ITS LIMIT", "HOLDS OF THIS COORDINATOR"), map(_identity, refused.items()))
+        click.echo()
     if not status["subscriptions"]:
         click.echo("no subscriptions")
         return
@@ -57,6 +65,7 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         ("topic", status["topic"]),
         ("publisher", publisher(status)),
+        ("published last", _last_query(status)),
         ("waits for", status["waiting"]),
         ("ended", status["ended"]),
         ("endpoint", status["endpoint"]),
@@ -70,9 +79,19 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
+def _last_query(status: dict[str, Any]) -> str | None:
+    """Return by which query, which a checkpoint holds, or plain publisher's name, the last batch was published."""
+    last = status.get("last_query")
+    return None if last is None else f"query {last['query_id']}, batch {last['batch_id']}, offset {last['n']}"
+
+
 def _host(name: str, facts: dict[str, Any]) -> list[object]:
     away = seconds(facts["absent"]) if facts["absent"] else None
     return [name, facts["state"], away, count(facts["segments"]), size(facts["bytes"]), facts["endpoint"]]
+
+
+def _identity(each: tuple[str, dict[str, int]]) -> list[object]:
+    return [each[0], ", ".join(f"{kind}: {count(amount)}" for kind, amount in each[1].items())]
 
 
 def _subscription(line: dict[str, Any]) -> list[object]:

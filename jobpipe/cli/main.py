@@ -21,6 +21,7 @@ from jobpipe.cli.doctor import doctor
 from jobpipe.cli.exits import EXIT_CODES, Exit, exit_of
 from jobpipe.cli.host_server import host_server
 from jobpipe.cli.lag import lag
+from jobpipe.cli.leases import leases
 from jobpipe.cli.output import printable
 from jobpipe.cli.registry import registry
 from jobpipe.cli.serve import serve
@@ -100,7 +101,21 @@ def cli(settings: Settings, file: str | None, verbose: int) -> None:
     logging.getLogger("kazoo").setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-for command in (topics, describe, lag, subscriptions, tail, serve, host_server, registry, config, certs, doctor, demo):
+for command in (
+    topics,
+    describe,
+    lag,
+    subscriptions,
+    leases,
+    tail,
+    serve,
+    host_server,
+    registry,
+    config,
+    certs,
+    doctor,
+    demo,
+):
     cli.add_command(command)
 
 

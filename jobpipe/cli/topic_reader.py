@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -18,9 +19,9 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.operations.fields import MAX_LEASE_SECONDS
 from jobpipe.store import Boundary, Position
 from jobpipe.subscriber.fetch import fetch_plan
+from jobpipe.subscriber.hold import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import control_link
 
 __all__ = ["TopicReader"]
@@ -83,15 +84,16 @@ class TopicReader:
 
     def _range(self, start: Position, end: Position, *, hold: bool) -> Iterator[pa.RecordBatch]:
         """Yield what lies between; ``hold`` keeps a backlog from retention while we read it."""
-        if hold:
-            seconds = min(self._config.read_timeout, MAX_LEASE_SECONDS)
-            held = {"id": self._lease, "first": start.n, "last": end.n, "seconds": seconds}
-            self._call("lease", held)
+        held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config)) if hold else None
+        if held is not None:
+            self._call("lease", held.args())
+            held = None if self._link is None else replace(held, control=self._link.peer)
         try:
             answer = self._call("range", {"start": start.to_json(), "end": end.to_json()})
-            for plan in answer["plans"]:
-                for fetched in fetch_plan(self._topic, plan, answer["data"], self._config):
-                    yield fetched.batch
+            with held_while(held, self._config):
+                for plan in answer["plans"]:
+                    for fetched in fetch_plan(self._topic, plan, answer["data"], self._config):
+                        yield fetched.batch
         finally:
             if hold and self._link is not None:
                 with contextlib.suppress(JobpipeError):  # it ends by itself

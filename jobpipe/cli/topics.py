@@ -1,47 +1,103 @@
-"""``jobpipe topics``: what the registry knows."""
+"""``jobpipe topics``: what the registry and this host's spools know; ``jobpipe topics delete``."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
-from jobpipe.cli.output import emit_json, emit_table
+from jobpipe.cli.output import count, emit_json, emit_table, printable, size
+from jobpipe.cli.standing import publisher
+
+if TYPE_CHECKING:
+    from jobpipe.admin import TopicLine
+    from jobpipe.deletion import Deletion
+    from jobpipe.store.spools import Spool
 
 __all__ = ["topics"]
 
+_SERVED = ("topic", "served", "endpoint", "parallelism", "epoch", "ssl", "state")
+_STATE = ("publisher", "publishing", "publisher_gone", "served_for")
 
-@click.command()
+
+@click.group(invoke_without_command=True)
+@click.option("--all", "everything", is_flag=True, help="List those too that nobody serves, and where they lie.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to wait.")
 @json_option
-@pass_settings
-def topics(settings: Settings, as_json: bool) -> None:
-    """List the topics of the namespace, served now or not.
+@click.pass_context
+def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) -> None:
+    """List the topics of the namespace that are served; with --all those too that are not.
 
-    Asks the registry only. JSON keys of each topic: topic, served, endpoint, data, parallelism, epoch, instance, ssl;
-    all but the first two are null while nobody serves the topic.
+    Those that are not served are known to the registry, or have a spool in this host's jobpipe.spool.dir; the others of
+    their spools are on other hosts. JSON keys of each topic: topic, served, endpoint, data, parallelism, epoch,
+    instance, ssl, publisher, publishing, publisher_gone (seconds since its process died), served_for (seconds, without
+    a publisher); all but the first two are null while nobody serves the topic. With --all also spool (its folder),
+    rows, disk_bytes, unread (batches by subscription), serve (the command); null where no spool is here.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from jobpipe.admin import Admin
+
+    config = ctx.ensure_object(Settings).config
+    with Admin(config) as admin:
+        found = {line.name: line for line in admin.topics()}
+        status = admin.statuses([name for name, line in found.items() if line.location is not None], timeout)
+        known = sorted({*found, *admin.known_topics()}) if everything else sorted(found)
+    lines = {name: _facts(name, found.get(name), status.get(name)) for name in known}
+    if everything:
+        spools = _spools(config.spool_dir, config.namespace)
+        for name in spools.keys() - lines.keys():
+            lines[name] = _facts(name, None, None)
+        for name, line in lines.items():
+            line.update(_spool_facts(spools.get(name), served=line["served"]))
+    listed = [lines[name] for name in sorted(lines)]
+    if as_json:
+        emit_json([{key: value for key, value in line.items() if key != "state"} for line in listed])
+    elif not listed:
+        click.echo(f"no topics under {config.namespace} (registry {config.registry_connect})", err=True)
+    else:
+        _print(listed, everything=everything)
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--unread", is_flag=True, help="Delete also what subscriptions have not read.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; change nothing.")
+@pass_settings
+def delete(settings: Settings, topic: str, unread: bool, dry_run: bool) -> None:
+    """Delete TOPIC: its spool on this host, and what the registry knows of it.
+
+    Refused, with 1, while somebody serves it, and while a subscription has not read everything. A topic that is
+    published again afterwards is another one: its subscriptions are gone, and queries need new checkpoints.
     """
     from jobpipe.admin import Admin
 
-    config = settings.config
-    with Admin(config) as admin:
-        lines = [_facts(line) for line in admin.topics()]
-    if as_json:
-        emit_json(lines)
-    elif lines:
-        emit_table(
-            ("TOPIC", "SERVED", "ENDPOINT", "PARALLELISM", "EPOCH", "TLS"),
-            ([line[key] for key in ("topic", "served", "endpoint", "parallelism", "epoch", "ssl")] for line in lines),
-            right=("PARALLELISM", "EPOCH"),
-        )
-    else:
-        click.echo(f"no topics under {config.namespace} (registry {config.registry_connect})", err=True)
+    with Admin(settings.config) as admin:
+        found = admin.delete(topic, unread=unread, dry_run=dry_run)
+    for line in _deleted(found, "would delete" if dry_run else "deleted"):
+        click.echo(printable(line))
 
 
-def _facts(line: Any) -> dict[str, Any]:
-    place = line.location
+def _deleted(found: Deletion, verb: str) -> list[str]:
+    spool = found.spool
+    lines = []
+    if spool is not None:
+        what = f"{count(spool.head - spool.tail)} batches, {count(spool.rows)} rows, {size(spool.disk_bytes)}"
+        lines.append(f"{verb} {spool.directory}: {what}")
+    lines += [f"{verb} {directory}, of the host server here" for directory in found.host_files]
+    if found.epoch:
+        lines.append(f"{verb} topic {found.topic} from the registry (epoch {found.epoch})")
+    if found.elsewhere:
+        lines.append(f"host server {', '.join(found.elsewhere)} has kept segments; other hosts' files stay there")
+    return lines or [f"{verb} topic {found.topic}"]
+
+
+def _facts(name: str, line: TopicLine | None, status: dict[str, Any] | None) -> dict[str, Any]:
+    place = None if line is None else line.location
+    state = None if status is None else publisher(status)
     return {
-        "topic": line.name,
+        "topic": name,
         "served": place is not None,
         "endpoint": None if place is None else str(place.control),
         "data": None if place is None else str(place.data),
@@ -49,4 +105,47 @@ def _facts(line: Any) -> dict[str, Any]:
         "epoch": None if place is None else place.epoch,
         "instance": None if place is None else place.instance,
         "ssl": None if place is None else place.ssl,
+        **{key: None if status is None else status.get(key) for key in _STATE},
+        "state": state,
     }
+
+
+def _spools(folder: Any, namespace: str) -> dict[str, Spool]:
+    """Return the spools of the namespace; those that cannot be read are named on standard error."""
+    from jobpipe.errors import SpoolError
+    from jobpipe.store.spools import list_spools
+
+    found = {}
+    for spool in list_spools(folder):
+        if isinstance(spool, SpoolError):
+            click.echo(f"cannot read a spool: {printable(spool.message)}", err=True)
+        elif spool.namespace in (None, namespace):
+            found[spool.topic] = spool
+    return found
+
+
+def _spool_facts(spool: Spool | None, *, served: bool) -> dict[str, Any]:
+    return {
+        "spool": None if spool is None else str(spool.directory),
+        "rows": None if spool is None else spool.rows,
+        "disk_bytes": None if spool is None else spool.disk_bytes,
+        "unread": None if spool is None else spool.unread,
+        "serve": None if spool is None or served else f"jobpipe serve {spool.topic}",
+    }
+
+
+def _print(lines: list[dict[str, Any]], *, everything: bool) -> None:
+    columns = ["TOPIC", "SERVED", "ENDPOINT", "PARALLELISM", "EPOCH", "TLS", "PUBLISHER"]
+    rows = [[line[key] for key in _SERVED] for line in lines]
+    if everything:
+        columns[-1:] = ["ROWS", "DISK", "UNREAD BY", "SPOOL", "PUBLISHER"]
+        for row, line in zip(rows, lines, strict=True):
+            unread = line["unread"]
+            behind = None if unread is None else ", ".join(sorted(unread)) or "nobody"
+            row[-1:] = [count(line["rows"]), size(line["disk_bytes"]), behind, line["spool"], line["state"]]
+    emit_table(columns, rows, right=("PARALLELISM", "EPOCH", "ROWS", "DISK"))
+    if everything and any(not line["served"] for line in lines):
+        click.echo(
+            "\nTo serve one that is not: jobpipe serve TOPIC, on the host of its spool; to delete it: jobpipe topics "
+            "delete TOPIC"
+        )

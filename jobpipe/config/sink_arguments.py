@@ -10,7 +10,7 @@ from jobpipe.config.definition import Option, Problem, shown
 from jobpipe.config.identity import NAME as TEXT
 from jobpipe.config.model import KEYS
 from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import PATH, BadValueError, Kind, optional, whole
+from jobpipe.config.values import BOOLEAN, PATH, BadValueError, Kind, choice, optional, whole
 
 __all__ = ["SINK_ARGUMENTS", "read_arguments"]
 
@@ -122,6 +122,22 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
         kind=_KINDS["write_path"],
         default=None,
         documentation="Through the driver, or from the executors. null = jobpipe.write_path.",
+        group="sink",
+    ),
+    Option(
+        name="on_new_checkpoint",
+        kind=choice("publish", "refuse"),
+        default="publish",
+        documentation="What a query may do that is new to a topic to which another query published, as after its "
+        "checkpoint was deleted: publish = go on, and say so in the log; refuse = fail before anything is published.",
+        group="sink",
+    ),
+    Option(
+        name="replace",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Close this process's own sink of the topic first, if there is one, and stop its queries: for a "
+        "notebook's cell that is run again.",
         group="sink",
     ),
     Option(

@@ -51,6 +51,7 @@ async def run(order: dict[str, Any]) -> None:
             data=data,
             parent=parent,
             instance=order["instance"],
+            budgets=trust.budgets,
         )
         server = trust.server(ControlService(host, trust, order["secret"]))
         await server.start(sock)

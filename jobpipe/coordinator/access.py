@@ -10,7 +10,14 @@ from __future__ import annotations
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.access import ADMIN, PUBLISH, READ
 from jobpipe.net.link import Link
-from jobpipe.operations.control import BindRequest, BoundsRequest, DropRequest, HandoverRequest, SeekRequest
+from jobpipe.operations.control import (
+    BindRequest,
+    BoundsRequest,
+    DropLeaseRequest,
+    DropRequest,
+    HandoverRequest,
+    SeekRequest,
+)
 from jobpipe.operations.fields import Fields
 
 __all__ = ["demand_operation", "demand_role"]
@@ -51,6 +58,8 @@ def demand_operation(trust: Trust, link: Link, asked: Fields) -> None:
         case SeekRequest(name=name) | DropRequest(name=name):
             if not trust.allows(link, READ, topic, name):
                 trust.demand(link, ADMIN, topic)
+        case DropLeaseRequest():
+            trust.demand(link, ADMIN, topic)
         case HandoverRequest():
             trust.demand(link, PUBLISH, topic)
         case BindRequest(name=name):

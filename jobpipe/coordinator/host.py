@@ -28,6 +28,7 @@ from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic, TopicSettings
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
+from jobpipe.net.budget import Budgets
 from jobpipe.net.capability import log_place
 from jobpipe.operations.control import OpenRequest
 from jobpipe.store import TopicLog
@@ -44,8 +45,8 @@ ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
 
 
 @dataclass
-class _Asker:
-    """Who asked for a topic to be opened; ``gone`` when he does not wait for it any more."""
+class _Caller:
+    """Who asked for a topic to be opened; ``gone`` when the request was cancelled."""
 
     gone: bool = False
 
@@ -62,8 +63,10 @@ class Host:
         data: DataChild,
         parent: Parent | None,
         instance: str,
+        budgets: Budgets | None = None,
     ) -> None:
         self.config = config
+        self._budgets = budgets
         self.control_endpoint = control
         self.instance = instance
         self._data = data
@@ -123,19 +126,19 @@ class Host:
             application=asked.application,
             writing=asked.writing,
         )
-        asker = _Asker()
-        opening = self._lasting.start(self._open(topic, asked.config, settings, asker))
+        caller = _Caller()
+        opening = self._lasting.start(self._open(topic, asked.config, settings, caller))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # A claim, an epoch and a log are not left half taken. What is opened for nobody counts as closed by its
             # publisher, so that the job may open it again.
-            asker.gone = True
+            caller.gone = True
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, config: Config, settings: TopicSettings, asker: _Asker) -> ServedTopic:
+    async def _open(self, topic: str, config: Config, settings: TopicSettings, caller: _Caller) -> ServedTopic:
         async with self._opening:
             if (drop := self._drops.get(topic)) is not None:
                 await asyncio.wait({drop})  # else it would release what is claimed now
@@ -145,7 +148,7 @@ class Host:
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
-                        "close() it first",
+                        f"close it first: jobpipe.close({topic!r}), or in a notebook JobPipeSink(..., replace=True)",
                         topic=topic,
                         owner={
                             "name": present.settings.publisher,
@@ -159,9 +162,10 @@ class Host:
                 raise LinkEnded("this coordinator is ending", instance=self.instance)
             self._lost.discard(topic)
             served = await self._take_over(topic, config, settings)
-            served.publishing = served.publishing and not asker.gone
+            served.publishing = served.publishing and not caller.gone
             self.topics[topic] = served
             self._had_topic = True
+            self._lasting.start(self.hosts.tidy(served))
             if topic in self._lost:  # said while it was not in the table yet
                 self._spawn_lost(topic)
             return served
@@ -193,7 +197,7 @@ class Host:
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if settings.serve else await asyncio.to_thread(keep_point, store, config.acks)
-            served = await ServedTopic.open(topic, store, config, settings, keep)
+            served = await ServedTopic.open(topic, store, config, settings, keep, self._budgets)
             if served.uses_hosts:
                 await self.hosts.look([*self.topics.values(), served])
             await self._registration.announce(served)
@@ -322,7 +326,7 @@ class Host:
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick
                 self._start_tick(topic, retain=retain)
             if self.hosts.is_due(list(self.topics.values())):
-                self._lasting.start(self.hosts.look(list(self.topics.values())))
+                self._lasting.start(self.hosts.look_and_tidy(list(self.topics.values())))
 
     def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""

@@ -17,7 +17,7 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.hosts import HostDirectory
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
@@ -47,6 +47,7 @@ class HostServers:
         self._told: dict[str, str | None] = {}
         self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
         self._looking = asyncio.Lock()
+        self._tidying: set[ServedTopic] = set()
 
     @property
     def registered(self) -> list[str]:
@@ -67,14 +68,17 @@ class HostServers:
         return self._looked_at is None or time.monotonic() - self._looked_at >= every
 
     async def look(self, topics: list[ServedTopic]) -> None:
-        """Ask the registry which host servers there are, tell the data process and the topics, and tidy up.
+        """Ask the registry which host servers there are, and tell the data process and the topics.
 
         While the registry is away nobody gets lost: then nobody can know.
+
+        Args:
+            topics: All that are served, and the one that is about to be.
         """
         async with self._looking:
             try:
                 found = await asyncio.to_thread(self._ask)
-            except RegistryUnavailable as error:
+            except JobpipeError as error:
                 log.warning("the host servers cannot be looked up: %s", error)
                 self._looked_at = time.monotonic()
                 return
@@ -95,8 +99,6 @@ class HostServers:
                 self._told = told
             for topic in topics:
                 topic.gone = lost & topic.kept
-            for topic in topics:
-                await self._tidy(topic)
 
     def _ask(self) -> dict[str, str]:
         if self._directory is None:
@@ -105,21 +107,33 @@ class HostServers:
 
     # -- tidying -------------------------------------------------------------------------------------------------------
 
-    async def _tidy(self, topic: ServedTopic) -> None:
+    async def look_and_tidy(self, topics: list[ServedTopic]) -> None:
+        """Do as :meth:`look`, then let host servers remove what no batch refers to; that takes as long as they do."""
+        await self.look(topics)
+        # Not while others wait to look: a host server that hangs is waited for by its topic alone.
+        await asyncio.gather(*(self.tidy(topic) for topic in topics))
+
+    async def tidy(self, topic: ServedTopic) -> None:
         """Let host servers remove the topic's files that no batch refers to."""
-        if not topic.publishing or not topic.uses_hosts:
+        if topic in self._tidying or not topic.publishing or not topic.uses_hosts:
             return
+        self._tidying.add(topic)
         try:
             urgent = await topic.run(topic.store.hosts_to_sweep)
             now = time.monotonic()
-            for host, endpoint in self._endpoints.items():
+            self._swept_at = {key: at for key, at in self._swept_at.items() if now - at < SWEEP_SECONDS}
+            for host, endpoint in list(self._endpoints.items()):
                 key = (topic.topic, host)
                 if host in urgent or now - self._swept_at.get(key, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     self._swept_at[key] = now
                     await self._sweep(topic, host, endpoint)
-            topic.kept = set(await topic.run(topic.store.kept_by_hosts))
+            await topic.look_where_kept()
         except JobpipeError as error:
             log.info("topic %s: tidying of host servers waits: %s", topic.topic, error)
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("topic %s: a host server gave a malformed answer: %r", topic.topic, error)
+        finally:
+            self._tidying.discard(topic)
 
     async def _sweep(self, topic: ServedTopic, host: str, endpoint: str) -> None:
         try:

@@ -84,6 +84,7 @@ class ControlService:
                 _for(ops.HandoverRequest, self._handover),
                 _for(ops.SeekRequest, self._seek),
                 _for(ops.DropRequest, self._drop),
+                _for(ops.DropLeaseRequest, self._drop_lease),
             )
         )
 
@@ -123,7 +124,7 @@ class ControlService:
         self, operation: Operation, answering: Answering, link: Link, served: ServedTopic, asked: Fields
     ) -> Answer:
         result = "failed"
-        named = asked if isinstance(asked, (ops.SeekRequest, ops.DropRequest)) else None
+        named = asked if isinstance(asked, (ops.SeekRequest, ops.DropRequest, ops.DropLeaseRequest)) else None
         try:
             answer = await answering(link, served, asked)
             result = f"done {answer[0]}" + (" (dry run)" if named is not None and named.dry_run else "")
@@ -138,7 +139,7 @@ class ControlService:
                 operation.name,
                 result,
                 topic=served.topic,
-                subscription=None if named is None else named.name,
+                subscription=named.name if isinstance(named, (ops.SeekRequest, ops.DropRequest)) else None,
                 instance=link.hello.instance,
             )
 
@@ -178,13 +179,18 @@ class ControlService:
         served = self._host.topics.get(link.hello.topic)
         if served is not None:
             served.subscribers.disconnected(link, why)
+            served.leases.disconnected(link)
 
     # -- publisher -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, link: Link, topic: ServedTopic, asked: ops.BeginRequest) -> Answer:
+        newest: dict[str, Any] | None = None
+
         def work() -> tuple[Last | None, Position | None, bool]:
+            nonlocal newest
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.last_sealed(asked.query_id)
+            newest = topic.store.newest_query() if last is None else None
             return last, None if last is None else topic.store.behind(last), topic.has_room()
 
         if not topic.publishing:
@@ -192,7 +198,7 @@ class ControlService:
         last, position, room = await topic.run(work)
         if last is not None and await self._take_back(topic, last, asked):
             last, position, room = await topic.run(work)
-        result: dict[str, Any] = {"last": None, "full": None, "admitted": None, "epoch": topic.epoch}
+        result: dict[str, Any] = {"last": None, "newest": newest, "full": None, "admitted": None, "epoch": topic.epoch}
         if last is not None and position is not None:
             result["last"] = {"batch_id": last.batch_id, "position": position.to_json(), "run_id": last.run_id}
         if last is None or last.batch_id < asked.batch_id:
@@ -236,8 +242,8 @@ class ControlService:
         return {"position": position.to_json(), "admitted": admitted}, b""
 
     async def _declare(self, link: Link, topic: ServedTopic, asked: ops.DeclareRequest) -> Answer:
-        number = await topic.run(topic.store.add_schema, asked.arrow, asked.spark)
-        topic.news.ring()
+        add = partial(topic.store.add_schema, asked.arrow, asked.spark)
+        number = await topic.run_then(add, lambda _: topic.news.ring())
         return {"id": number}, b""
 
     async def _acked(self, link: Link, topic: ServedTopic, asked: ops.AckedRequest) -> Answer:
@@ -258,7 +264,16 @@ class ControlService:
 
     async def _close(self, link: Link, topic: ServedTopic, asked: ops.CloseRequest) -> Answer:
         await self._host.close_publisher(topic, final=asked.final)
-        return {"head": topic.head.to_json()}, b""
+        return {"head": topic.head.to_json(), **await self._left_to_read(topic)}, b""
+
+    async def _left_to_read(self, topic: ServedTopic) -> dict[str, Any]:
+        """Return what a publisher that closes tells its user; a disk that fails does not keep it from closing."""
+        try:
+            status = await topic.status()
+        except JobpipeError:
+            return {}
+        lagging = {line["name"]: line["lag"]["batches"] for line in status["subscriptions"]}
+        return {"kept": status["batches"], "lagging": lagging}
 
     # -- subscriber ----------------------------------------------------------------------------------------------------
 
@@ -403,11 +418,11 @@ class ControlService:
         }
 
     async def _lease(self, link: Link, topic: ServedTopic, asked: ops.LeaseRequest) -> Answer:
-        await topic.run(topic.store.lease, asked.id, asked.first, asked.last, asked.seconds)
+        await topic.leases.take(link, asked)
         return {}, b""
 
     async def _release(self, link: Link, topic: ServedTopic, asked: ops.ReleaseRequest) -> Answer:
-        await topic.run(topic.store.release, asked.id)
+        await topic.leases.release(link, asked.id)
         return {}, b""
 
     async def _schema(self, link: Link, topic: ServedTopic, asked: ops.SchemaRequest) -> Answer:
@@ -441,6 +456,9 @@ class ControlService:
 
     async def _drop(self, link: Link, topic: ServedTopic, asked: ops.DropRequest) -> Answer:
         return await topic.subscribers.drop(asked.name, dry_run=asked.dry_run), b""
+
+    async def _drop_lease(self, link: Link, topic: ServedTopic, asked: ops.DropLeaseRequest) -> Answer:
+        return await topic.leases.drop(asked.id, dry_run=asked.dry_run), b""
 
     async def _handover(self, link: Link, topic: ServedTopic, asked: ops.HandoverRequest) -> Answer:
         released = await self._host.hand_over(topic, to=_name(link))

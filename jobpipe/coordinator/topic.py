@@ -14,17 +14,18 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.leases import Leases
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import (
-    ConfigError,
     Fenced,
     RegistryUnavailable,
     SpoolError,
     SpoolFull,
     TopicOwned,
 )
+from jobpipe.net.budget import Budgets
 from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
 
 __all__ = ["ServedTopic", "TopicSettings"]
@@ -43,11 +44,7 @@ SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behi
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What the publisher asks for, beside the configuration.
-
-    Raises:
-        ConfigError: a value does not fit.
-    """
+    """What the publisher asks for, beside the configuration."""
 
     publisher: str
     parallelism: int
@@ -56,10 +53,6 @@ class TopicSettings:
     writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
     application: str = ""  # the publisher's, for errors
-
-    def __post_init__(self) -> None:
-        if self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -92,6 +85,7 @@ class ServedTopic:
         settings: TopicSettings,
         keep_recovery_point: Callable[[str], None] | None,
         known: _Known,
+        budgets: Budgets | None,
     ) -> None:
         """For :meth:`open` alone."""
         store = thread.store
@@ -108,6 +102,7 @@ class ServedTopic:
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
         self.slots = SlotBinder(self)
+        self.leases = Leases(self, budgets or Budgets())
         self.news = Bell()  # head moved, schema known, publisher waits
         self.acked = Bell()  # some acknowledgement advanced
         self.progress_at = time.monotonic()
@@ -135,6 +130,7 @@ class ServedTopic:
         config: Config,
         settings: TopicSettings,
         keep_recovery_point: Callable[[str], None] | None = None,
+        budgets: Budgets | None = None,
     ) -> ServedTopic:
         """Return the served topic; the log is its own from now on.
 
@@ -144,7 +140,7 @@ class ServedTopic:
         thread = LogThread(topic, store)
         try:
             known = await thread.run(lambda: _Known.of(store))
-            return cls(topic, thread, config, settings, keep_recovery_point, known)
+            return cls(topic, thread, config, settings, keep_recovery_point, known, budgets)
         except BaseException:
             await thread.close(0.0)
             raise
@@ -235,7 +231,16 @@ class ServedTopic:
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
     def _slowest(self) -> str:
-        subscriptions = self._store.status()["subscriptions"]
+        """Say who keeps the log from shrinking; in the log's thread."""
+        status = self._store.status()
+        subscriptions = status["subscriptions"]
+        acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
+        for line in self.leases.lines(status["leases"][:1]):
+            if line["first"] < acked:  # what it holds, no subscription needs
+                return (
+                    f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} holds what lies "
+                    f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
+                )
         if not subscriptions:
             missing = self.settings.min_subscribers
             return f"no subscription exists yet and min_subscribers={missing}" if missing else "nobody has read it yet"
@@ -360,6 +365,14 @@ class ServedTopic:
 
         return await self.run(work)
 
+    async def look_where_kept(self) -> None:
+        """Read anew which host servers keep segments; those of a batch that is being sealed are added after that."""
+
+        def seen(hosts: dict[str, Any]) -> None:
+            self.kept = set(hosts)
+
+        await self.run_then(self._store.kept_by_hosts, seen)
+
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a batch that Spark repeats is lost in part, and somebody has not read it."""
         if not self.gone:
@@ -409,6 +422,7 @@ class ServedTopic:
         """
         status, disk = await self._known_status()
         status["disk"] = disk
+        status["leases"] = self.leases.lines(status["leases"])
         status["stored_bytes"] = status.pop("bytes")
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
@@ -451,6 +465,7 @@ class ServedTopic:
             if not retain:
                 return None
             self.subscribers.tell_store()
+            self.leases.tell_store()
             self._store.retain(self.retention)
             if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                 self._swept_at = time.monotonic()
@@ -465,6 +480,7 @@ class ServedTopic:
         try:
             await self.run_then(work, seen)
             if retain:
+                self.leases.expire()
                 await self.subscribers.forget_undecided()
         except SpoolError as error:
             now = time.monotonic()
@@ -478,6 +494,7 @@ class ServedTopic:
     async def close(self, seconds: float) -> None:
         """Serve nothing more, write what is pending and close the log; see :meth:`LogThread.close`. Idempotent."""
         self.publishing = False
+        self.leases.close()
         self._thread.begin_close()
         self.news.ring()  # who waits asks the thread again, and is told
         self.acked.ring()

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
 from registry.epochs import MAX_EPOCH, MAX_STEP, parse_epoch
 from registry.errors import BadRecord
@@ -128,15 +128,25 @@ def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepa
     if plan.to_epoch is not None:
         # First a number that no publisher can take over from, if it is not there already; the claim is looked at in the
         # same step. So nobody can open the log between the two changes, and what is interrupted can be repeated.
-        with map_registry_errors():
-            handler.repair_epoch(plan.topic, MAX_EPOCH)
+        _write(handler, plan, MAX_EPOCH)
         shared = config.spool_placement == "shared"
         lowered = lower_epochs(directory, plan.topic, MAX_LOG_EPOCH, MAX_EPOCH, fsync=config.fsync, shared=shared)
         target = lowered.epoch
     assert target is not None  # noqa: S101 - one of the two is to be changed
-    with map_registry_errors():
-        handler.repair_epoch(plan.topic, target)
+    _write(handler, plan, target)
     return replace(plan, to_registered=target, done=True)
+
+
+def _write(handler: TreeHandler, plan: EpochRepair, epoch: int) -> None:
+    try:
+        with map_registry_errors():
+            handler.repair_epoch(plan.topic, epoch)
+    except TopicOwned as error:
+        raise TopicOwned(
+            f"{error.message}; its epoch was not changed. Stop that publisher first, then try again: its coordinator "
+            "keeps the topic until all subscriptions have read it, at most for coordinator.linger",
+            **error.fields,
+        ) from error
 
 
 def _parsed(data: bytes | None) -> int | None:

@@ -16,7 +16,7 @@ __all__ = ["Budgets", "identity_of"]
 LIMITS: Mapping[str, int] = {
     "requests": 16 * 1024 * 1024,
     "answers": 64 * 1024 * 1024,
-    "leases": 256,
+    "leases": 1000,  # each spark.read leaves one, for read.timeout
 }
 """By kind: bytes of unanswered requests as they lie in memory; bytes of answers that the peer has not taken; leases."""
 

@@ -50,6 +50,7 @@ __all__ = [
     "CutRequest",
     "DeclareRequest",
     "DrainedRequest",
+    "DropLeaseRequest",
     "DropRequest",
     "FirstRequest",
     "GrantRequest",
@@ -419,6 +420,15 @@ _PUBLISHER, _SUBSCRIBER, _READER, _ADMIN = (
     frozenset({role}) for role in ("publisher", "subscriber", "reader", "admin")
 )
 
+
+@dataclass(frozen=True)
+class DropLeaseRequest(Fields):
+    """Take a lease away from its owner."""
+
+    id: LeaseId
+    dry_run: Flag
+
+
 CONTROL = table(
     Operation("open", OpenRequest, _PUBLISHER),
     Operation("begin", BeginRequest, _PUBLISHER),
@@ -445,5 +455,6 @@ CONTROL = table(
     Operation("handover", HandoverRequest, _ADMIN, audited=True),
     Operation("seek", SeekRequest, _ADMIN, audited=True),
     Operation("drop", DropRequest, _ADMIN, audited=True),
+    Operation("drop_lease", DropLeaseRequest, _ADMIN, audited=True),
 )
 """Which operation has which request, and whose it is. What the access list must say, is in coordinator/access.py."""

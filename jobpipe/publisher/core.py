@@ -6,7 +6,7 @@ import base64
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,8 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.capability import write_ticket
 from jobpipe.publisher.attach import Coordinator
 from jobpipe.publisher.channel import CLOSE_SECONDS, SLICE_SECONDS, Channel
+from jobpipe.publisher.farewell import farewell
+from jobpipe.publisher.newcomers import Newcomers
 from jobpipe.publisher.notice import Notice
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store import INLINE_MAX, Position, SegmentInfo
@@ -90,6 +92,7 @@ class Publisher:
         required_subscribers: str | Sequence[str] = (),
         min_subscribers: int = 0,
         application: str = "",
+        on_new_checkpoint: str = "publish",
     ) -> None:
         try:
             check_name(topic)
@@ -110,6 +113,7 @@ class Publisher:
         self._required = required
         self._min_subscribers = min_subscribers
         self._application = application
+        self._newcomers = Newcomers(topic, on_new_checkpoint)
         self._closed = False
         self._told_where = False
         self._hosts: tuple[str, ...] = ()  # that may keep segments of it
@@ -180,6 +184,7 @@ class Publisher:
             last = result["last"]
             if last is not None and batch_id <= last["batch_id"]:
                 return self._replayed(query_id, batch_id, run_id, last)
+            self._newcomers.judge(query_id, result["newest"])
             if result["full"] is None:
                 self._write(result["admitted"])
                 return None
@@ -195,6 +200,13 @@ class Publisher:
                     topic=self.topic,
                     reason=result["full"],
                 )
+
+    def last_batch(self, query_id: str) -> tuple[int, Position] | None:
+        """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
+        # Of a batch with such an id, begin tells what is sealed; what it admits otherwise is not used.
+        args = {"query_id": query_id, "batch_id": -1, "run_id": "", "wait": 0.0}
+        last = self._channel.call("begin", args).result["last"]
+        return None if last is None else (int(last["batch_id"]), Position.from_json(last["position"]))
 
     def _note_write_id(self, admitted: dict[str, Any]) -> None:
         self._write_id = str(admitted["write_id"])
@@ -394,15 +406,32 @@ class Publisher:
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as the steps say.
         """
-        again = self.admit(query_id, batch_id, run_id or self._own_run)
-        if again is not None:
-            return SealedBatch(again, 0, 0, replayed=True)
-        target = self.target(len(tables))
         schema = schema if schema is not None else tables[0].schema
         pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.cast(schema).to_batches())
-        sealed = self.commit(
-            query_id, batch_id, run_id or self._own_run, target, schema, None, target.write(schema, pairs, "0")
-        )
+        return self.seal_rows(query_id, batch_id, run_id or self._own_run, schema, pairs, partitions=len(tables))
+
+    def seal_rows(
+        self,
+        query_id: str,
+        batch_id: int,
+        run_id: str,
+        schema: pa.Schema,
+        rows: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
+        *,
+        partitions: int | None = None,
+        size: int | None = None,
+    ) -> SealedBatch:
+        """Publish one batch, as :meth:`seal`; ``rows`` are pairs as :meth:`WriteTarget.write` takes them.
+
+        Args:
+            size: their bytes, if known: a small batch asks neither the disk nor a host server.
+        """
+        again = self.admit(query_id, batch_id, run_id)
+        if again is not None:
+            return SealedBatch(again, 0, 0, replayed=True)
+        target = self.target(partitions)
+        segments = target.write(schema, rows, "0", small=size is not None and size <= target.inline_max)
+        sealed = self.commit(query_id, batch_id, run_id, target, schema, None, segments)
         self.wait_acked(sealed.position)
         return sealed
 
@@ -439,7 +468,9 @@ class Publisher:
         deadline = time.monotonic() + CLOSE_SECONDS
         try:
             with self.while_active(lambda: time.monotonic() < deadline):
-                self._channel.call("close", {"final": final})
+                answer = self._channel.call("close", {"final": final})
+            if (said := farewell(self.topic, answer.result, self.config)) is not None:
+                log.warning("%s", said)
         except (LinkError, WaitTimeout) as error:
             if final:
                 raise

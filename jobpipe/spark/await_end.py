@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import WaitTimeout
 
-__all__ = ["await_end"]
+__all__ = ["EndWatch", "await_end"]
 
 POLL_SECONDS = 0.1  # Spark tells Python no event when a query goes idle
 
@@ -29,21 +29,34 @@ def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
         pyspark.errors.StreamingQueryException: the query failed.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    idle: threading.Event | None = None
+    watch = EndWatch(query)
     while query.isActive:
-        progress = query.lastProgress
-        if progress is not None and _at_end(progress):
-            # The end is committed, and acknowledged as soon as Spark has asked the sources once more.
-            idle = idle or _next_idle(query)
-            if idle.is_set() or _asked_again(progress):
-                query.stop()
-                break
+        if watch.at_end():
+            query.stop()
+            break
         if deadline is not None and time.monotonic() > deadline:
             raise WaitTimeout(f"query {query.name or query.id}: not at the end of its topics within {timeout:g} s")
         query.awaitTermination(POLL_SECONDS)  # type: ignore[arg-type]  # takes fractions; raises the query's own error
     failure = query.exception()
     if failure is not None:
         raise failure
+
+
+class EndWatch:
+    """Tells when a query has committed and acknowledged the ends of all its jobpipe topics."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._idle: threading.Event | None = None
+
+    def at_end(self) -> bool:
+        """Look at the query's progress; False for one without jobpipe topics."""
+        progress = self._query.lastProgress
+        if progress is None or not _at_end(progress):
+            return False
+        # The end is committed, and acknowledged as soon as Spark has asked the sources once more.
+        self._idle = self._idle or _next_idle(self._query)
+        return self._idle.is_set() or _asked_again(progress)
 
 
 def _next_idle(query: StreamingQuery) -> threading.Event:

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import ConfigError
-from jobpipe.operations.fields import MAX_LEASE_SECONDS
 from jobpipe.spark.fitness import BATCH, SchemaJudge
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.options import SourceOptions
@@ -25,6 +24,7 @@ from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.store import Position
 from jobpipe.store.boundary import EARLIEST, LATEST
+from jobpipe.subscriber.hold import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import removed_before
 
@@ -40,10 +40,11 @@ class JobPipeBatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._judge = SchemaJudge(schema, options, BATCH)
+        self._held: dict[str, Held] = {}  # by topic
 
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read; a lease keeps the range from retention for ``read.timeout``.
+        """Plan the read; a lease keeps the range from retention, and the tasks renew it while they read.
 
         Raises:
             ConfigError: ``assign`` names a partition that there is not, or too many topics match the pattern; nothing
@@ -69,7 +70,10 @@ class JobPipeBatchReader(DataSourceReader):
                 with control_link(config, locator, topic, time.monotonic() + config.read_timeout) as link:
                     return link.call("cut", args, timeout=30.0).result
 
-            return input_partitions(found, self._options, cut)
+            made = input_partitions(found, self._options, cut)
+            for each in made:
+                each.held = self._held.get(each.wanted.topic)
+            return made
         finally:
             locator.close()
 
@@ -100,8 +104,9 @@ class JobPipeBatchReader(DataSourceReader):
             if bounds["lost"]:
                 log.warning("%s", removed_before(topic, begin, int(bounds["lost"])))
             stop = Position.from_json(bounds["end"] or bounds["head"])
-            held = {"first": begin.n, "last": stop.n, "seconds": min(config.read_timeout, MAX_LEASE_SECONDS)}
-            link.call("lease", {"id": uuid.uuid4().hex, **held}, timeout=10.0)
+            held = Held(topic, uuid.uuid4().hex, begin.n, stop.n, link.peer, lease_seconds(config))
+            link.call("lease", held.args(), timeout=10.0)
+            self._held[topic] = held
             if begin == stop == head:
                 self._judge.demand(topic, {"start": bounds["start"], "end": bounds["start"]}, partial(ask_schema, link))
             return begin, stop
@@ -128,4 +133,8 @@ class JobPipeBatchReader(DataSourceReader):
         """Yield the rows of one input partition; none for the empty one that Spark makes up."""
         if not isinstance(partition, RangePartition):
             return iter(())
-        return read_range(partition.wanted, self._schema, self._options)
+        return self._read(partition)
+
+    def _read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        with held_while(partition.held, self._options.config):
+            yield from read_range(partition.wanted, self._schema, self._options)

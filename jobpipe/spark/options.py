@@ -17,9 +17,13 @@ from jobpipe.spark.boundaries import Ends, ends
 from jobpipe.store.boundary import Boundary
 from jobpipe.subscriber.matching import TopicPattern
 
-__all__ = ["SourceOptions"]
+__all__ = ["OF", "WITHOUT_NAME", "SourceOptions"]
 
 OF = "format('jobpipe')"
+WITHOUT_NAME = (
+    "there is no option 'name': spark.read needs none, but a stream is a durable subscription and does not start "
+    "without one, as in .option('name', 'billing')"
+)
 _BY_NAME = {name.lower(): about for about in SOURCE_OPTIONS for name in (about.name, *about.also)}
 
 

@@ -7,21 +7,19 @@ function is called where the rows are written: in the driver, or in the executor
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from jobpipe.errors import ConfigError
+from jobpipe.publisher.numbering import PartitionFunction, checked_numbers
 
 __all__ = ["NUMBER", "PartitionFunction", "Partitioner"]
-
-PartitionFunction = Callable[[pa.RecordBatch, int], Any]
 
 NUMBER = "__jobpipe_partition"
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
@@ -105,21 +103,7 @@ class Partitioner:
             ConfigError: it raised, or did not give one number of 0..partitions-1 for each row.
         """
         assert self.function is not None  # noqa: S101 - asked of that kind only
-        told = f"{where}: the partitioner, {self},"
-        try:
-            given = self.function(batch, partitions)
-        except Exception as error:
-            raise ConfigError(f"{told} raised {type(error).__name__}: {error}", partitioner=str(self)) from error
-        wrong = f"expected {batch.num_rows} whole numbers from 0 to {partitions - 1}, one for each row"
-        try:
-            array: Any = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else pa.array(given)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"{told} gave {_short(given)}: {wrong}", partitioner=str(self)) from error
-        problem = _problem(array, batch.num_rows, partitions)
-        if problem:
-            raise ConfigError(f"{told} gave {problem}: {wrong}", partitioner=str(self))
-        numbers: pa.Int32Array = array.cast(pa.int32())
-        return numbers
+        return checked_numbers(self.function, batch, partitions, where=where, called=str(self))
 
 
 def _check_function(topic: str, chosen: Partitioner, function: PartitionFunction) -> None:
@@ -145,23 +129,3 @@ def _check_function(topic: str, chosen: Partitioner, function: PartitionFunction
             topic=topic,
             key="partitioner",
         ) from error
-
-
-def _problem(array: Any, rows: int, partitions: int) -> str | None:
-    """Return what is wrong with a function's numbers."""
-    if len(array) != rows:
-        return f"{len(array)} numbers for {rows} rows"
-    if array.null_count:
-        return f"null for row {array.to_pylist().index(None)}"
-    if not pa.types.is_integer(array.type):
-        return f"{_short(array[0].as_py())}, and others of type {array.type}"
-    extent: Any = pc.min_max(array).as_py()
-    if extent["min"] < 0 or extent["max"] >= partitions:
-        row, value = next((i, n) for i, n in enumerate(array.to_pylist()) if not 0 <= n < partitions)
-        return f"{value} for row {row}"
-    return None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -15,6 +15,7 @@ from jobpipe.spark.metadata import METADATA, metadata_column
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import arrow_schema
 from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscriber.hold import Held
 
 __all__ = ["RangePartition", "read_range"]
 
@@ -25,6 +26,7 @@ class RangePartition(InputPartition):
     def __init__(self, wanted: FetchRange) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.held: Held | None = None  # what keeps a batch read from retention
 
 
 def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:

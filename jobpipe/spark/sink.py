@@ -17,7 +17,9 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Problem, config_error, load
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.publisher import opened
 from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.spark.classic import demand_classic, session_settings, this_session
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
@@ -57,6 +59,10 @@ class JobPipeSink:
         required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
         min_subscribers: how many subscriptions ``acks="all"`` waits for; nothing is removed before they exist.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
+        on_new_checkpoint: ``publish`` or ``refuse``: what a query may do that is new to a topic to which another query
+            published. Its checkpoint may have been deleted, and then it publishes all rows of its source again.
+        replace: close this process's own sink of the topic first, if there is one, and stop its queries: for a
+            notebook's cell that is run again.
         config: a configuration file, instead of the one found by the usual search.
         overrides: any key of the configuration, with underscores (``retention_time="1h"``) or dotted.
 
@@ -80,6 +86,8 @@ class JobPipeSink:
         required_subscribers: str | Sequence[str] | None = None,
         min_subscribers: int | None = None,
         write_path: str | None = None,
+        on_new_checkpoint: str = "publish",
+        replace: bool = False,
         config: str | Path | None = None,
         **overrides: Any,
     ) -> None:
@@ -92,6 +100,8 @@ class JobPipeSink:
                 "partitioner": partitioner,
                 "required_subscribers": required_subscribers,
                 "min_subscribers": min_subscribers,
+                "on_new_checkpoint": on_new_checkpoint,
+                "replace": replace,
             }
         )
         given = {"acks": acks, "write_path": write_path, "parallelism": parallelism, **overrides}
@@ -113,8 +123,11 @@ class JobPipeSink:
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
-        self._own_query = f"batch-{uuid.uuid4()}"
-        self._run: QueryRun | None = None
+        self._own_query = f"{APPENDED}{uuid.uuid4()}"
+        self._run: QueryRun | None = None  # the last one that published by it
+        self.place = opened.place_of(self._config)
+        if values["replace"]:
+            opened.replace(topic, self._config)
         self._last_bytes: int | None = None
         self._counts = {
             "batches": 0,
@@ -134,7 +147,9 @@ class JobPipeSink:
             required_subscribers=values["required_subscribers"] or (),
             min_subscribers=values["min_subscribers"] or 0,
             application=(spark.sparkContext.appName or "") if spark else "",
+            on_new_checkpoint=values["on_new_checkpoint"],
         )
+        opened.remember(self)
         if spark is not None:
             end_with_jvm(spark)
             check_session(spark.sparkContext)
@@ -156,6 +171,7 @@ class JobPipeSink:
             ConfigError: ``partition_by`` names a column that is not there, or the partitioner's function is wrong.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
+            NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
             DuplicateCall: the second call in one batch.
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
             QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
@@ -205,7 +221,14 @@ class JobPipeSink:
 
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` seal an end mark. What is sealed is served until all have read it."""
+        opened.forget(self)
         self._publisher.close(final)
+
+    def give_way(self) -> None:
+        """Stop the query that publishes by this sink, and close it: another one takes the topic over."""
+        if self._run is not None:
+            self._run.stop()
+        self.close()
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status of the topic, and under ``sink`` what this sink has done."""

@@ -6,6 +6,7 @@ batch readers are made from the pickled copy, in other processes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ from jobpipe.spark.evolution import differences, merge
 from jobpipe.spark.installed import demand_installed
 from jobpipe.spark.launched import launch
 from jobpipe.spark.metadata import METADATA, with_metadata
-from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.options import OF, WITHOUT_NAME, SourceOptions
 from jobpipe.spark.plainly import plainly
 from jobpipe.spark.refused import RefusedStream
 from jobpipe.spark.schema import published_schema
@@ -28,6 +29,8 @@ from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
 __all__ = ["JobPipeDataSource"]
+
+log = logging.getLogger(__name__)
 
 
 class JobPipeDataSource(DataSource):
@@ -66,6 +69,8 @@ class JobPipeDataSource(DataSource):
             SchemaMismatch: the topics have different schemas, or, with ``mergeSchema``, none that fits all.
             UnsupportedType: Spark has no type for a column of a publisher without Spark.
         """
+        if self._settings.name is None:  # at load() nothing tells a stream from a batch read
+            log.warning("%s: %s", OF, WITHOUT_NAME)
         schema = _one_schema(self._published(), merging=self._settings.merge_schema)
         if self._settings.schema_evolution != "strict":
             schema = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields])

@@ -8,21 +8,40 @@ such as Spark's own error of a cancelled job, the expression overflows the stack
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import QueryStopped
 
-__all__ = ["QUERY_ID", "QueryRun", "find_run", "query_stopped", "stop_is_no_failure", "stoppable"]
+__all__ = [
+    "QUERY_ID",
+    "GentleEnd",
+    "QueryRun",
+    "end_after_batch",
+    "find_run",
+    "query_stopped",
+    "stop_is_no_failure",
+    "stoppable",
+]
+
+log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 LIKE_AN_INTERRUPTION = (
     "(py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException)"
 )
+
+_ending: set[str] = set()  # ids of queries that end after the micro-batch they are in
 
 
 def stoppable(callback: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
@@ -80,8 +99,12 @@ class QueryRun:
     _execution: Any  # the JVM's StreamExecution
 
     def active(self) -> bool:
-        """Tell whether this run is to go on; one call of the JVM."""
-        return bool(self._execution.isActive())
+        """Tell whether this run is to go on, if only to the end of its micro-batch; one call of the JVM."""
+        return self.query_id in _ending or bool(self._execution.isActive())
+
+    def stop(self) -> None:
+        """Stop it at once, from whatever session; one that has ended is left alone."""
+        self._execution.stop()
 
 
 def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
@@ -94,6 +117,60 @@ def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
     jvm: Any = spark._jvm
     shared = spark._jsparkSession.sharedState()
     execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
-    if execution is None or not execution.isActive():
+    if execution is None or not (query_id in _ending or execution.isActive()):
         return None
     return QueryRun(query_id, str(execution.runId().toString()), execution)
+
+
+class GentleEnd:
+    """The end of a query after the micro-batch it is in, commit included; made by :func:`end_after_batch`."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._id = str(query.id)
+        self._quiet = 0  # how often, one after the other, no micro-batch was seen
+        self._gentle = False
+        _ending.add(self._id)
+        try:
+            self._no_more_batches()
+            self._gentle = True
+        except (AttributeError, TypeError, Py4JError) as error:  # another Spark, or Spark Connect
+            log.debug("query %s cannot be ended gently: %s", self._id, error)
+
+    def _no_more_batches(self) -> None:
+        # Spark asks before each micro-batch whether the query is still active, and nothing asks in the middle of one;
+        # query.stop() does the same and then interrupts the thread.
+        query: Any = self._query
+        jvm: Any = SparkContext._jvm
+        runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
+        query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+
+    def poll(self) -> bool:
+        """Tell whether the query has ended; once no micro-batch is under way it is stopped, as it may be asleep."""
+        if not self._gentle:
+            self.now()
+            return True
+        self._quiet = 0 if self._query.status["isTriggerActive"] else self._quiet + 1
+        if self._quiet < 2:  # a trigger that had just looked is active the next time
+            return False
+        self.now()
+        return True
+
+    def at_once(self, seconds: float) -> None:
+        """Stop the query, and wait at most so long: Spark waits for a callback that does not return, without end."""
+        stopping = threading.Thread(target=self.now, name="jobpipe-stop", daemon=True)  # ends with the query
+        stopping.start()
+        stopping.join(seconds)
+
+    def now(self) -> None:
+        """Stop the query."""
+        _ending.discard(self._id)
+        try:
+            self._query.stop()
+        except (PySparkException, Py4JError) as error:
+            log.debug("query %s: %s", self._id, error)
+
+
+def end_after_batch(query: StreamingQuery) -> GentleEnd:
+    """Let a query begin no further micro-batch; the one that is under way runs to its end, if it is let."""
+    return GentleEnd(query)

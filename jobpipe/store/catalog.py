@@ -163,6 +163,7 @@ class TopicLog:
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self._batches.next_n(), publisher, self._wall()
             )
+            self._retirer.clip_leases(self.uptime)
             token = self._hosts.write_token()
         self.epoch = epoch
         self.write_token = token
@@ -304,6 +305,10 @@ class TopicLog:
     def last_sealed(self, query_id: str) -> Last | None:
         """Return the last sealed batch of a query; permanent, also for a batch without rows."""
         return self._sealer.last(query_id)
+
+    def newest_query(self) -> dict[str, Any] | None:
+        """Return who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        return self._sealer.newest()
 
     def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
         """Make the batch visible, durably, together with the acknowledgements that wait; return the position behind it.
@@ -660,6 +665,15 @@ class TopicLog:
         with self._db.write(self.epoch):
             self._retirer.release(key)
 
+    def shorten_lease(self, key: str, seconds: float) -> None:
+        """Let a lease end in so many seconds, if not before."""
+        with self._db.write(self.epoch):
+            self._retirer.shorten_lease(key, until_up=self.uptime + max(seconds, 0.0))
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Return the leases, as JSON, by the offset that they hold; at most 100."""
+        return self._retirer.leases(self.uptime)
+
     # -- status --------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -671,7 +685,9 @@ class TopicLog:
                 "epoch": self.epoch,
                 "uptime": self.uptime,
                 "catalog_bytes": self._db.file_bytes(),
+                "last_query": self.newest_query(),
                 **describe_log(self._db, self._batches, self._subscriptions, uptime=self.uptime, wall=self._wall()),
+                "leases": self.leases(),
             }
 
     def _flush(self, *, force: bool) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "create_private",
     "file_name",
     "free_bytes",
+    "is_topic",
     "new_write_id",
     "prepare_topic",
     "remove_files",
@@ -75,9 +76,14 @@ def write_id_of(name: str) -> str | None:
     return match[1] if match else None
 
 
+def is_topic(name: str) -> bool:
+    """Tell whether a topic may have that name."""
+    return _TOPIC.fullmatch(name) is not None
+
+
 def check_topic(topic: str) -> None:
     """Refuse a topic name that could leave the spool's directory."""
-    if not _TOPIC.fullmatch(topic):
+    if not is_topic(topic):
         raise ConfigError(f"not a topic name: {topic!r}", topic=topic)
 
 

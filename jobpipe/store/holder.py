@@ -7,9 +7,10 @@ Not by ``F_GETLK``: that needs a descriptor of the file, and to close one drops 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["holder"]
+__all__ = ["holder", "users"]
 
 LOCKS = Path("/proc/locks")
 _STANDS_STILL = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting for a disk"}
@@ -20,6 +21,22 @@ def holder(catalog: Path) -> str:
 
     The process has an id here only if it runs in our PID namespace.
     """
+    for kind, pid in _locks(catalog):
+        if kind == "WRITE":
+            return f"process {pid}{_state(str(pid))}"
+    return ""
+
+
+def users(catalog: Path) -> list[int]:
+    """Return the other processes of this host, in our PID namespace, that have a catalog with a write-ahead log open.
+
+    Each keeps a lock on the log's index for as long as its connection lives.
+    """
+    return sorted({pid for _, pid in _locks(catalog)})
+
+
+def _locks(catalog: Path) -> Iterator[tuple[str, int]]:
+    """Yield kind (READ or WRITE) and process of each lock on a catalog or its write-ahead log."""
     inodes = set()
     for path in (catalog, catalog.with_name(f"{catalog.name}-shm")):
         try:
@@ -29,15 +46,14 @@ def holder(catalog: Path) -> str:
     try:
         lines = LOCKS.read_text().splitlines()
     except OSError:
-        return ""
+        return
     for line in lines:  # 1: POSIX  ADVISORY  WRITE 4711 fe:00:5400039 120 120; after "->" those that wait
         words = line.split()
-        if len(words) < 8 or words[1] != "POSIX" or words[3] != "WRITE":
+        if len(words) < 8 or words[1] != "POSIX":
             continue
         pid, inode = words[4], words[5].rpartition(":")[2]
         if pid.isdigit() and inode.isdigit() and int(inode) in inodes and int(pid) not in (0, os.getpid()):
-            return f"process {pid}{_state(pid)}"
-    return ""
+            yield words[3], int(pid)
 
 
 def _state(pid: str) -> str:

@@ -37,7 +37,7 @@ from jobpipe.store.files import (
 )
 from jobpipe.store.index import is_host_id
 
-__all__ = ["Announced", "HostFolder", "announced", "log_directory"]
+__all__ = ["Announced", "HostFolder", "announced", "directories_of_log", "log_directory"]
 
 _PLACE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}")
 MAX_ANNOUNCEMENT = 4096
@@ -79,6 +79,18 @@ def log_directory(folder: Path, topic: str, place: str) -> Path:
     if _PLACE.fullmatch(place) is None:
         raise RemoteProtocolError("a log's place is 16 and 32 hex digits", place=repr(place)[:100])
     return folder / "topics" / topic / place
+
+
+def directories_of_log(folder: Path, topic: str, log: str) -> list[Path]:
+    """Return the directories of a log, by its id alone; none if this host keeps nothing of it.
+
+    Raises:
+        ConfigError: not a topic's name.
+    """
+    check_topic(topic)
+    parent = folder / "topics" / topic
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
+    return [entry for entry in entries if _PLACE.fullmatch(entry.name) and entry.name.startswith(log)]
 
 
 class HostFolder:

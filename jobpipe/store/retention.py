@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
@@ -18,6 +19,9 @@ __all__ = ["Frontier", "Removed", "Retention", "Retirer"]
 
 log = logging.getLogger(__name__)
 
+CLIPPED_SECONDS = 900.0  # that a lease of an earlier coordinator is kept, unless it is renewed
+MAX_LEASE_ID = 64
+LEASES_SHOWN = 100
 STEP = 200  # batches or files a transaction: a few milliseconds, so that a seal never waits long
 
 
@@ -160,6 +164,26 @@ class Retirer:
     def release(self, key: str) -> None:
         """Give a lease back; inside a transaction."""
         self._db.execute("DELETE FROM leases WHERE id = ?", key)
+
+    def shorten_lease(self, key: str, *, until_up: float) -> None:
+        """Let a lease end no later; inside a transaction."""
+        self._db.execute("UPDATE leases SET until_up = min(until_up, ?) WHERE id = ?", until_up, key)
+
+    def clip_leases(self, uptime: float) -> None:
+        """Bound what was stored before this coordinator, which does not know whose it is; inside a transaction.
+
+        Earlier versions took ids and times of any size.
+        """
+        self._db.execute("DELETE FROM leases WHERE length(id) > ?", MAX_LEASE_ID)
+        self._db.execute("UPDATE leases SET until_up = min(until_up, ?)", uptime + CLIPPED_SECONDS)
+
+    def leases(self, uptime: float) -> list[dict[str, Any]]:
+        """Return the leases that hold most, as JSON; ``left`` is in seconds."""
+        rows = self._db.all(
+            "SELECT id, first_n, last_n, until_up FROM leases WHERE until_up > ? ORDER BY first_n, id LIMIT ?",
+            *(uptime, LEASES_SHOWN),
+        )
+        return [{"id": row[0], "first": row[1], "last": row[2], "left": round(row[3] - uptime, 3)} for row in rows]
 
     def sweep(self, keep: Container[str], *, epoch: int) -> int:
         """Unlink the files that no batch refers to; return how many.

@@ -6,6 +6,7 @@ import json
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError, SegmentCorrupt
 from jobpipe.store.batches import Batches
@@ -75,6 +76,11 @@ class Sealer:
         """Return the permanent row of a query."""
         row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
         return None if row is None else Last(row["batch_id"], row["n"], row["run_id"], row["write_id"])
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the permanent row of the query that sealed last; each seal writes its row again, with a new rowid."""
+        row = self._db.one("SELECT query_id, batch_id, n FROM queries ORDER BY rowid DESC LIMIT 1")
+        return None if row is None else dict(row)
 
     def replayed(self, batch: NewBatch) -> Position | None:
         """Return the position behind the batch if it is sealed already.

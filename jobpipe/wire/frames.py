@@ -92,15 +92,15 @@ class Header:
     number: int = 0  # of a DATA frame in its stream, modulo NUMBERS
 
 
-def limit_of(kind: Kind, *, greeted: bool, request: int = CONTROL_LIMIT) -> int:
+def limit_of(kind: Kind, *, greeted: bool, request: int | None = None) -> int:
     """Return the largest payload of that kind, in bytes; ``greeted`` says that WELCOME has passed.
 
     Args:
-        request: the largest payload of a REQUEST that this peer may send.
+        request: the largest payload of a REQUEST that this peer may send, if that is another one.
     """
     if not greeted:
         return GREETING_LIMIT
-    if kind is Kind.REQUEST:
+    if kind is Kind.REQUEST and request is not None:
         return request
     return DATA_LIMIT if kind is Kind.DATA else CONTROL_LIMIT
 
@@ -119,7 +119,7 @@ def encode_header(kind: Kind, length: int, crc: int, number: int = 0) -> bytes:
     return HEADER.pack(MAGIC, VERSION, kind, number, length, crc)
 
 
-def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool, request: int = CONTROL_LIMIT) -> Header:
+def decode_header(data: bytes | bytearray | memoryview, *, greeted: bool, request: int | None = None) -> Header:
     """Decode the first 16 bytes of ``data``.
 
     Raises:

@@ -13,6 +13,7 @@ from jobpipe.errors import ConfigError, DataLoss, SpoolFull, WaitTimeout
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
+from tests.troubleshooting import on_page
 
 SMALL = {  # one batch has about 125 KB
     "spool.max_bytes": "400KB",
@@ -67,8 +68,9 @@ def test_full_spool_blocks_and_names_the_slow_subscription(bus: Bus) -> None:
     next_id = fill(publisher, bus, rows)
     assert next_id == 4
     began = time.monotonic()
-    with pytest.raises(SpoolFull, match="'slow' is slowest, 4 batches behind"):
+    with pytest.raises(SpoolFull, match="'slow' is slowest, 4 batches behind") as caught:
         publisher.seal("q", next_id, rows.tables(next_id), run_id="r1")
+    on_page(caught.value)
     assert 0.9 < time.monotonic() - began < 20
     quick.wait_rows(4000)  # one that keeps up has all there is
     assert "'slow'" in publisher.status()["waiting"]
@@ -121,6 +123,7 @@ def test_drop_oldest(bus: Bus) -> None:
     slow = bus.subscribe("slow", starting="committed")
     with pytest.raises(DataLoss, match=f"batches 0 to {status['tail'] - 1} are missing") as caught:
         list(slow.batches(timeout=5))
+    on_page(caught.value)
     assert caught.value.fields["reason"] == "removed"
 
 

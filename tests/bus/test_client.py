@@ -10,8 +10,10 @@ import pytest
 
 from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber import waiting
+from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
+from tests.troubleshooting import on_page
 
 
 def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
@@ -96,12 +98,16 @@ def test_a_publisher_that_takes_longer_than_the_discovery(
     client = bus.subscribe("billing", changes={"discovery.timeout": "300ms"})
     with pytest.raises(TopicNotFound, match="the last one had epoch"):  # a time limit of the caller's own holds
         next(bus.subscribe("clerk", changes={"discovery.timeout": "300ms"}).batches(timeout=0.1))
-    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscriber.waiting"):
+    config = bus.config({"discovery.timeout": "300ms"})
+    with ThreadPoolExecutor(2) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscriber.waiting"):
         first = pool.submit(client.position)
-        until(lambda: len(caplog.records) > 8, PATIENCE, "it has waited for longer than the discovery may take")
+        stream = pool.submit(SubscriberSession.open, config, [bus.topic], "stream")
+        until(lambda: len(caplog.records) > 16, PATIENCE, "it has waited for longer than the discovery may take")
         assert not first.done()
+        assert not stream.done()
         bus.publisher()
         assert first.result(PATIENCE).n == 0
+        stream.result(PATIENCE).close()
     with pytest.raises(TopicNotFound):
         bus.subscribe("audit", topic=f"{bus.topic}-not", changes={"discovery.timeout": "300ms"}).position()
 
@@ -110,5 +116,6 @@ def test_a_misspelt_topic_is_suggested(bus: Bus) -> None:
     """U12: what exists under nearly that name is offered, served now or not."""
     bus.publisher()
     wrong = f"{bus.topic[:-1]}"
-    with pytest.raises(TopicNotFound, match=f"did you mean {bus.topic}"):
+    with pytest.raises(TopicNotFound, match=f"did you mean {bus.topic}") as caught:
         bus.subscribe("billing", topic=wrong, changes={"discovery.timeout": "300ms"}).position()
+    on_page(caught.value)

@@ -18,6 +18,7 @@ from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, named_link, publish, read, stopped, until
+from tests.troubleshooting import on_page
 
 
 def test_second_live_subscriber_is_refused(bus: Bus) -> None:
@@ -30,6 +31,7 @@ def test_second_live_subscriber_is_refused(bus: Bus) -> None:
     read(first, checker, 30)
     with pytest.raises(NameTaken, match="'billing'") as caught:
         bus.subscribe("billing").position()
+    on_page(caught.value)
     assert caught.value.fields["holder"]["pid"] == os.getpid()
     assert caught.value.fields["holder"]["host"] == os.uname().nodename
     publish(publisher, rows, bus.journal, [3])

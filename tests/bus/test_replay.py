@@ -7,6 +7,7 @@ import pytest
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, SegmentCorrupt
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
+from tests.troubleshooting import on_page
 
 AT_ONCE = {"retention.time": "0s", "retention.bytes": "0", "retention.ack_grace": "0s"}
 
@@ -73,6 +74,7 @@ def test_older_checkpoint_is_refused(bus: Bus) -> None:
     publish(publisher, rows, bus.journal, range(4))
     with pytest.raises(CheckpointTooOld, match="old copy") as caught:
         publisher.seal("q", 2, rows.tables(2), run_id="r2")
+    on_page(caught.value)
     assert {key: caught.value.fields[key] for key in ("topic", "query_id", "batch_id", "last_batch_id")} == {
         "topic": bus.topic,
         "query_id": "q",
@@ -87,8 +89,9 @@ def test_two_calls_in_one_run_are_an_error(bus: Bus) -> None:
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher()
     publish(publisher, rows, bus.journal, [0])
-    with pytest.raises(DuplicateCall, match="once in each foreachBatch"):
+    with pytest.raises(DuplicateCall, match="once in each foreachBatch") as caught:
         publisher.seal("q", 0, rows.tables(1), run_id="r1")
+    on_page(caught.value)
     assert publisher.status()["head"] == 1
 
 

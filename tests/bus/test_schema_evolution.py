@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
 from jobpipe.publisher.core import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import spark_schema
@@ -19,6 +19,7 @@ from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.subscriber.session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
@@ -152,10 +153,12 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
         seal(publisher, INT, MORE, first=3)
         query.drain()
     (record,) = caplog.records
+    on_page(record.getMessage())
     assert f"topic {bus.topic}: from offset 1 on there is a column that this query does not read: new" in (
         record.getMessage()
     )
     assert "started again, from a new load()" in record.getMessage()
+    on_page(record.getMessage())
 
 
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:
@@ -421,3 +424,20 @@ def test_a_batch_read(bus: Bus, module_settings: dict[str, str]) -> None:
     del options["subscribe"]
     with pytest.raises(SchemaMismatch, match=r"offset 3: .* id: published as string"):
         read({**options, "subscribePattern": bus.topic}, columns(id=pa.int64()))
+
+
+def test_a_missing_name_is_told_at_load(
+    bus: Bus, module_settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """U6: load() cannot know whether it is for a stream, and says what one would lack."""
+    seal(bus.publisher(), INT)
+    options = {**module_settings, "subscribe": bus.topic}
+    with caplog.at_level(logging.WARNING, "jobpipe.spark.source"):
+        assert JobPipeDataSource({**options, "name": "billing"}).schema() == INT_TEXT
+        assert caplog.records == []
+        assert JobPipeDataSource(options).schema() == INT_TEXT
+    (record,) = caplog.records
+    assert "there is no option 'name': spark.read needs none, but a stream is" in record.getMessage()
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.parse(options).need_name()
+    on_page(caught.value)

@@ -19,6 +19,7 @@ from jobpipe.subscriber.questions import published_schemas
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import SCHEMA, Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, kill, named_link, publish, read, until
+from tests.troubleshooting import on_page
 
 
 def test_status_of_a_topic(bus: Bus) -> None:
@@ -145,6 +146,7 @@ def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver],
             "time passes",
         )
         assert later["served_for"] < status["served_for"]
+        on_page(without_publisher(later))
         assert re.match(r"publisher gone for [\d.]+ s, served for another [\d.]+ s; the last", without_publisher(later))
 
 

@@ -21,6 +21,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.client import subscribe
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
+from tests.troubleshooting import on_page
 
 pytestmark = pytest.mark.zookeeper
 
@@ -85,7 +86,9 @@ def test_no_topics(run: Run, write: Callable[..., str], settings_of_test: dict[s
 
 def test_topics(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     (line,) = (line for line in json.loads(run("topics", "--json", file=file).stdout) if line["topic"] == topic)
-    assert set(line) == {"topic", "served", "endpoint", "data", "parallelism", "epoch", "instance", "ssl"}
+    place = {"topic", "served", "endpoint", "data", "parallelism", "epoch", "instance", "ssl"}
+    assert set(line) == place | {"publisher", "publishing", "publisher_gone", "served_for"}
+    assert (line["publisher"], line["publishing"], line["publisher_gone"]) == ("shop", True, None)
     assert (line["topic"], line["served"], line["parallelism"], line["ssl"]) == (topic, True, 2, True)
     header, *rows = run("topics", file=file).stdout.splitlines()
     assert header.split()[:2] == ["TOPIC", "SERVED"]
@@ -103,7 +106,8 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     assert set(line) >= SUBSCRIPTION_KEYS
     assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
     text = run("describe", topic, file=file).stdout
-    facts, table = text.split("\n\n")
+    assert "published last" in text  # U2: which query
+    facts, *_, table = text.split("\n\n")  # between them what the coordinator holds for its peers
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
     position = f"{publisher.epoch}/3"
     assert re.fullmatch(
@@ -346,6 +350,7 @@ def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, to
     program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
     assert program.process.stderr is not None
     notice = program.process.stderr.readline()
+    on_page(notice)
     for part in (f"topic {topic!r}: waiting for a publisher", config.namespace, "jobpipe topics", "jobpipe doctor"):
         assert part in notice
     publisher = Publisher(topic, config=config, parallelism=2)

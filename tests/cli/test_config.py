@@ -156,3 +156,14 @@ def test_places_on_the_command_line(text: str, kind: str, value: int) -> None:
     """What has twelve digits is no number of batches."""
     place = Place("latest").convert(text, None, None)
     assert (place.kind, place.value) == (kind, value)
+
+
+def test_a_missing_name_is_told(run: Run) -> None:
+    """U6: right for spark.read, and not for a stream: told by the check of options, as a note."""
+    found = run("config", "check", "-o", "subscribe=orders")
+    assert found.exit_code == 0
+    assert "note: there is no option 'name': spark.read needs none, but a stream" in found.stderr
+    (note,) = json.loads(run("config", "check", "--json", "-o", "subscribe=orders").stdout)["notes"]
+    assert ".option('name', 'billing')" in note
+    assert run("config", "check", "-o", "subscribe=orders", "-o", "name=billing").stderr == ""
+    assert json.loads(run("config", "check", "--json", "-o", "subscribe=a", "-o", "name=b").stdout)["notes"] == []

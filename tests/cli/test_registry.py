@@ -12,6 +12,7 @@ import pytest
 
 from registry.embedded import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
+from tests.troubleshooting import on_page
 
 KEYS = {"connect", "embedded", "running", "endpoint", "pid", "since", "namespace", "topics", "answer_seconds"}
 
@@ -92,4 +93,5 @@ def test_a_registry_that_is_not_there_takes_one_line(start: Callable[..., Progra
     settings = {**ensemble("127.0.0.1:1"), "jobpipe.registerserver.connect.timeout": "1500ms"}
     code, out, err = start("topics", file=write(settings)).end()
     assert (code, out) == (3, "")
+    on_page(err)
     assert err == "jobpipe: registry 127.0.0.1:1 is not available: Connection refused (tried for 1.5 s)\n"

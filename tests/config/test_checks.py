@@ -14,6 +14,7 @@ import pytest
 
 from jobpipe.config import Config, check_acks, load
 from jobpipe.errors import ConfigError
+from tests.troubleshooting import on_page
 
 REAL = {"registry_connect": "zk:2181"}
 FILES = {"ssl_ca": "ca.crt", "ssl_cert": "node.crt", "ssl_key": "node.key"}
@@ -76,6 +77,7 @@ def test_the_commands_of_the_error_are_enough(listening: str, tmp_path: Path) ->
     """U7: what the error says, typed in as it stands, makes the configuration right."""
     with pytest.raises(ConfigError) as caught:
         load(overrides={"registry_connect": listening}, environ={})
+    on_page(caught.value)
     commands = [line.strip() for line in caught.value.message.splitlines()[2:]]
     assert len(commands) == 2
     script = "\n".join(["set -e", *commands, f"{sys.executable} -m jobpipe.cli.main config check"])
@@ -94,6 +96,7 @@ def test_a_wrong_address_comes_before_certificates(wrong: str) -> None:
     """U7: who has mistyped the address is told so, and not only that certificates are missing."""
     with pytest.raises(ConfigError) as caught:
         load(overrides={"registry_connect": wrong}, environ={})
+    on_page(caught.value)
     first, second = caught.value.fields["problems"]
     assert first["expected"].startswith("the address of a ZooKeeper that runs; no connection (")
     assert second["expected"].startswith("certificates beside it")

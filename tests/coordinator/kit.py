@@ -13,6 +13,7 @@ from jobpipe.config import Config, load
 from jobpipe.coordinator.host import Host, Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.control import OpenRequest
 from jobpipe.store import NewBatch, Position
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.store.build import SCHEMA, rows, written
@@ -71,8 +72,8 @@ class World:
         data = SimpleNamespace(
             endpoint=Endpoint("127.0.0.1", 2),
             alive=True,
-            tell=lambda topic, directory: None,
-            tell_hosts=lambda hosts: None,
+            tell=lambda *_: None,
+            tell_hosts=lambda *_: None,
         )
         return Host(
             self.config(**changes),
@@ -83,9 +84,9 @@ class World:
             instance=instance,
         )
 
-    def order(self, name: str = "job", **changes: str) -> dict[str, Any]:
+    def order(self, name: str = "job", required: tuple[str, ...] = (), **changes: str) -> OpenRequest:
         """Return the arguments of a publisher's ``open``."""
-        return {"name": name, "parallelism": 2, "config": self.config(**changes).to_dict()}
+        return OpenRequest(name=name, parallelism=2, config=self.config(**changes), required=required)
 
     def close(self) -> None:
         """End all sessions."""

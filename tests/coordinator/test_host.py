@@ -316,3 +316,31 @@ def test_an_owner_in_another_pid_namespace_is_not_evicted(world: World, monkeypa
         await host.close()
 
     run(work())
+
+
+def test_a_host_server_that_hangs_holds_up_its_topic_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R7: the others are tidied, and the coordinator goes on looking which host servers are lost."""
+
+    async def work() -> None:
+        host = world.host(spool__placement="host")
+        hosts, hanging, tidied = host.hosts, asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(hosts, "_ask", lambda: {"h1": "127.0.0.1:9"})
+
+        async def sweep(topic: ServedTopic, name: str, endpoint: str) -> None:
+            if topic.topic == "orders":
+                hanging.set()
+                await asyncio.Event().wait()
+            if topic.topic == "strange":
+                raise KeyError("files")
+            tidied.set()
+
+        monkeypatch.setattr(hosts, "_sweep", sweep)
+        topics = [
+            await host.open_topic(name, world.order(spool__placement="host")) for name in ("orders", "strange", "other")
+        ]
+        await hanging.wait()
+        await tidied.wait()
+        await asyncio.wait_for(hosts.look_and_tidy(topics), 5)
+        await host.close()
+
+    run(work())

@@ -76,9 +76,8 @@ def test_of_a_recovery_point(world: World, epoch: int) -> None:
         host = world.host()
         point = RecoveryPoint("0123456789abcdef", 1, 3, epoch, 4, "q", 3)
         world.tree.put(f"{NAMESPACE}.recovery/orders", point.to_text().encode())
-        order = {**world.order(acks="all"), "required": ["billing"]}
         with pytest.raises(ConfigError, match=str(epoch)):
-            await host.open_topic("orders", order)
+            await host.open_topic("orders", world.order(acks="all", required=("billing",)))
         await host.close()
 
     run(work())
@@ -90,7 +89,7 @@ def test_they_end_no_live_publisher(world: World, data: bytes) -> None:
 
     async def work() -> None:
         host = world.host()
-        topic = await host.open_topic("orders", {**world.order(acks="all"), "required": ["billing"]})
+        topic = await host.open_topic("orders", world.order(acks="all", required=("billing",)))
         world.tree.put(f"{NAMESPACE}.epochs/orders", data)
         assert (await seal(topic, 0)).n == 1
         assert json.loads(world.handlers[0].recovery_point("orders") or "{}")["batch_id"] == -1

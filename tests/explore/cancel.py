@@ -85,7 +85,8 @@ class _Counted:
 class _Steps:
     """Counts the steps of one operation, and cancels it at one of them."""
 
-    def __init__(self, world: World, at: int) -> None:
+    def __init__(self, world: World, at: int, *, cancels: bool) -> None:
+        self._cancels = cancels
         self.jobs: list[int] = []  # of each step, the job that makes it, or had made the one before
         self.where = ""
         self._world = world
@@ -123,7 +124,7 @@ class _Steps:
         return True
 
     def _cancel(self) -> None:
-        if self.task is not None:
+        if self.task is not None and self._cancels:
             self.task.cancel()
 
 
@@ -159,7 +160,7 @@ def run_case(case: Case) -> tuple[list[int], int, str]:
         stage.set_up()
         world.run(operation.prepare(stage))  # type: ignore[arg-type]
         world.settle()
-        steps = _Steps(world, case.step)
+        steps = _Steps(world, case.step, cancels=operation.cancels)
         try:
             done = _explored(operation, stage, steps, case, pausing)
             rows = _after(operation, stage, done=done)
@@ -223,14 +224,14 @@ def _after(operation: Operation, stage: Stage, *, done: bool) -> int:
     return stage.finish()
 
 
-def cases(operation: Operation, placements: tuple[str, ...] = ("driver", "shared")) -> Iterator[Case]:
+def cases(operation: Operation) -> Iterator[Case]:
     """Yield every case of an operation."""
     for acks in operation.acks:
-        for placement in placements:
+        for placement in operation.placements:
             whole = Case(operation.name, acks, placement, 0, "late")
             yield whole
             for step in range(1, len(jobs_of(whole)) + 1):
-                for policy in _POLICIES:
+                for policy in _policies(operation):
                     yield Case(operation.name, acks, placement, step, policy)
 
 
@@ -238,5 +239,11 @@ def draw(seed: int) -> Case:
     """Return the case of a seed."""
     chance = random.Random(seed)
     operation = chance.choice(list(OPERATIONS.values()))
-    whole = Case(operation.name, chance.choice(operation.acks), chance.choice(("driver", "shared")), 0, "late")
-    return dataclasses.replace(whole, step=chance.randint(0, len(jobs_of(whole))), policy=chance.choice(_POLICIES))
+    whole = Case(operation.name, chance.choice(operation.acks), chance.choice(operation.placements), 0, "late")
+    return dataclasses.replace(
+        whole, step=chance.randint(0, len(jobs_of(whole))), policy=chance.choice(_policies(operation))
+    )
+
+
+def _policies(operation: Operation) -> tuple[str, ...]:
+    return _POLICIES if operation.cancels else ("hung",)

@@ -314,7 +314,7 @@ def plain_cases(names: Iterable[str]) -> Iterator[Case]:
     """Yield the operations in all their worlds, without a fault."""
     for name in names:
         for acks in operation_of(name).acks:
-            for placement in ("driver", "shared"):
+            for placement in operation_of(name).placements:
                 yield Case(name, acks, placement, 0, "error", 0)
 
 

@@ -26,12 +26,13 @@ import pyarrow as pa
 from jobpipe.config import Config, load
 from jobpipe.coordinator import host_servers, ownership
 from jobpipe.coordinator.host import Host
+from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.store import INLINE_MAX, CatalogReader, PartitionedWriter, Position, SegmentFile, SegmentInfo
+from jobpipe.store import INLINE_MAX, CatalogReader, PartitionedWriter, Piece, Position, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.messages import Hello, Reply, Request
@@ -43,11 +44,23 @@ from tests.explore.world_disk import Fault, GuardedConnection, Sites, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of
 
-__all__ = ["SECRET", "TOPIC", "Coordinator", "FakeLink", "Handler", "World", "open_files", "read_rows", "written"]
+__all__ = [
+    "SECRET",
+    "TOPIC",
+    "Coordinator",
+    "FakeLink",
+    "Handler",
+    "World",
+    "open_files",
+    "read_rows",
+    "replaced",
+    "written",
+]
 
 T = TypeVar("T")
 SECRET = "the job's"
 TOPIC = "orders"
+HOST, HOST_ENDPOINT = "host-1", Endpoint("127.0.0.1", 9_999)  # the host server
 _DISK = "/dev/shm"  # an explorer makes thousands of folders
 
 
@@ -214,7 +227,29 @@ class Coordinator:
 
 @functools.cache
 def _plain_config() -> Config:
+    pa.array([0])  # the first one imports pandas, which takes a while
     return load(overrides={"jobpipe.ssl.enabled": "false"}, environ={})
+
+
+class _HostLink(FakeLink):
+    """A link to the world's host server, whose files are in one folder."""
+
+    def __init__(self, hello: Hello, folder: Path) -> None:
+        super().__init__(hello)
+        self._folder = folder
+
+    async def call(
+        self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"", *, timeout: float, upload: bytes = b""
+    ) -> Reply:
+        await asyncio.sleep(0)
+        asked = args or {}
+        if op == "files":
+            return Reply(1, {"files": sorted(one.name for one in self._folder.iterdir() if one.name > asked["after"])})
+        if op == "remove":
+            for name in asked["files"]:
+                (self._folder / name).unlink()
+            return Reply(1, {"removed": len(asked["files"])})
+        return Reply(1, {"forgotten": 0})
 
 
 class World:
@@ -250,13 +285,16 @@ class World:
             stack.enter_context(patched_os(self.sites))
             stack.enter_context(sqlite_layer().active(self.sites, self._busy))
             guarded = functools.partial(sqlite3.connect, factory=GuardedConnection)
-            stack.enter_context(_replaced(sqlite3, "connect", guarded))
-            stack.enter_context(_replaced(GuardedConnection, "on_clash", self._clash))
-            stack.enter_context(_replaced(GuardedConnection, "on_statement", self._statement))
-            stack.enter_context(_replaced(time, "monotonic", self.loop.time))
-            stack.enter_context(_replaced(time, "sleep", self.loop.sleep))
-            stack.enter_context(_replaced(ownership, "connect", self._connect))
-            stack.enter_context(_replaced(host_servers, "connect", self._connect))
+            stack.enter_context(replaced(sqlite3, "connect", guarded))
+            stack.enter_context(replaced(GuardedConnection, "on_clash", self._clash))
+            stack.enter_context(replaced(GuardedConnection, "on_statement", self._statement))
+            stack.enter_context(replaced(time, "monotonic", self.loop.time))
+            stack.enter_context(replaced(time, "sleep", self.loop.sleep))
+            stack.enter_context(replaced(ownership, "connect", self._connect))
+            stack.enter_context(replaced(host_servers, "connect", self._connect))
+            stack.enter_context(replaced(HostServers, "_ask", lambda servers: {HOST: str(HOST_ENDPOINT)}))
+            self.host_folder = self.root / HOST
+            self.host_folder.mkdir()
             stack.enter_context(_quiet())
             self._stack = stack.pop_all()
         return self
@@ -282,6 +320,8 @@ class World:
 
     async def _connect(self, endpoint: Endpoint, hello: Hello, **how: Any) -> FakeLink:
         await asyncio.sleep(0)
+        if endpoint == HOST_ENDPOINT:
+            return _HostLink(hello, self.host_folder)
         for coordinator in self.coordinators:
             if coordinator.endpoint == endpoint and not coordinator.ended:
                 return FakeLink(hello, coordinator)
@@ -330,7 +370,8 @@ class World:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Let an attribute be another for the length of the block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -362,18 +403,31 @@ def open_files(below: Path) -> list[str]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def written(directory: Path, write_id: str, tables: Sequence[pa.Table], *, inline: bool) -> list[SegmentInfo]:
-    """Write the segments of one batch as its tasks do."""
+def written(
+    directory: Path, write_id: str, tables: Sequence[pa.Table], *, inline: bool, host_folder: Path | None = None
+) -> list[SegmentInfo]:
+    """Write the segments of one batch as its tasks do, to the host server's folder if there is one."""
     file = SegmentFile.create(directory / SEGMENTS, file_name(write_id, "0"), inline_max=INLINE_MAX if inline else 0)
     writer = PartitionedWriter(SCHEMA, file, partitions=len(tables))
     for partition, table in enumerate(tables):
         for batch in table.to_batches():
             writer.write(batch, partition)
-    return writer.finish(fsync=False)
+    found = writer.finish(fsync=False)
+    if host_folder is None or inline:
+        return found
+    for name in {one.file for one in found if one.file is not None}:
+        (directory / SEGMENTS / name).rename(host_folder / name)
+    return [one if one.file is None else dataclasses.replace(one, host=HOST) for one in found]
 
 
-def read_rows(directory: Path, *, start: Position | None = None) -> list[pa.Table]:
+def read_rows(directory: Path, host_folder: Path, *, start: Position | None = None) -> list[pa.Table]:
     """Read all rows of the topic as a subscriber's worker does; one table for each stored piece, in order."""
+
+    def read(piece: Piece) -> pa.Table:
+        if piece.host is not None and piece.path is not None:
+            piece = dataclasses.replace(piece, path=host_folder / piece.path.name)
+        return decode(piece)
+
     reader = CatalogReader.open(directory, TOPIC)
     try:
         head = reader.head()
@@ -383,7 +437,7 @@ def read_rows(directory: Path, *, start: Position | None = None) -> list[pa.Tabl
             following = reader._batches.at(position.n + 1)
             shape = reader._batches.shape(position.n)
             for partition in range(shape.partitions if shape else 0):
-                found += [decode(piece) for piece in pieces_of(reader, position, following, partition)]
+                found += [read(piece) for piece in pieces_of(reader, position, following, partition)]
             position = following
         return found
     finally:

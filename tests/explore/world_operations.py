@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.testing import SCHEMA
 from registry.records import OwnerRecord
 from tests.explore import world_asking as asking
-from tests.explore.world import TOPIC, Coordinator
-from tests.explore.world_stage import BASE, SUBSCRIBER, Stage, Violation
+from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator
+from tests.explore.world_stage import BASE, GIVEN_UP, SUBSCRIBER, Stage, Violation
 
 __all__ = ["OPERATIONS", "Operation"]
 
@@ -36,6 +38,8 @@ class Operation:
         verify: checks the answer of the one that succeeded.
         allowed: errors that say the same when it is done again.
         acks: ``acks`` of the publishers that it is explored with.
+        cancels: it is cancelled at the step; else only its thread pauses there.
+        placements: where the spool is in the worlds that it is explored in.
         repeatable: it may be done again also if it was not cancelled, and only its answer is lost.
     """
 
@@ -46,6 +50,8 @@ class Operation:
     allowed: tuple[type[JobpipeError], ...] = ()
     acks: tuple[str, ...] = ("stored",)
     repeatable: bool = True
+    cancels: bool = True
+    placements: tuple[str, ...] = ("driver", "shared")
 
 
 # -- take-over ---------------------------------------------------------------------------------------------------------
@@ -92,12 +98,10 @@ async def _begin(stage: Stage) -> Any:
 
 
 async def _begun(stage: Stage) -> None:
-    for inline in (False, True):
-        answer = await stage.begin(stage.a, stage.batch_id)
-        stage.kept["write_id"] = answer["admitted"]["write_id"]
-        stage.kept["segments"] = stage.write(stage.kept["write_id"], stage.batch_id, inline=inline)
-        if stage.kept.get("inline", False) == inline:
-            return
+    answer = await stage.begin(stage.a, stage.batch_id)
+    stage.kept["write_id"] = answer["admitted"]["write_id"]
+    inline = stage.kept.get("inline", False)
+    stage.kept["segments"] = stage.write(stage.kept["write_id"], stage.batch_id, inline=inline)
 
 
 async def _begun_inline(stage: Stage) -> None:
@@ -111,6 +115,21 @@ async def _seal(stage: Stage) -> Any:
 
 def _sealed(stage: Stage, result: Any) -> None:
     asking.demand(stage, result["position"]["n"] == BASE + 1, f"sealed at {result['position']}")
+
+
+async def _seal_late(stage: Stage) -> Any:
+    """The publisher gives up waiting for a seal and begins the batch again; what it wrote first may be tidied away."""
+    topic = stage.a.topic
+    assert topic is not None
+    late = asyncio.ensure_future(_seal(stage))
+    await asyncio.wait({late}, timeout=0.5)
+    if not late.done():
+        await stage.begin(stage.a, stage.batch_id)
+        await stage.a.host.hosts._sweep(topic, HOST, str(HOST_ENDPOINT))
+        await topic.run(topic.store.sweep, topic.writing)
+    with contextlib.suppress(JobpipeError):
+        await late
+    await stage.batch(stage.a, stage.batch_id, inline=False)
 
 
 async def _acked(stage: Stage) -> Any:
@@ -178,6 +197,24 @@ async def _lose(stage: Stage) -> None:
     stage.kept["rival"] = rival
 
 
+async def _give_up(stage: Stage) -> Any:
+    """Claim a topic, and release it also if the claim's caller is cancelled: the claim may be in flight then."""
+    record = OwnerRecord(
+        endpoint=str(stage.a.endpoint),
+        epoch=1,
+        instance=stage.a.host.instance,
+        name="p",
+        host="here",
+        pid=1,
+        started=1.0,
+    )
+    with map_registry_errors():
+        try:
+            await asyncio.to_thread(stage.a.handler.claim, GIVEN_UP, record)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(stage.a.handler.release, GIVEN_UP)))
+
+
 async def _lost(stage: Stage) -> Any:
     stage.a.handler.mend()
     for _ in range(20):
@@ -214,6 +251,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("begin", _begin),
         Operation("seal files", _seal, _begun, _sealed, acks=BOTH),
         Operation("seal inline", _seal, _begun_inline, _sealed),
+        Operation("seal late", _seal_late, _begun, acks=("all",), cancels=False, placements=("host",)),
         Operation("acked", _acked),
         Operation("drained", _drained, verify=_lagging),
         Operation("close", _close_final, verify=_closed, acks=BOTH),
@@ -243,6 +281,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("lost claim", _lost, _lose),
         Operation("live", _live),
         Operation("live after a close", _live, _close),
+        Operation("claim and release", _give_up),
         Operation("shut down", _shut_down),
     )
 }

@@ -18,13 +18,14 @@ from jobpipe.store.files import CATALOG
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.explore.world import TOPIC, Coordinator, FakeLink, World, open_files, read_rows, written
 
-__all__ = ["BASE", "EARLIEST", "QUERY", "Stage", "Violation"]
+__all__ = ["BASE", "EARLIEST", "GIVEN_UP", "QUERY", "Stage", "Violation"]
 
 BASE = 3  # batches that the stage begins with
 QUERY = "query"
 SUBSCRIBER = "billing"
 READER = "reader-of-billing"
 PARTITIONS = 2
+GIVEN_UP = "given-up"  # a topic that is claimed and released at once
 EARLIEST = Boundary("earliest").to_json()
 
 
@@ -116,7 +117,9 @@ class Stage:
 
     def write(self, write_id: str, batch_id: int, *, inline: bool = True) -> Any:
         """Write a batch's segments, as the tasks do."""
-        return written(self.world.directory, write_id, self.rows.tables(batch_id), inline=inline)
+        folder = self.world.host_folder if self.world.config.spool_placement == "host" else None
+        tables = self.rows.tables(batch_id)
+        return written(self.world.directory, write_id, tables, inline=inline, host_folder=folder)
 
     async def batch(self, at: Coordinator, batch_id: int, *, run: str = "run", inline: bool = True) -> None:
         """Publish a whole batch, unless it is sealed already, as the sink does."""
@@ -209,6 +212,9 @@ class Stage:
             wrong.append("the lock of opening is held")
         owner = at.handler.owner(TOPIC)
         ours = owner is not None and owner.instance == host.instance
+        other = at.handler.owner(GIVEN_UP)
+        if other is not None:
+            wrong.append(f"the topic {GIVEN_UP} is claimed, and was given up: it is blocked")
         records = [record for record in at.handler.records(TOPIC) if record.instance == host.instance]
         if topic is None:
             if ours:
@@ -273,7 +279,7 @@ class Stage:
     def deliver(self) -> int:
         """Read all that is sealed, as a subscriber does, and let the oracle judge; return the rows."""
         checker = Checker(self.rows, self.journal, clock=self.world.loop.time)
-        for table in read_rows(self.world.directory):
+        for table in read_rows(self.world.directory, self.world.host_folder):
             checker.take(table)
         checker.check()
         return checker.rows

@@ -14,9 +14,12 @@ from __future__ import annotations
 import random
 import re
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobpipe.errors import SpoolError
 from jobpipe.store import Retention, TopicLog
 
 TRACED = "openat,open,creat,write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,rename,unlink,mkdir,link"
@@ -41,8 +44,13 @@ class File:
         apply(self.cached, length, None)
 
     def sync(self) -> None:
-        self.disk = bytearray(self.cached)
+        for offset, data in self.pending:
+            apply(self.disk, offset, data)
         self.pending.clear()
+
+    def fail_to_sync(self) -> None:
+        """As the kernel does: what was written counts as clean from now on, though it never reached the disk."""
+        self.pending = [(length, None) for length, data in self.pending if data is None]
 
 
 def apply(content: bytearray, offset: int, data: bytes | None) -> None:
@@ -68,9 +76,12 @@ class Disk:
     def play(self, line: str) -> None:
         """Take one line of strace's log (``-y -xx -s`` large)."""
         match = CALL.match(line)
-        if match is None or int(match[3]) < 0:
+        if match is None:
             return
         call, text, result = match[1], match[2], int(match[3])
+        failed = result < 0
+        if failed and call not in ("fsync", "fdatasync"):
+            return
         strings = [unescape(found) for found in re.findall(r'"((?:\\x[0-9a-f]{2})*)"', text)]
         path = re.match(r"\d+<([^>]*)>", text)
         target = unescape(path[1]).decode() if path and path[1].startswith("\\x") else path[1] if path else ""
@@ -78,6 +89,8 @@ class Disk:
             self.said += strings[0].decode().splitlines()
         elif call in ("open", "openat", "creat", "mkdir", "rename", "unlink", "link"):
             self._named(call, text, [string.decode() for string in strings if string.startswith(b"/")])
+        elif failed and (file := self._names.get(target)) is not None:
+            file.fail_to_sync()
         elif target.startswith(self.folder):
             self._filed(call, target, text, strings, result)
 
@@ -143,6 +156,22 @@ def publish(folder: Path, batches: int, *, fsync: bool) -> None:
     """Seal batches, large and small by turns, acknowledge, and remove; say what is promised."""
     from tests.store.build import TOPIC, seal
 
+    def insist(work: Callable[[], object]) -> None:
+        """Do it as a coordinator does: after a commit of unknown outcome, once more with the catalog opened again."""
+        for _ in range(20):
+            try:
+                if broken:
+                    log.reopen()
+                    broken.clear()
+                work()
+                return
+            except SpoolError as error:
+                if not error.fields.get("reopen"):
+                    raise
+                broken.append(error)
+        raise AssertionError("the disk never gets well")
+
+    broken: list[SpoolError] = []
     log = TopicLog.open(folder / TOPIC, TOPIC, fsync=True)
     log.take_over(log.epoch + 1, "power")
     log.subscribe("s")
@@ -150,13 +179,17 @@ def publish(folder: Path, batches: int, *, fsync: bool) -> None:
     log.first_position("s", log.tail())
     print(f"{SAID}open 0", flush=True)
     for number in range(batches):
-        seal(log, number, [[50, 50], [50]], inline=number % 2 == 1, fsync=fsync)
+        insist(
+            lambda number=number: seal(
+                log, number, [[50, 50], [50]], inline=number % 2 == 1, run=str(time.monotonic()), fsync=fsync
+            )
+        )
         print(f"{SAID}sealed {number + 1}", flush=True)
         if number % 3 == 2:
             log.acknowledge("s", grant, log.at(number))
-            log.flush()
+            insist(log.flush)
             print(f"{SAID}acknowledged {number}", flush=True)
-            log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
+            insist(lambda: log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)))
     log.close()
 
 

@@ -24,7 +24,7 @@ from tests.faults.rig import FILES, PAUSE, conclude, later_rows, running, sound_
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
 
-ANEW = "opening its catalog anew"
+ANEW = "opening its catalog again"
 
 
 def failed(rig: Harness, error: str) -> None:

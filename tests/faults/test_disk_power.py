@@ -22,14 +22,14 @@ BATCHES = 8  # small and large by turns; acknowledged, and removed, twice
 ROOT = Path(__file__).parents[2]
 
 
-def record(folder: Path, fsync: str = "fsync") -> tuple[Path, list[str]]:
+def record(folder: Path, fsync: str = "fsync", *more: str) -> tuple[Path, list[str]]:
     """Run the publisher once; return its spool and its system calls."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed: power loss is not tested (apt-get install strace)")
     spool, calls = folder / "spool", folder / "calls"
     spool.mkdir()
-    options = ["-y", "-xx", "-s", "10000000", "-e", f"trace={TRACED}", "-o", str(calls)]
+    options = ["-y", "-xx", "-s", "10000000", "-e", f"trace={TRACED}", *more, "-o", str(calls)]
     done = subprocess.run(
         [strace, *options, sys.executable, "-m", "tests.faults.power", str(spool), str(BATCHES), fsync],
         cwd=ROOT,
@@ -94,6 +94,16 @@ def lose_power_at_each_moment(spool: Path, calls: list[str], left: Path, moments
 def test_publisher(tmp_path: Path, kindly: bool) -> None:
     """Cases 8 and 39: at each moment; of what was not forced nothing stays, or each write by chance."""
     lose_power_at_each_moment(*record(tmp_path), tmp_path / "left", chance() if kindly else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kindly", [False, True], ids=["all is lost", "some is lost"])
+def test_publisher_whose_commits_fail(tmp_path: Path, kindly: bool) -> None:
+    """R1: what SQLite's failed fsync left in the page cache alone is not promised before it is on the disk."""
+    spool, calls = record(tmp_path, "fsync", "-e", "inject=fdatasync:error=EIO:when=14+5")
+    failures = [line for line in calls if line.startswith("fdatasync(") and "(INJECTED)" in line]
+    assert len(failures) > 3
+    lose_power_at_each_moment(spool, calls, tmp_path / "left", chance() if kindly else None)
 
 
 @pytest.mark.slow

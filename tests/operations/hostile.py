@@ -10,6 +10,7 @@ from jobpipe.store import Boundary, Position
 from jobpipe.store.boundary import EARLIEST
 
 PLACE = Position("0123456789abcdef", 1, 1).to_json()
+PLACED = f"{'0' * 16}-{'0' * 32}"  # of a log, at host servers
 MISSING = object()
 
 
@@ -65,7 +66,7 @@ def fitting(check: Check) -> Any:
         return False
     if isinstance(check, Items):
         return []
-    candidates = (1, "billing", "0123456789abcdef-1.seg", "0" * 32, "0" * 16, PLACE, EARLIEST.to_json(), "", {})
+    candidates = (1, "billing", "0123456789abcdef-1.seg", "0" * 32, "0" * 16, PLACED, PLACE, EARLIEST.to_json(), "", {})
     for value in (*candidates, {"arrow": "", "spark": None}, "AAAAAAAAAAAAAAABAAAAAA=="):
         if is_fit(check, value):
             return value

@@ -66,6 +66,7 @@ class TestTopics:
             lambda: handler.owner(name),
             lambda: handler.evict(name, "a"),
             lambda: handler.release(name),
+            lambda: handler.forget(name),
             lambda: handler.next_epoch(name, 1),
             lambda: handler.epoch(name),
             lambda: handler.recovery_point(name),
@@ -76,6 +77,35 @@ class TestTopics:
                 call()
             assert caught.value.name == name
         assert handler.topics() == []
+
+    def test_a_topic_that_was_published_is_known(self, world: World) -> None:
+        """U4: also while nobody serves it; until it is forgotten, with its epoch and all."""
+        a, b = world.handler(), world.handler()
+        a.create_topic_node("clicks")
+        for _ in range(3):
+            a.next_epoch("orders", 1)
+        a.set_recovery_point("orders", 3, "here")
+        assert b.topics() == ["clicks"]
+        assert b.known_topics() == ["clicks", "orders"]
+        b.claim("orders", owner())
+        b.forget("orders")
+        b.release("orders")
+        assert a.known_topics() == ["clicks"]
+        assert (a.epoch("orders"), a.recovery_point("orders"), a.owner("orders")) == (0, None, None)
+        assert a.next_epoch("orders", 1) == 1
+
+    def test_a_topic_of_others_is_not_forgotten(self, world: World) -> None:
+        """U4: neither one that is claimed, nor one that somebody is registered in."""
+        a, b = world.handler(), world.handler()
+        a.next_epoch("orders", 1)
+        a.claim("orders", owner())
+        with pytest.raises(TopicOwned):
+            b.forget("orders")
+        a.register("orders", record(1))
+        a.release("orders")
+        with pytest.raises(TopicOwned):
+            b.forget("orders")
+        assert (a.epoch("orders"), a.records("orders")) == (1, [record(1)])
 
     def test_foreign_nodes_in_the_namespace_are_no_topics(self, world: World) -> None:
         handler = world.handler()

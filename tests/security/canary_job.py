@@ -72,6 +72,9 @@ def main() -> None:
         RangePartition(FetchRange("orders", place, place, 0, "h:1")),
         sink._publisher.target(),
     )
+    target, publisher = sink._publisher.target(), sink._publisher
+    hidden = {"ticket": target.ticket, "token": target.log_token, "secret": publisher.coordinator.secret}
+    (folder.parent / "hidden").write_text(json.dumps(hidden))  # what tasks write with, and what it follows from
     (folder / "pickled").write_bytes(pickle.dumps(held))
     (folder / "represented").write_text(repr(held) + str(read.schema) + read._jdf.queryExecution().toString())
     with (folder / "processes").open("wb") as file:

@@ -144,6 +144,10 @@ def test_the_canary_is_nowhere_in_spark(own_bus: Bus, secret: dict[str, str], tm
     assert (folder / "rows").read_text() == "200"
     demand_silence(stdout=job.stdout, stderr=job.stderr)
     files = [file for file in folder.rglob("*") if file.is_file()]
+    seen = {"output": job.stdout + job.stderr, **{str(file): file.read_bytes() for file in files}}
+    for name, hidden in json.loads((tmp_path / "hidden").read_text()).items():  # S8: tasks carry the first two
+        carried = {str(folder / "pickled")} if name != "secret" else set()
+        assert {where for where, what in seen.items() if hidden.encode() in what} == carried, name
     assert {"pickled", "represented", "processes", "page-0", "page-5"} <= {file.name for file in files}
     assert any("events" in str(file) and file.stat().st_size > 10_000 for file in files)
     for file in files:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized, RemoteProtocolError
+from jobpipe.net.audit import audit
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
 from tests.security.kit import TOPIC, VERSIONS, Dial, World
 
 pytestmark = pytest.mark.zookeeper
 
+FORGED = 'x" result="done\nroot'  # as a name: to look like the end of the line, and another one
 BILLING = Hello(TOPIC, "subscriber", "billing", instance="test")
 
 
@@ -96,17 +98,22 @@ def test_let_in(served: Served, shown: str, hello: Hello, version: ssl.TLSVersio
     assert welcome.topic == TOPIC
 
 
-def test_refusals_are_in_the_log(served: Served) -> None:
+def test_refusals_are_in_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     """Section 6, repudiation: who, whence, what, with what result; what a peer says forges no line."""
-    liar = Hello(TOPIC, "subscriber", 'x" result="done\nroot', instance="liar")
+    billing = served.world.client(served.world.billing)
     with pytest.raises(NotAuthorized):
-        Dial(True)(served.control, liar, served.world.client(served.world.billing))
-    log = Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log"
-    (line,) = [line for line in log.read_text().splitlines() if "liar" in line and "jobpipe.audit" in line]
+        Dial(True)(served.control, Hello(TOPIC, "subscriber", "root", instance="liar"), billing)
+    with pytest.raises(RemoteProtocolError, match="name"):
+        Dial(True)(served.control, Hello(TOPIC, "subscriber", FORGED, instance="liar"), billing)
+    text = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
+    (line,) = [line for line in text.splitlines() if "liar" in line and "jobpipe.audit" in line]
     assert 'principal="billing.subscription.jobpipe"' in line
-    assert 'what="read" topic="orders"' in line
+    assert 'what="read" topic="orders" subscription="root"' in line
     assert line.endswith('result="refused"')
-    assert r"x\" result=\"done\nroot" in line
+    assert FORGED not in text
+    with caplog.at_level("INFO", logger="jobpipe.audit"):
+        audit(["billing"], "127.0.0.1:1", "read", "refused", topic=TOPIC, subscription=FORGED)
+    assert caplog.messages[-1].endswith(r'subscription="x\" result=\"done\nroot" result="refused"')
 
 
 def certificate_names(path: Path) -> tuple[tuple[str, str], ...]:

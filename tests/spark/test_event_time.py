@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.pages import block
 from tests.spark.kit import Place, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -144,8 +143,7 @@ def test_a_partition_that_lags_behind_is_not_late(spark: SparkSession, place: Pl
 
 def test_the_example_of_the_page(spark: SparkSession, place: Place) -> None:
     """What docs/kafka.md tells to write, as it stands there but for the place of the registry."""
-    page = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text()
-    [code] = re.findall(r"```python\n(def events.*?)```", page, re.DOTALL)
+    code = block("docs/kafka.md", "event-time")
     with place.publisher("clicks") as clicks, place.publisher("sales") as sales:
         for publisher, tables in ((clicks, FAST), (sales, SLOW)):
             publisher.seal("q", 0, tables[:1])

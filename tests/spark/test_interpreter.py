@@ -14,6 +14,7 @@ import pytest
 
 from jobpipe.spark.interpreter import WorkerPython
 from tests.spark.kit import JOBS, ROOT, Place
+from tests.troubleshooting import on_page
 
 PRINT = "import jobpipe, os; print(os.environ.get('PYSPARK_PYTHON'))"
 SECONDS = 400.0  # of a program with a JVM, on a machine that is shared
@@ -142,11 +143,14 @@ def test_a_program_without_an_activated_environment(place: Place, environ: dict[
 def test_an_import_that_comes_too_late(place: Place, environ: dict[str, str], stranger: Path) -> None:
     """U1: the session was there first: Spark's own messages, and one of ours that names the Python and the remedy."""
     found, errors = run(place, environ, "late")
+    on_page(found["read"])
+    on_page(found["publish"])
     assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: jobpipe." in found["read"]
     assert "ModuleNotFoundError: No module named 'jobpipe'" in found["publish"]
     [line] = [line for line in errors.splitlines() if "Spark starts its Python workers with python3" in line]
     assert f"({stranger / 'python3'}, by the PATH): it cannot import jobpipe: ModuleNotFoundError" in line
     assert f"PYSPARK_PYTHON={sys.executable}" in line
+    on_page(line)
 
 
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
@@ -154,6 +158,7 @@ def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
     command = [str(Path(sys.executable).parent / "spark-submit"), "--version"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 127
+    on_page(done.stderr)
     assert "/bin/spark-class: No such file or directory" in done.stderr
     helped = {**environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=helped, capture_output=True, text=True, timeout=SECONDS)

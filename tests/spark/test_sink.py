@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
 
-from jobpipe import JobPipeSink
+from jobpipe import JobPipeSink, close
 from jobpipe.errors import ConfigError, TopicOwned, WaitTimeout
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import Place, Received, file_stream, run_to_end, running, until, write_files
@@ -53,6 +54,50 @@ def test_a_second_sink_of_a_topic_is_refused(place: Place) -> None:
     sink = place.sink("owned", name="the first")
     with pytest.raises(TopicOwned, match="'owned' already has a publisher in this job: 'the first'"):
         place.sink("owned")
+    sink.close()
+
+
+def test_a_cell_that_is_run_again(spark: SparkSession, place: Place) -> None:
+    """U8: ``replace=True`` closes the sink that nobody kept, and stops its query; the rest is published once."""
+    rows, journal = place.rows("cell", rows=20)
+    write_files(place.folder / "cell", rows, range(2))
+    for batch_id in range(4):
+        journal.intend(batch_id, rows.ranges(batch_id))
+        journal.seal(batch_id)
+    stream = file_stream(spark, place.folder / "cell")
+
+    def cell() -> StreamingQuery:
+        writer = stream.writeStream.foreachBatch(place.sink("cell", parallelism=1, replace=True))
+        return writer.option("checkpointLocation", str(place.checkpoint("cell"))).start()
+
+    first = cell()
+    first.processAllAvailable()
+    write_files(place.folder / "cell", rows, range(2, 4))
+    second = cell()
+    assert not first.isActive
+    second.processAllAvailable()
+    second.stop()
+    assert close("cell", final=True)
+    received = Received()
+    run_to_end(place.stream(spark, "cell", "r", startingOffsets="earliest"), received, place.checkpoint("cell-r"))
+    received.check(rows, journal)
+
+
+def test_a_deleted_checkpoint(spark: SparkSession, place: Place) -> None:
+    """U2: the query with a new one is refused, with both ids, where that is asked for; nothing is published."""
+    rows, _ = place.rows("deleted", rows=20)
+    write_files(place.folder / "deleted", rows, range(2))
+    files = file_stream(spark, place.folder / "deleted")
+    sink = place.sink("deleted", parallelism=1, on_new_checkpoint="refuse")
+    run_to_end(files, sink, place.checkpoint("deleted"))
+    last = sink.status()["last_query"]
+    assert (last["batch_id"], last["n"]) == (1, 2)
+    with pytest.raises(
+        StreamingQueryException, match=f"NewCheckpoint: .*after query {last['query_id']}, whose last batch"
+    ):
+        run_to_end(files, sink, place.checkpoint("not-deleted"))
+    assert sink.status()["head"] == 2
+    run_to_end(files, sink, place.checkpoint("deleted"))  # the old one goes on
     sink.close()
 
 

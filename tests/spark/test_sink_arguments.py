@@ -21,6 +21,8 @@ BAD: dict[str, Any] = {
     "required_subscribers": "x/y",
     "min_subscribers": -1,
     "write_path": "files",
+    "on_new_checkpoint": "ask",
+    "replace": "perhaps",
     "config": "/nowhere/jobpipe.yaml",
 }
 

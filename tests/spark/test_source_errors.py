@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.kit import Place, Received, running, until
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -27,14 +28,16 @@ def some_topics(place: Place) -> None:
         publisher.seal("q", 0, [pa.table({"id": ["1"], "extra": [1.5]})])
 
 
-def fails(error: type[Exception], of_ours: str, *phrases: str) -> contextlib.AbstractContextManager[object]:
-    """Expect one error of ours, seen through Spark's wrapping, that says all this."""
+def fails(error: type[Exception], of_ours: str, *phrases: str) -> contextlib.AbstractContextManager[list[str]]:
+    """Expect one error of ours, seen through Spark's wrapping, that says all this; give its text after the block."""
 
     @contextlib.contextmanager
     def check():  # type: ignore[no-untyped-def]
+        told: list[str] = []
         with pytest.raises(error) as caught:
-            yield
+            yield told
         text = str(caught.value)
+        told.append(text)
         names = set(re.findall(r"jobpipe\.errors\.(\w+):", text))
         assert names == {of_ours}, text
         traceback, _, message = text.partition(f"jobpipe.errors.{of_ours}:")
@@ -182,9 +185,10 @@ def test_writing_a_stream_is_refused(spark: SparkSession, place: Place, option: 
         "ConfigError",
         "To publish a query to topic 'orders'",
         "df.writeStream.foreachBatch(jobpipe.JobPipeSink('orders'))",
-    ):
+    ) as told:
         query = writer.option("checkpointLocation", str(place.checkpoint(f"write-{option}"))).start()
         query.awaitTermination(60)
+    on_page(told[0])
     assert not (place.folder / "spool" / "orders").exists()
 
 

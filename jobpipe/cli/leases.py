@@ -1,0 +1,72 @@
+"""``jobpipe leases``: list what bounded reads keep from retention; end one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.output import count, emit_json, emit_table, seconds
+
+__all__ = ["LEASE_COLUMNS", "lease_row", "leases"]
+
+LEASE_COLUMNS = ("LEASE", "FIRST OFFSET", "LAST OFFSET", "FOR", "ENDS IN", "CONNECTED", "OWNER")
+
+
+@click.group()
+def leases() -> None:
+    """List or end leases: what spark.read and `jobpipe tail` keep from retention while they read."""
+
+
+@leases.command("list")
+@click.argument("topic")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait.")
+@json_option
+@pass_settings
+def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
+    """List the leases of TOPIC, those that hold most first, at most 100.
+
+    The owner is the identity of a certificate, or an address where there is no encryption; it is not known of a lease
+    that was taken from an earlier coordinator and not renewed since.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = admin.status(topic, timeout)["leases"]
+    if as_json:
+        emit_json(found)
+    elif found:
+        emit_table(LEASE_COLUMNS, map(lease_row, found), right=("FIRST OFFSET", "LAST OFFSET"))
+    else:
+        click.echo("no leases")
+
+
+def lease_row(line: dict[str, Any]) -> list[object]:
+    """Return the cells of one lease, as ``status`` tells of it."""
+    age = None if line["since"] is None else seconds(line["since"])
+    first, last = count(line["first"]), count(line["last"])
+    return [line["id"], first, last, age, seconds(line["left"]), line["connected"], line["owner"]]
+
+
+@leases.command()
+@click.argument("topic")
+@click.argument("lease")
+@click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
+@json_option
+@pass_settings
+def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: bool) -> None:
+    """End LEASE of TOPIC: retention no longer waits for it.
+
+    The read that took it goes on, and fails with data loss if what it has still to read is removed.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        done = admin.drop_lease(topic, lease, dry_run=dry_run)
+    if as_json:
+        emit_json({**done, "dry_run": dry_run})
+        return
+    verb = "would end" if dry_run else "ended"
+    owner = done["owner"] or "a reader of an earlier coordinator"
+    click.echo(f"{verb} lease {lease} of {owner}, which held offsets {count(done['first'])} to {count(done['last'])}")

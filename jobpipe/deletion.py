@@ -1,0 +1,157 @@
+"""Deletes a topic that nobody serves.
+
+The registry is claimed meanwhile, as by a publisher, so that none can come in between. What is interrupted can be done
+again: the spool loses its name first, then the registry forgets the topic, then the files go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jobpipe.config import Config
+from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.locate import TopicLocator, from_records
+from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.store.files import check_topic
+from jobpipe.store.hostfolder import directories_of_log
+from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
+from registry.machine import Place, start_ticks
+from registry.records import OwnerRecord
+
+__all__ = ["Deleter", "Deletion"]
+
+NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: nobody is asked to hand the topic over
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What was, or would be, deleted.
+
+    Attributes:
+        topic: The topic.
+        epoch: The highest one that the registry knew, 0 if it knew none.
+        spool: Its spool; None if there is none here.
+        host_files: The folders of this host's host server that have its segments.
+        elsewhere: Ids of the host servers that keep segments of it; their files stay until they are removed there.
+    """
+
+    topic: str
+    epoch: int
+    spool: Spool | None
+    host_files: tuple[Path, ...]
+    elsewhere: tuple[str, ...]
+
+
+class Deleter:
+    """Deletes topics; uses the registry session of a locator."""
+
+    def __init__(self, config: Config, locator: TopicLocator) -> None:
+        self._config = config
+        self._locator = locator
+        self._handler = locator.handler
+
+    def delete(self, topic: str, *, unread: bool, dry_run: bool) -> Deletion:
+        """Delete a topic; see :meth:`jobpipe.admin.Admin.delete`."""
+        check_topic(topic)
+        self._demand_unserved(topic)
+        found = self._look(topic, unread=unread)
+        if dry_run:
+            return found
+        with map_registry_errors():
+            self._handler.claim(topic, _claimant(found.epoch))
+        try:
+            found = self._look(topic, unread=unread)  # nobody can come from now on; somebody may have come before
+            if found.spool is not None:
+                set_aside(found.spool.directory)
+            with map_registry_errors():
+                self._handler.forget(topic)
+        except BaseException:
+            if found.spool is not None:
+                put_back(found.spool.directory)  # before the claim goes: nobody made another one meanwhile
+            with map_registry_errors():
+                self._handler.release(topic)
+            raise
+        finish_removal(self._config.spool_dir / topic)
+        for directory in found.host_files:
+            shutil.rmtree(directory, ignore_errors=True)  # the host server forgets what is left
+        return found
+
+    def _demand_unserved(self, topic: str) -> None:
+        with map_registry_errors():
+            place, owner = from_records(topic, self._handler.records(topic)), self._handler.owner(topic)
+        if place is None and owner is None:
+            return
+        where = "" if place is None else f" at {place.control}"
+        who = "" if owner is None else f" by {owner.name!r} on {owner.host}, coordinator pid {owner.pid}"
+        raise TopicOwned(
+            f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe serve`, first. What was killed is "
+            f"registered for up to {self._config.registry_session_timeout:g} s more, and served for "
+            f"jobpipe.coordinator.linger ({self._config.linger:g} s)",
+            topic=topic,
+        )
+
+    def _look(self, topic: str, *, unread: bool) -> Deletion:
+        """Return what there is of a topic; raises where it must not go."""
+        directory = self._config.spool_dir / topic
+        with map_registry_errors():
+            epoch = self._handler.epoch(topic)
+        if not has_spool(directory):
+            if epoch == 0 and not is_set_aside(directory):
+                raise TopicNotFound(
+                    f"topic {topic!r} has no spool in {directory.parent}; {self._locator.why_absent(topic)}",
+                    topic=topic,
+                )
+            if not unread and not is_set_aside(directory):
+                raise SpoolError(
+                    f"topic {topic!r} has no spool in {directory.parent}, so whether all was read is not known here: "
+                    "delete it on the host, and with the jobpipe.spool.dir, of its publisher, or say --unread if that "
+                    "spool is gone",
+                    topic=topic,
+                    directory=str(directory),
+                )
+            return Deletion(topic, epoch, None, (), ())
+        spool = read_spool(directory, topic)
+        if spool.namespace not in (None, self._config.namespace):
+            raise SpoolError(
+                f"{directory} holds the topic {topic!r} of namespace {spool.namespace}, not of "
+                f"{self._config.namespace}; to delete it set jobpipe.registerserver.topic.storage to that one",
+                topic=topic,
+                namespace=spool.namespace,
+            )
+        if spool.used_by:
+            pids = ", ".join(map(str, spool.used_by))
+            raise TopicOwned(
+                f"topic {topic!r}: process {pids} has its catalog in {directory} open; end it first", topic=topic
+            )
+        if spool.unread and not unread:
+            names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.unread.items()))
+            raise DataLoss(
+                f"topic {topic!r} is not read to its end by {names}: `jobpipe serve {topic}` lets them read on, "
+                "--unread deletes it all the same",
+                topic=topic,
+                unread=spool.unread,
+            )
+        files = directories_of_log(self._config.hostserver_dir, topic, spool.log)
+        return Deletion(topic, epoch, spool, tuple(files), spool.hosts)
+
+
+def _claimant(epoch: int) -> OwnerRecord:
+    process, place = psutil.Process(), Place.here()
+    return OwnerRecord(
+        endpoint=NOWHERE,
+        epoch=max(1, epoch),
+        instance=uuid.uuid4().hex,
+        name="jobpipe topics delete",
+        host=place.host,
+        pid=os.getpid(),
+        started=process.create_time(),
+        boot=place.boot,
+        pid_namespace=place.pid_namespace,
+        ticks=start_ticks(os.getpid()),
+    )

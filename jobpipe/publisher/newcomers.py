@@ -1,0 +1,55 @@
+"""A query that publishes to a topic for the first time, where another one did before: a checkpoint may be gone."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from jobpipe.errors import NewCheckpoint
+
+__all__ = ["APPENDED", "Newcomers"]
+
+log = logging.getLogger(__name__)
+
+APPENDED = "batch-"  # begins the query ids of batches that were appended outside of a query: these have no checkpoint
+
+
+class Newcomers:
+    """Says once for each query that its id is new to a topic that has batches, or refuses it.
+
+    Args:
+        topic: what is published.
+        policy: ``publish`` or ``refuse``.
+    """
+
+    def __init__(self, topic: str, policy: str) -> None:
+        self._topic = topic
+        self._policy = policy
+        self._told = ""
+
+    def judge(self, query_id: str, newest: dict[str, Any] | None) -> None:
+        """Judge a query of which nothing is sealed; ``newest`` is the last batch of any query, None if there is none.
+
+        Raises:
+            NewCheckpoint: the policy is ``refuse``.
+        """
+        if newest is None or not newest["n"] or query_id == self._told or query_id.startswith(APPENDED):
+            return
+        before = str(newest["query_id"])
+        said = (
+            f"topic {self._topic!r}: query {query_id} publishes here for the first time, after query {before}, whose "
+            f"last batch is {newest['batch_id']} (up to offset {newest['n']})"
+        )
+        why = "If it is the same job with a new or deleted checkpoint, it publishes the rows of its source again"
+        if self._policy == "refuse":
+            raise NewCheckpoint(
+                f"{said}. {why}; on_new_checkpoint='refuse' forbids that, and nothing was published. Start it with the "
+                "checkpoint of that query, or, if the rows are to follow, with on_new_checkpoint='publish'",
+                topic=self._topic,
+                query_id=query_id,
+                before=before,
+                batch_id=newest["batch_id"],
+                offset=newest["n"],
+            )
+        self._told = query_id
+        log.warning("%s. %s. on_new_checkpoint='refuse' forbids that", said, why)

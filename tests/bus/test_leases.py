@@ -1,0 +1,122 @@
+"""S3, R14: leases of bounded reads have a bound, an owner and an end, and are renewed while they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jobpipe.admin import Admin
+from jobpipe.cli.main import cli
+from jobpipe.coordinator import leases as leases_module
+from jobpipe.errors import SpoolFull, TopicNotFound
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.subscriber import hold
+from jobpipe.subscriber.hold import Held, held_while
+from jobpipe.testing import NumberedRows
+from tests.bus.kit import PATIENCE, Bus, publish, until
+from tests.bus.test_discovery import greet
+
+SOON = {"retention.time": "0s", "retention.ack_grace": "0s"}
+
+
+@pytest.fixture
+def reader(bus: Bus) -> Iterator[BlockingLink]:
+    """A reader's control link to a topic with three batches."""
+    publish(bus.publisher(), NumberedRows(bus.topic), bus.journal, range(3))
+    with contextlib.closing(greet(bus.config(), bus.topic)) as link:
+        yield link
+
+
+def take(link: BlockingLink, key: str, first: int = 0, last: int = 3, seconds: float = 600.0) -> None:
+    link.call("lease", {"id": key, "first": first, "last": last, "seconds": seconds}, timeout=10.0)
+
+
+def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
+    """S3: nobody could list or remove them."""
+    take(reader, "one")
+    with Admin(bus.config()) as admin:
+        (line,) = admin.status(bus.topic)["leases"]
+        assert (line["id"], line["first"], line["last"], line["connected"]) == ("one", 0, 3, True)
+        assert line["owner"]
+        assert 0 <= line["since"] < PATIENCE
+        assert 500 < line["left"] <= 600
+        assert admin.status(bus.topic)["identities"][line["owner"]]["leases"] == 1
+        assert admin.drop_lease(bus.topic, "one", dry_run=True)["first"] == 0
+        assert admin.status(bus.topic)["leases"]
+        admin.drop_lease(bus.topic, "one")
+        assert admin.status(bus.topic)["leases"] == []
+        with pytest.raises(TopicNotFound, match="no lease 'one'"):
+            admin.drop_lease(bus.topic, "one")
+        take(reader, "two")
+        reader.call("release", {"id": "two"}, timeout=10.0)
+        assert "leases" not in admin.status(bus.topic)["identities"].get(line["owner"], {})
+
+
+def test_a_link_that_ends_takes_its_leases_with_it(bus: Bus, reader: BlockingLink) -> None:
+    """S3: after a grace, in which the reader may come back."""
+    take(reader, "long", seconds=86_000.0)
+    reader.abort()
+    with Admin(bus.config()) as admin:
+
+        def line() -> dict[str, object]:
+            return dict(admin.status(bus.topic)["leases"][0])
+
+        left = until(lambda: not (now := line())["connected"] and now["left"] < 2000 and now["left"], PATIENCE, "a cut")
+        assert left <= leases_module.LEASE_GRACE_SECONDS
+        with contextlib.closing(greet(bus.config(), bus.topic)) as again:
+            take(again, "long", seconds=80_000.0)
+            assert line()["connected"]
+            assert 70_000 < float(str(line()["left"])) <= 80_000
+
+
+def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
+    """S3, R14: it named a subscription that had read everything."""
+    small = {"spool.max_bytes": "40KiB", "segment.max_bytes": "4KiB", "acks.timeout": "1s"}
+    publisher = own_bus.publisher({**SOON, **small})
+    rows = NumberedRows(own_bus.topic, rows=200)
+    client = own_bus.subscribe("fast")
+
+    def fill() -> None:
+        for number in range(100):
+            publisher.seal("q", number, rows.tables(number), run_id="r1")
+            for _ in client.batches(timeout=0.05):
+                pass
+
+    with contextlib.closing(greet(own_bus.config(), own_bus.topic)) as link:
+        take(link, "holding", 0, 1)
+        with pytest.raises(SpoolFull, match=r"lease holding of .* holds what lies from offset 0 on") as caught:
+            fill()
+        assert "jobpipe leases drop" in str(caught.value)
+
+
+def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_path: Path) -> None:
+    take(reader, "mine")
+    file = tmp_path / "jobpipe.yaml"
+    file.write_text(json.dumps(bus.config().to_dict()))
+    run = lambda *words: CliRunner().invoke(cli, ["--config", str(file), "leases", *words])  # noqa: E731
+    told = run("list", bus.topic)
+    assert "mine" in told.output, told.output
+    assert "would end lease mine" in run("drop", bus.topic, "mine", "--dry-run").output
+    assert json.loads(run("drop", bus.topic, "mine", "--json").output)["first"] == 0
+    assert run("list", bus.topic).output.strip() == "no leases"
+
+
+def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R14: `spark.read` took one lease and never renewed it: a long batch read lost its rows in the middle."""
+    monkeypatch.setattr(hold, "_renewed", {})
+    held = Held(bus.topic, "read", 0, 3, reader.peer, 1.0)
+    reader.call("lease", held.args(), timeout=10.0)
+    with Admin(bus.config()) as admin:
+        began = time.monotonic()
+        with held_while(held, bus.config()):
+            while time.monotonic() - began < 2.5:
+                assert [line["id"] for line in admin.status(bus.topic)["leases"]] == ["read"]
+                time.sleep(0.1)
+        until(lambda: not admin.status(bus.topic)["leases"], PATIENCE, "its end")
+    json.dumps(held.args())

@@ -1,0 +1,68 @@
+"""U2: a query that is new to a topic with batches: its checkpoint may have been deleted."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from jobpipe.admin import Admin
+from jobpipe.errors import NewCheckpoint
+from jobpipe.testing import NumberedRows
+from tests.bus.kit import Bus
+from tests.troubleshooting import on_page
+
+
+def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """U2: once, by the publisher's log; and the topic tells which query published last."""
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher()
+    with caplog.at_level(logging.WARNING, "jobpipe.publisher"):
+        for batch_id in range(2):
+            publisher.seal("first-query", batch_id, rows.tables(batch_id))
+        assert not caplog.records
+        for batch_id in range(2):
+            publisher.seal("second-query", batch_id, rows.tables(2 + batch_id))
+        assert publisher.seal("first-query", 2, rows.tables(4)).position.n == 5  # known
+    (record,) = caplog.records
+    on_page(record.getMessage())
+    assert record.getMessage() == (
+        f"topic {bus.topic!r}: query second-query publishes here for the first time, after query first-query, whose "
+        "last batch is 1 (up to offset 2). If it is the same job with a new or deleted checkpoint, it publishes the "
+        "rows of its source again. on_new_checkpoint='refuse' forbids that"
+    )
+    with Admin(bus.config()) as admin:
+        assert admin.status(bus.topic)["last_query"] == {"query_id": "first-query", "batch_id": 2, "n": 5}
+
+
+def test_a_new_query_is_refused_when_asked(bus: Bus) -> None:
+    """U2: before anything is published; the query of the old checkpoint goes on."""
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher(on_new_checkpoint="refuse")
+    publisher.seal("first-query", 7, rows.tables(0))
+    with pytest.raises(NewCheckpoint, match=r"query second-query .* after query first-query") as caught:
+        publisher.seal("second-query", 0, rows.tables(1))
+    on_page(caught.value)
+    assert caught.value.fields == {
+        "topic": bus.topic,
+        "query_id": "second-query",
+        "before": "first-query",
+        "batch_id": 7,
+        "offset": 1,
+    }
+    assert publisher.seal("first-query", 8, rows.tables(1)).position.n == 2
+    publisher.close()
+    later = bus.publisher(on_new_checkpoint="refuse")
+    with pytest.raises(NewCheckpoint):
+        later.seal("second-query", 0, rows.tables(2))
+
+
+def test_what_has_no_checkpoint_is_not_told(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """U2: a batch that was appended outside of a query, and the first query of an empty topic."""
+    rows = NumberedRows(bus.topic)
+    publisher = bus.publisher()
+    with caplog.at_level(logging.WARNING, "jobpipe.publisher"):
+        publisher.seal("empty", 0, [rows.table(0, 0, 0)])  # without rows: no offset
+        publisher.seal("query", 0, rows.tables(0))
+        publisher.seal("batch-1234", 0, rows.tables(1))
+    assert not caplog.records

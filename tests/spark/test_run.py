@@ -1,0 +1,269 @@
+"""U10: ``jobpipe.run``, the last line of a job: signals, ends, exit codes, and what stands on the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import jobpipe
+from jobpipe.spark import signals
+from tests.spark.jobs.session import started
+from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+NOISE = ("\tat ", "Traceback", "KeyboardInterrupt", "py4j", " ERROR ", "Exception")
+
+
+class Running:
+    """A job in a process group of its own, as a shell starts it."""
+
+    def __init__(self, place: Place, topic: str, what: str, command: list[str]) -> None:
+        self.folder = place.folder / f"runs-{topic}-{what}-{len(list(place.folder.iterdir()))}"
+        self.folder.mkdir()
+        self._output = self.folder / "output"
+        arguments = [str(JOBS / "runs.py"), str(self.folder), topic, what + "-name", what]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **place.environ(), "PYTHONPATH": f"{ROOT}{os.pathsep}{JOBS}"},
+            )
+
+    def wait_for(self, file: str) -> None:
+        """Wait until the job has left this file."""
+        until(lambda: (self.folder / file).exists() or self.process.poll() is not None, file, JOB_SECONDS)
+        assert (self.folder / file).exists(), self.output
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the whole group, as a terminal does at Ctrl-C."""
+        os.killpg(self.process.pid, number)
+
+    @property
+    def output(self) -> str:
+        """All that stands on the terminal."""
+        return self._output.read_text()
+
+    def ours(self) -> list[str]:
+        """Return our lines; there are no others that tell of an end."""
+        noise = [line for line in self.output.splitlines() if any(each in line for each in NOISE)]
+        assert not noise, self.output
+        return [line for line in self.output.splitlines() if line.startswith("jobpipe: ")]
+
+    def half_done(self) -> set[str]:
+        """Return the micro-batches that were begun and not ended."""
+        begun, done = (
+            {each.name.partition("-")[2] for each in self.folder.glob(f"{what}-*")} for what in ("begun", "done")
+        )
+        return begun - done
+
+
+@contextmanager
+def running(place: Place, topic: str, what: str, *command: str) -> Iterator[Running]:
+    job = Running(place, topic, what, list(command) or [sys.executable])
+    try:
+        yield job
+    finally:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+
+
+class Gate:
+    """A callback for ``foreachBatch`` that ends no micro-batch before it is opened."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.done: list[int] = []
+        self.entered = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        self.begun.append(batch_id)
+        df.count()
+        self.entered.set()
+        assert self.open.wait(PATIENCE)
+        self.done.append(batch_id)
+
+
+@contextmanager
+def gated(spark: SparkSession, place: Place, topic: str, gate: Any) -> Iterator[StreamingQuery]:
+    """Run a query over a topic with some batches."""
+    with place.publisher(topic) as publisher:
+        for batch_id in range(2):
+            publisher.seal("q", batch_id, [pa.table({"a": [1, 2]})])
+    stream = place.stream(spark, topic, "all", startingOffsets="earliest")
+    writer = stream.writeStream.queryName(topic).foreachBatch(jobpipe.stoppable(gate))
+    query = started(writer.option("checkpointLocation", str(place.checkpoint(topic))))
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+@contextmanager
+def meanwhile(*steps: Callable[[], object]) -> Iterator[None]:
+    """Do these steps in another thread, until one says False: signals, and ``jobpipe.run``, are of the main one."""
+    thread = threading.Thread(target=lambda: all(step() is not False for step in steps), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+
+
+def send(number: signal.Signals) -> Callable[[], None]:
+    """Return a step that sends a signal to this process."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+def saying(capfd: pytest.CaptureFixture[str], text: str) -> Callable[[], None]:
+    """Return a step that waits until this stands on standard error."""
+    said: list[str] = []
+
+    def heard() -> bool:
+        said.append(capfd.readouterr().err)
+        return text in "".join(said)
+
+    def step() -> None:
+        until(heard, text)
+
+    return step
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_after_the_micro_batch(
+    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    """U10: what the callback began it ends, Spark commits it, and the signals are as they were before."""
+    gate, before = Gate(), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    topic = f"gentle-{code}"
+    heard = saying(capfd, "ends after the micro-batch it is in")
+    with gated(spark, place, topic, gate) as query:
+        steps = (lambda: gate.entered.wait(PATIENCE), send(number), heard, gate.open.set)
+        with meanwhile(*steps):
+            assert jobpipe.run(query, sinks=[]) == code
+        assert not query.isActive
+        assert query.exception() is None
+        assert gate.begun == gate.done == [gate.begun[0]]
+        assert (place.checkpoint(topic) / "commits" / str(gate.begun[0])).exists()
+    assert f"{topic} stopped by {number.name} after a whole micro-batch, after" in capfd.readouterr().err
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_ends_at_once(
+    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U10: in the middle of a callback that does not return; the same signal within half a second is one."""
+    monkeypatch.setattr(signals, "ONE_SECONDS", 0.0)
+    gate = Gate()
+    with gated(spark, place, "at-once", gate) as query:
+        heard = saying(capfd, "ends after the micro-batch it is in")
+        with meanwhile(lambda: gate.entered.wait(PATIENCE), send(signal.SIGTERM), heard, send(signal.SIGTERM)):
+            assert jobpipe.run(query, sinks=[]) == 143
+        assert not query.isActive
+        assert not gate.done
+        gate.open.set()
+    assert "at-once stopped at once by SIGTERM" in capfd.readouterr().err
+
+
+def test_signals_of_one_ctrl_c_are_one() -> None:
+    """A terminal signals Spark's JVM as well, which passes it on."""
+    noted = signals.Signals()
+    with noted.noted():
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: noted.first, "the signal")
+    assert (noted.first, noted.again) == (signal.SIGINT, False)
+
+
+def test_the_end_of_all_queries(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """U10: end marks are committed, the sink of one query passes its own on, and one line says so."""
+    gate = Gate()
+    gate.open.set()
+    with place.publisher("ending") as publisher:
+        publisher.seal("q", 0, [pa.table({"a": [1, 2]})])
+        publisher.close(final=True)
+    sink = place.sink("passed-on", parallelism=1)
+    stream = place.stream(spark, "ending", "passes-on", startingOffsets="earliest")
+    writer = stream.writeStream.queryName("first").foreachBatch(sink)
+    first = started(writer.option("checkpointLocation", str(place.checkpoint("first"))))
+    stream = place.stream(spark, "passed-on", "reads", startingOffsets="earliest")
+    writer = stream.writeStream.queryName("second").foreachBatch(gate)
+    second = started(writer.option("checkpointLocation", str(place.checkpoint("second"))))
+    assert jobpipe.run(first, sinks=[sink], final=True) == 0
+    assert jobpipe.run(second, first, sinks=[]) == 0
+    (one, two) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
+    assert one.startswith("jobpipe: first came to its end, after ")
+    assert two.startswith("jobpipe: second, first came to its end, after ")
+    assert gate.done
+
+
+def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """U10: exit code 1, the reason in the one line."""
+    gate = Gate()
+    gate.open.set()
+    with gated(spark, place, "late", gate) as query:
+        assert jobpipe.run(query, sinks=[], timeout=0.5) == 1
+        assert not query.isActive
+
+    def fail(df: DataFrame, batch_id: int) -> None:
+        raise RuntimeError("the test wants this batch to fail")
+
+    with gated(spark, place, "fails", fail) as query:
+        assert jobpipe.run(query, sinks=[]) == 1
+    late, failed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
+    assert late.startswith("jobpipe: late stopped before its end, as the timeout says, after ")
+    assert failed.startswith("jobpipe: fails failed: RuntimeError: the test wants this batch to fail, after ")
+
+
+def test_outside_the_main_thread_it_waits(spark: SparkSession, place: Place) -> None:
+    """No signal comes there; the query's own end ends it."""
+    gate, codes = Gate(), []
+    gate.open.set()
+    with gated(spark, place, "threaded", gate) as query:
+        thread = threading.Thread(target=lambda: codes.append(jobpipe.run(query, sinks=[])))
+        thread.start()
+        assert gate.entered.wait(PATIENCE)
+        query.stop()
+        thread.join(PATIENCE)
+    assert codes == [0]
+
+
+def test_ctrl_c_on_a_terminal(place: Place) -> None:
+    """U10: the whole process group gets it. Two lines, and no trace, neither of Python nor of Spark's JVM."""
+    with place.publisher("slow") as publisher, running(place, "slow", "subscribe") as job:
+        publisher.seal("q", 0, [pa.table({"a": [1, 2]})])
+        until(lambda: list(job.folder.glob("begun-*")), "a micro-batch", JOB_SECONDS)
+        job.signal(signal.SIGINT)
+        until(lambda: "SIGINT: each query ends after the micro-batch" in job.output, "it says that it ends")
+        assert job.half_done()
+        (job.folder / "go").touch()
+        assert job.process.wait(PATIENCE) == 130
+        assert not job.half_done()
+        assert len(job.ours()) == 2
+
+
+def test_spark_submit_leaves_the_end_to_us(place: Place) -> None:
+    """U10: its JVM gets the signal, as the one that a supervisor knows; a publisher that sleeps ends now."""
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    with running(place, "submitted", "publish", submit, "--master", "local[2]") as job:
+        job.wait_for("done-0")
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.process.wait(PATIENCE) == 143
+        assert "stopped by SIGTERM after a whole micro-batch" in job.ours()[-1]
