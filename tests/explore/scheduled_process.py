@@ -51,6 +51,11 @@ class Process:
     def __repr__(self) -> str:
         return self.name
 
+    @property
+    def busy(self) -> bool:
+        """Work for a thread is under way, but for threads that last."""
+        return any(not job.lasts for job in self.jobs)
+
     def hold(self, handle: asyncio.Handle) -> None:
         self._held.append(handle)
 

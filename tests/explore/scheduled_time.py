@@ -231,6 +231,11 @@ class Job:
         return 0
 
     @property
+    def lasts(self) -> bool:
+        """It is a thread that goes on until its process ends."""
+        return self._deep
+
+    @property
     def may_wait(self) -> bool:
         """It has a thread of its own."""
         return self._worker is not None

@@ -227,7 +227,7 @@ class World(Trouble):
             for coordinator in self._living():
                 host, process = coordinator.host, coordinator.process
                 idle = host is not None and not host._opening.locked() and not getattr(host, "_drops", None)
-                able = idle and not (process.paused or process.registry_away or self.loop.slow or process.jobs)
+                able = idle and not (process.paused or process.registry_away or self.loop.slow or process.busy)
                 for path in self._nodes_of(coordinator):
                     key = str(process), path
                     wrong = host is not None and self._topic_of(path) not in host.topics
