@@ -19,8 +19,9 @@ import threading
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from jobpipe.config.ownership import folder_problem
 from jobpipe.coordinator.logs import BoundedHandler, bound
-from jobpipe.errors import JobpipeError, WaitTimeout, from_fault, to_fault
+from jobpipe.errors import ConfigError, JobpipeError, WaitTimeout, from_fault, to_fault
 
 __all__ = [
     "allow_files",
@@ -50,6 +51,7 @@ def start_program(
         log_file: where its standard error goes; it is kept small.
 
     Raises:
+        ConfigError: the log file, or a folder it lies in, is not this user's own.
         JobpipeError: the program's own error.
         WaitTimeout: no answer within ``timeout`` seconds, or none at all; the program was ended.
     """
@@ -67,11 +69,18 @@ def _start_once(
     module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for folder in (log_file.parent.parent, log_file.parent):  # the home, and its logs: others could exchange the file
+        if (why := folder_problem(folder)) is not None:
+            raise ConfigError(why, file=str(folder))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(log_file, flags, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{log_file} cannot be written: {error.strerror}", file=str(log_file)) from error
     try:
         bound(descriptor, log_file)  # of a program that always crashes, nobody else would
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],  # imports nothing from the working folder, which may be anybody's
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=descriptor,

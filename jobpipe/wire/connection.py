@@ -22,6 +22,7 @@ from jobpipe.wire.frames import (
     CONTROL_LIMIT,
     DATA_LIMIT,
     HEADER,
+    SIGNAL_LIMIT,
     Header,
     Kind,
     crc_of,
@@ -177,6 +178,7 @@ class Connection:
                 return self._starved()
             self._header = decode_header(self._buffer, greeted=self.machine.greeted, request=self.request_limit)
             del self._buffer[: HEADER.size]
+            self._check_client(self._header)
         header = self._header
         if header.kind is Kind.DATA:
             if not header.length:
@@ -210,6 +212,18 @@ class Connection:
         message = decode(header.kind, payload)
         self._accept(message, header)
         return message
+
+    def _check_client(self, header: Header) -> None:
+        """Refuse what only a server may have much to say in, before it is decoded: a FAULT, a REPLY, a PART."""
+        if self.side is Side.CLIENT or header.kind in (Kind.REQUEST, Kind.DATA):
+            return
+        if header.length > SIGNAL_LIMIT:
+            raise FrameTooLarge(
+                f"{header.kind.name} frame of {header.length} bytes exceeds the limit of {SIGNAL_LIMIT} for a client",
+                kind=header.kind.name,
+                size=header.length,
+                limit=SIGNAL_LIMIT,
+            )
 
     def _accept(self, message: Message | DataHeader, header: Header) -> None:
         try:

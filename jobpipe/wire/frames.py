@@ -32,6 +32,7 @@ __all__ = [
     "HEADER",
     "MAGIC",
     "NUMBERS",
+    "SIGNAL_LIMIT",
     "VERSION",
     "Header",
     "Kind",
@@ -53,6 +54,9 @@ CONTROL_LIMIT = 16 * 1024 * 1024
 
 ASKING_LIMIT = 1024 * 1024
 """Largest REQUEST of a peer that does not publish: the largest one lists the chunks of a segment."""
+
+SIGNAL_LIMIT = 16 * 1024
+"""Largest PING, PONG and GOODBYE, and largest payload of a client that is neither REQUEST nor DATA: all say little."""
 
 DATA_LIMIT = 1024 * 1024
 """Largest DATA payload: bounds what one frame holds up on the link, and a receiver's memory."""
@@ -80,6 +84,7 @@ class Kind(IntEnum):
 
 
 _KINDS = {int(kind): kind for kind in Kind}
+_SIGNALS = frozenset({Kind.PING, Kind.PONG, Kind.GOODBYE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ def limit_of(kind: Kind, *, greeted: bool, request: int | None = None) -> int:
     """
     if not greeted:
         return GREETING_LIMIT
+    if kind in _SIGNALS:
+        return SIGNAL_LIMIT
     if kind is Kind.REQUEST and request is not None:
         return request
     return DATA_LIMIT if kind is Kind.DATA else CONTROL_LIMIT

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.coordinator import process as programs
-from jobpipe.errors import WaitTimeout
+from jobpipe.errors import ConfigError, WaitTimeout
 
 DEADLINE = 30.0
 COUNT = "import os, pathlib, signal, sys, time; starts = pathlib.Path(__file__).with_suffix('.starts'); "
@@ -58,3 +58,30 @@ def test_a_silent_one_is_ended(start, tmp_path: Path) -> None:  # type: ignore[n
     with pytest.raises(WaitTimeout, match="gave no answer within 1 s"):
         start("silent", "time.sleep(600)", timeout=1.0)
     assert starts(tmp_path, "silent") == 1
+
+
+def test_nothing_is_imported_from_the_working_folder(  # type: ignore[no-untyped-def]
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9: a job may be started in a folder that others write to."""
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "psutil.py").write_text("raise SystemExit(7)")
+    (planted / "jobpipe.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(planted)
+    answer = 'import psutil, jobpipe; print(\'{"ready": {"port": 7}}\', flush=True)'
+    assert start("careful", answer) == {"port": 7}
+
+
+def test_a_log_in_a_strangers_home(start, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """S9: whoever may write to the folder can lead the log's lines to a file of this user."""
+    (tmp_path / "mine").write_text("")
+    (tmp_path / "program.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"program\.log cannot be written"):
+        start("never", "sys.exit(5)")
+    (tmp_path / "program.log").unlink()
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="everybody may write to it"):
+        start("never", "sys.exit(5)")
+    assert (tmp_path / "mine").read_text() == ""
+    assert not (tmp_path / "never.starts").exists()

@@ -18,7 +18,16 @@ from jobpipe.errors import (
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Data, DataHeader, Goodbye, Kind, Part, Request, Side
 from jobpipe.wire.codec import encode
 from jobpipe.wire.connection import Pause
-from jobpipe.wire.frames import CONTROL_LIMIT, DATA_LIMIT, GREETING_LIMIT, HEADER, NUMBERS, crc_of, encode_header
+from jobpipe.wire.frames import (
+    CONTROL_LIMIT,
+    DATA_LIMIT,
+    GREETING_LIMIT,
+    HEADER,
+    NUMBERS,
+    SIGNAL_LIMIT,
+    crc_of,
+    encode_header,
+)
 from jobpipe.wire.messages import Fault, Message, Ping, Reply
 from tests.wire.kit import HELLO, WELCOME, conversation, events, open_pair, pass_on, talk, wire_bytes
 
@@ -124,11 +133,12 @@ def test_a_changed_byte_is_never_delivered(place: int, flip: int) -> None:
 
 
 def test_a_large_frame_is_refused_from_its_header_alone() -> None:
-    """Case 63: 16 bytes are enough."""
+    """Case 63: 16 bytes are enough. A PING of 16 MiB of empty lists would hold the server's loop for seconds."""
     for greeted, kind, length, limit in (
         (False, Kind.HELLO, GREETING_LIMIT + 1, GREETING_LIMIT),
         (True, Kind.REQUEST, CONTROL_LIMIT + 1, CONTROL_LIMIT),
         (True, Kind.DATA, DATA_LIMIT + 1, DATA_LIMIT),
+        *((True, kind, SIGNAL_LIMIT + 1, SIGNAL_LIMIT) for kind in Kind if kind not in (Kind.REQUEST, Kind.DATA)),
     ):
         server = open_pair()[1] if greeted else Connection(Side.SERVER)
         server.receive_data(encode_header(kind, length, 0))

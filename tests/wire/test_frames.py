@@ -15,6 +15,7 @@ from jobpipe.wire.frames import (
     GREETING_LIMIT,
     HEADER,
     NUMBERS,
+    SIGNAL_LIMIT,
     Header,
     Kind,
     decode_header,
@@ -58,6 +59,10 @@ def test_the_layout_is_the_documented_one() -> None:
         (Kind.DATA, False, GREETING_LIMIT),
         (Kind.REQUEST, True, CONTROL_LIMIT),
         (Kind.REPLY, True, CONTROL_LIMIT),
+        (Kind.FAULT, True, CONTROL_LIMIT),
+        (Kind.PING, True, SIGNAL_LIMIT),
+        (Kind.PONG, True, SIGNAL_LIMIT),
+        (Kind.GOODBYE, True, SIGNAL_LIMIT),
         (Kind.DATA, True, DATA_LIMIT),
     ],
 )
