@@ -258,7 +258,7 @@ class Config:
         size(1024),
         "8GiB",
         "Hard cap of a topic's spool, at least segment.max_bytes. One batch may pass it; a batch that alone exceeds "
-        "it fails.",
+        "it fails. The catalog's write-ahead log counts where it is over 3 MiB.",
         group="spool",
     )
     on_full: Literal["block", "drop_oldest"] = key(

@@ -125,6 +125,7 @@ class Host:
             serve=asked.serve,
             application=asked.application,
             writing=asked.writing,
+            opener=asked.opener,
         )
         caller = _Caller()
         opening = self._lasting.start(self._open(topic, asked.config, settings, caller))
@@ -144,6 +145,8 @@ class Host:
                 await asyncio.wait({drop})  # else it would release what is claimed now
             present = self.topics.get(topic)
             if present is not None:
+                if present.publishing and settings.opener and present.settings.opener == settings.opener:
+                    return present  # it asks again: the answer was lost with its link
                 if present.publishing and not self.parent_watch.is_dead():
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "

@@ -53,6 +53,7 @@ class TopicSettings:
     writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
     serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
     application: str = ""  # the publisher's, for errors
+    opener: str = ""  # the publisher's random id, so that it may ask again when the answer was lost
 
 
 @dataclass(frozen=True)

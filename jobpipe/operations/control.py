@@ -122,6 +122,7 @@ class OpenRequest(Fields):
         serve: nobody publishes; what is sealed is served until a publisher comes.
         application: the publisher's, for errors.
         writing: write id of a batch in progress, when the coordinator before this one died.
+        opener: made at random by each publisher: who asks again, since the answer was lost, has the topic.
     """
 
     name: Annotated[str, Text(255, 1)]
@@ -132,6 +133,7 @@ class OpenRequest(Fields):
     serve: Flag = False
     application: FreeText = ""
     writing: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a write id")] = ""
+    opener: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a publisher's id")] = ""
 
 
 @dataclass(frozen=True)

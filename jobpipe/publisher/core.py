@@ -6,6 +6,7 @@ import base64
 import logging
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
     DuplicateCall,
+    JobpipeError,
     LinkClosed,
     LinkError,
     LocalProtocolError,
@@ -114,6 +116,7 @@ class Publisher:
         self._min_subscribers = min_subscribers
         self._application = application
         self._newcomers = Newcomers(topic, on_new_checkpoint)
+        self._id = uuid.uuid4().hex
         self._closed = False
         self._told_where = False
         self._hosts: tuple[str, ...] = ()  # that may keep segments of it
@@ -129,6 +132,7 @@ class Publisher:
             "min_subscribers": self._min_subscribers,
             "application": self._application,
             "writing": self._write_id,
+            "opener": self._id,
             "config": self.config.to_dict(),
         }
 
@@ -462,7 +466,10 @@ class Publisher:
         return self._channel.call("status", {"served": True}).result
 
     def close(self, final: bool = False) -> None:
-        """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent."""
+        """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
+
+        Interrupted (KeyboardInterrupt), it may not have reached the coordinator: then call it again.
+        """
         if self._closed:
             return
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -473,8 +480,14 @@ class Publisher:
                 log.warning("%s", said)
         except (LinkError, WaitTimeout) as error:
             if final:
+                self._end()
                 raise
             log.warning("topic %s: closed without a word to its coordinator: %s", self.topic, error)
-        finally:
-            self._closed = True
-            self._channel.close()
+        except JobpipeError:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._channel.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -342,5 +343,22 @@ def test_a_host_server_that_hangs_holds_up_its_topic_alone(world: World, monkeyp
         await tidied.wait()
         await asyncio.wait_for(hosts.look_and_tidy(topics), 5)
         await host.close()
+
+    run(work())
+
+
+def test_a_publisher_that_asks_again_has_the_topic(world: World) -> None:
+    """The answer to ``open`` may be lost with its link: who repeats it is the same publisher, another is not."""
+
+    async def work() -> None:
+        host = world.host()
+        order = replace(world.order(), opener="ab")
+        topic = await host.open_topic("orders", order)
+        assert await host.open_topic("orders", order) is topic
+        for other in (replace(order, opener="cd"), world.order()):
+            with pytest.raises(TopicOwned):
+                await host.open_topic("orders", other)
+        await host.close_publisher(topic, final=False)
+        assert await host.open_topic("orders", order) is not topic
 
     run(work())

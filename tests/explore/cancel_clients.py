@@ -53,8 +53,7 @@ class _Wire:
         """Ask the coordinator; a link that breaks is dialled again, and the request repeated."""
         self.count += 1
         here = self.count == self.at
-        # A close that is interrupted before it was heard leaves the topic to this job's publisher, as a crash does.
-        if here and self.mode == "interrupted before" and op != "close":
+        if here and self.mode == "interrupted before":
             raise Interrupted
         result = self._answer(link, op, args, blob)
         if here and self.mode == "interrupted after":

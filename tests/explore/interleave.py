@@ -26,6 +26,7 @@ from unittest import mock
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Checker
 from tests.explore import interleave_log as subject
+from tests.explore import interleave_oracle as oracle
 from tests.explore.interleave_steps import Actor, Policy, Stuck, stepping
 from tests.explore.interleave_steps import run as run_actors
 
@@ -160,15 +161,25 @@ class Explorer:
                     side.close()
         for name, other in (("old", "new"), ("new", "old")):
             error = actors[name].error
-            if not subject.allowed(error, fenced=epochs[other] > epochs[name]):
+            if not oracle.allowed(error, fenced=epochs[other] > epochs[name]):
                 faults.append(f"{name} ended by {error!r}"[:300])
         checker = Checker(subject.ROWS, world.journal)
         for table in self._tables:
             checker.take(table)
-        faults += subject.judge(world, checker)
+        faults += oracle.judge(world, checker)
         return Outcome(
             faults, trace, {name: actor.steps for name, actor in actors.items()}, actors["old"].syncs, checker.rows
         )
+
+    def aimed(self, spec: Spec, rng: random.Random) -> Spec:
+        """Let the switch come where the old one reads or writes a file itself, if it does; the new one stops once."""
+        whole = self.run(replace(spec, first="old", after=10_000, then=0, seed=None)).trace
+        steps = [line for line in whole if line.startswith("old: ")]
+        places = [number for number, line in enumerate(steps, 1) if line in ("old: pread", "old: pwrite")]
+        if not places:
+            return spec
+        then = rng.randrange(1, 120) if spec.placement == "shared" else 0
+        return replace(spec, first="old", after=rng.choice(places), then=then, seed=None)
 
     def single_switches(self, spec: Spec) -> Iterator[tuple[Spec, Outcome]]:
         """Run a pair with one switch after each step of either side, the other going first or last included."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tests.explore.found import Found, run_seeds
 from tests.explore.interleave import Explorer, Spec, draw
+from tests.explore.interleave_registry import PAIRS, explore_pair
 
 __all__ = ["again", "explore"]
 
@@ -18,9 +19,14 @@ def explore(seeds: int, first: int, say: Callable[[str], object]) -> Found:
     with Explorer() as explorer:
 
         def run(seed: int, found: Found) -> None:
+            first, last = PAIRS[seed % len(PAIRS)]
+            wrong = explore_pair(first, last)
+            assert not wrong, f"{first}+{last}: {wrong}"
             rng = random.Random(seed)
             for number in range(RUNS):
                 spec = draw(rng, seed * RUNS + number)
+                if spec.fail:
+                    spec = explorer.aimed(spec, rng)
                 outcome = explorer.run(spec)
                 found.steps += len(outcome.trace)
                 found.faults += 1 + (1 if spec.fail else 0)
@@ -32,6 +38,10 @@ def explore(seeds: int, first: int, say: Callable[[str], object]) -> Found:
 
 def again(case: str) -> str | None:
     """Run one case; return what does not hold."""
+    if "+" in case.partition("/")[0]:
+        first, _, last = case.partition("+")
+        wrong = explore_pair(first, last)
+        return f"{case}: {wrong}" if wrong else None
     with Explorer() as explorer:
         faults = explorer.run(Spec.parse(case)).faults
     return f"{case}: {'; '.join(faults)}" if faults else None

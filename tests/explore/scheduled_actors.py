@@ -36,7 +36,7 @@ from jobpipe.testing import Checker
 from jobpipe.testing.rows import SCHEMA
 from jobpipe.wire.messages import Hello
 from tests.explore.scheduled_parts import HOST, CoordinatorProcess
-from tests.explore.scheduled_time import Process
+from tests.explore.scheduled_process import Process
 from tests.store.build import decode, pieces_of
 
 if TYPE_CHECKING:
@@ -117,8 +117,9 @@ class Driver:
                 position = await self._write(channel, topic, batch_id, run_id, result["admitted"]["write_id"])
                 break
         if topic.config.acks == "all":
-            while (await channel.call("acked", {"n": position.n, "wait": 0.1})).result["missing"]:
-                await asyncio.sleep(0.1)
+            missing = True
+            while missing:
+                missing = (await channel.call("acked", {"n": position.n, "wait": 0.2})).result["missing"]
         world.journals[topic.name].seal(batch_id)
         topic.committed = batch_id
 

@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tests.explore.scheduled_time import PROCESS, Process, VirtualLoop
+from tests.explore.scheduled_process import PROCESS, Process
+from tests.explore.scheduled_time import VirtualLoop
 
 __all__ = ["Network", "Wire"]
 

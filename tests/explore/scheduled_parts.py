@@ -32,7 +32,9 @@ from registry.errors import Unavailable
 from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
-from tests.explore.scheduled_time import PROCESS, Process, VirtualLoop, pause, virtual_threading, virtual_time
+from tests.explore.scheduled_process import PROCESS, Process
+from tests.explore.scheduled_threads import pause, virtual_threading, virtual_time
+from tests.explore.scheduled_time import VirtualLoop
 
 __all__ = ["HOST", "CoordinatorProcess", "Handler", "host_folder", "standing_in"]
 
@@ -112,8 +114,16 @@ class _Hosts:
 
     async def look(self, topics: list[Any]) -> None:
         for topic in topics:
-            folder = host_folder(self._config, topic.topic)
-            folder.mkdir(parents=True, exist_ok=True)
+            host_folder(self._config, topic.topic).mkdir(parents=True, exist_ok=True)
+
+    async def look_and_tidy(self, topics: list[Any]) -> None:
+        await self.look(topics)
+        for topic in topics:
+            await self.tidy(topic)
+
+    async def tidy(self, topic: Any) -> None:
+        folder = host_folder(self._config, topic.topic)
+        if topic.publishing and topic.uses_hosts:
             names = sorted(path.name for path in folder.iterdir())
             with contextlib.suppress(JobpipeError):
                 for name in await topic.run(topic.store.orphans, names, topic.writing):

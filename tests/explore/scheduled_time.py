@@ -1,10 +1,10 @@
 """An event loop whose clock jumps, processes that can be killed and stopped, and thread work that takes virtual time.
 
-Everything runs in one thread at a time. What a callback belongs to is a context variable, :data:`PROCESS`: the
-callbacks of a process that was killed never run, those of one that stands still run when it goes on. Work for a thread (of
+Everything runs in one thread at a time. What a callback belongs to is a context variable, ``PROCESS``: the callbacks of
+a process that was killed never run, those of one that stands still run when it goes on. Work for a thread (of
 ``asyncio.to_thread`` or an executor) is a :class:`Job`: begun after a delay drawn by the seed, its result told after
-another one. A job runs in a thread of its own that may pause (:func:`pause`), while others go on, or, where nothing can
-come between, at once in the loop's thread.
+another one. A job runs in a thread of its own that may pause, while others go on, or, where nothing can come between,
+at once in the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,113 +12,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-import itertools
 import random
 import sqlite3
 import threading
-import types
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from tests.explore import interleave_steps
+from tests.explore.scheduled_process import PROCESS, Killed
 
-__all__ = [
-    "PROCESS",
-    "Job",
-    "Killed",
-    "Process",
-    "Stuck",
-    "VirtualLoop",
-    "owned",
-    "pause",
-    "virtual_threading",
-    "virtual_time",
-]
+__all__ = ["Job", "Stuck", "VirtualLoop"]
 
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
 STOPS = ("BEGIN", "COMMIT", "sync", "locked")  # steps of the store's work before which others may come
 
 
-class Killed(BaseException):
-    """The process of this thread was killed."""
-
-
 class Stuck(AssertionError):
     """Nothing will ever happen, or not in time."""
-
-
-class Process:
-    """What is killed or stopped as one.
-
-    Attributes:
-        fail_sync: The next sync of SQLite in it fails.
-        fail_read: The next statement that begins a reading transaction, or none, fails.
-        registry_away: Its calls of the registry fail.
-    """
-
-    _pids = itertools.count(1000)
-
-    @classmethod
-    def reset(cls) -> None:
-        """Count pids from the beginning again."""
-        cls._pids = itertools.count(1000)
-
-    def __init__(self, name: str, loop: VirtualLoop) -> None:
-        self.name = name
-        self.pid = next(self._pids)
-        self.started = loop.time()
-        self.alive = True
-        self.paused = False
-        self.fail_sync = False
-        self.fail_read = False
-        self.registry_away = False
-        self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
-        self.connections: list[sqlite3.Connection] = []
-        self._held: list[asyncio.Handle] = []
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def hold(self, handle: asyncio.Handle) -> None:
-        self._held.append(handle)
-
-    def stop(self) -> None:
-        """Stand still, as by SIGSTOP."""
-        self.paused = True
-
-    def go_on(self) -> None:
-        """Go on, as by SIGCONT."""
-        self.paused = False
-        held, self._held = self._held, []
-        self._loop.take(held)
-
-    def kill(self) -> None:
-        """End at once, as by SIGKILL; its files stay, its transactions are rolled back."""
-        self.alive = self.paused = False
-        for job in list(self.jobs):
-            job.kill()
-        for connection in self.connections:
-            connection.close()  # as the kernel takes its locks away
-        self.connections.clear()
-
-    def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
-        """Run a coroutine as part of this process."""
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, self)
-        return self._loop.create_task(work, name=name, context=context)
-
-
-def owned(connection: sqlite3.Connection) -> None:
-    """Let a connection end with the process that has opened it."""
-    if (process := PROCESS.get()) is not None:
-        process.connections.append(connection)
-
-
-PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
 def _run(handle: asyncio.Handle, run: Callable[[], None]) -> None:
@@ -318,6 +231,11 @@ class Job:
         return 0
 
     @property
+    def lasts(self) -> bool:
+        """It is a thread that goes on until its process ends."""
+        return self._deep
+
+    @property
     def may_wait(self) -> bool:
         """It has a thread of its own."""
         return self._worker is not None
@@ -440,95 +358,3 @@ class Job:
         self.locked = False
         if not self.given_up:
             self.sleep(0.02)
-
-
-def pause(seconds: float) -> None:
-    """Let others go on, in a thread that may; elsewhere nothing happens."""
-    job = getattr(interleave_steps._here, "actor", None)
-    if isinstance(job, Job):
-        job.sleep(seconds)
-
-
-class _Lock:
-    """A re-entrant lock between jobs."""
-
-    def __init__(self) -> None:
-        self._owner: object = None
-        self._depth = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = getattr(interleave_steps._here, "actor", None) or "the loop"
-        waited = 0.0
-        while self._owner is not None and self._owner is not me:
-            if isinstance(self._owner, Job) and self._owner.ended:
-                break  # killed
-            waits = isinstance(me, Job) and me.may_wait
-            if not waits or not blocking or 0 <= timeout <= waited:
-                return False
-            pause(0.01)
-            waited += 0.01
-        self._owner = me
-        self._depth += 1
-        return True
-
-    def release(self) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-
-    __enter__ = acquire
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
-
-class _Event:
-    """An event that jobs wait for."""
-
-    def __init__(self) -> None:
-        self._set = False
-        self._waiting: list[Job] = []
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-        waiting, self._waiting = self._waiting, []
-        for job in waiting:
-            job.wake()
-
-    def clear(self) -> None:
-        self._set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        job = getattr(interleave_steps._here, "actor", None)
-        if not self._set and isinstance(job, Job):
-            self._waiting.append(job)
-            job.sleep(timeout)
-            if job in self._waiting:
-                self._waiting.remove(job)
-        return self._set
-
-
-def virtual_threading(loop: VirtualLoop) -> Any:
-    """Return what stands for the module ``threading`` where a package starts a thread and locks."""
-
-    class Thread:
-        def __init__(self, target: Callable[[], None], **other: Any) -> None:
-            self._target = target
-
-        def start(self) -> None:
-            Job(loop, self._target, deep=True).schedule()
-
-        def join(self, timeout: float | None = None) -> None:
-            pass
-
-    return types.SimpleNamespace(
-        RLock=_Lock, Event=_Event, Thread=Thread, Lock=threading.Lock, current_thread=threading.current_thread
-    )
-
-
-def virtual_time(loop: VirtualLoop) -> Any:
-    """Return what stands for the module ``time``."""
-    return types.SimpleNamespace(monotonic=loop.time, time=lambda: 1e9 + loop.time(), sleep=pause)

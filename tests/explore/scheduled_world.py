@@ -13,7 +13,6 @@ from unittest import mock
 
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
-from jobpipe.net.link import Link
 from jobpipe.testing import Journal, NumberedRows
 from registry.errors import RegistryError
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
@@ -21,13 +20,14 @@ from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping
 from tests.explore.scheduled_actors import Driver, Subscriber
-from tests.explore.scheduled_net import Network, Wire
-from tests.explore.scheduled_parts import SESSION_SECONDS, CoordinatorProcess, host_folder, standing_in
-from tests.explore.scheduled_time import PROCESS, Process, Stuck, VirtualLoop, owned
+from tests.explore.scheduled_faults import FAULT_SECONDS, Trouble
+from tests.explore.scheduled_net import Network
+from tests.explore.scheduled_parts import CoordinatorProcess, host_folder, standing_in
+from tests.explore.scheduled_process import PROCESS, Process, owned
+from tests.explore.scheduled_time import Stuck, VirtualLoop
 
 __all__ = ["Outcome", "World", "play"]
 
-FAULT_SECONDS = 20.0  # of virtual time, in which faults happen
 END_SECONDS = 300.0  # until all must have arrived
 SETTLE_SECONDS = 25.0  # more, in which nothing may change any more: two looks of the registry's keeper
 CLAIM_SECONDS = 12
@@ -83,7 +83,7 @@ class Outcome:
 
 
 @dataclass
-class World:
+class World(Trouble):
     """Everything there is in one run."""
 
     seed: int
@@ -209,121 +209,15 @@ class World:
         while True:
             await asyncio.sleep(self.rng.uniform(0.1, 2.0))
             for topic in self.topics:
-                if topic.done and topic.committed + 1 < self.batches:
+                left = topic.committed + 1 < self.batches or (self.quiet and self._is_left(topic))
+                if topic.done and left:
                     topic.move_at = self.batches
                     self.start_driver([topic])
 
-    async def _trouble(self) -> None:
-        rng, end = self.rng, self.loop.time() + FAULT_SECONDS
-        kinds = [self._cut, self._cut, self._kill, self._pause, self._kill_driver, self._expire, self._away, self._sync]
-        kinds += [self._slow, self._kill_subscriber, self._read, self._read]
-        chosen = rng.sample(kinds, rng.randrange(1, 4))
-        self.striking = rng.choice((0.0, 0.3))
-        if rng.random() < 0.5:
-            self._watch_links()
-        while self.loop.time() < end:
-            await asyncio.sleep(rng.expovariate(0.6))
-            self.acts += 1
-            rng.choice(chosen)()
-        self.loop.slow = self.striking = 0.0
-        self.network.on_link = None
-        for process in [*self.processes.values()]:
-            process.registry_away = process.fail_sync = process.fail_read = False
-            process.go_on()
-
-    def _living(self) -> list[CoordinatorProcess]:
-        return [coordinator for coordinator in self.coordinators if coordinator.alive]
-
-    def _cut(self) -> None:
-        wires = list(self.network.wires)
-        if wires:
-            wire = self.rng.choice(wires)
-            self.note(f"cut {wire.process} - {wire.peer.process}")
-            self.network.cut(wire)
-
-    def _watch_links(self) -> None:
-        """From now on act soon after links of drivers and newcomers were made: what they ask is rare, and short."""
-        often, killing = self.rng.choice((0.1, 0.4)), self.rng.random() < 0.5
-
-        def act(wire: Wire) -> None:
-            driver = next((driver for driver in self.drivers if driver.process is wire.process), None)
-            if killing and driver is not None:
-                self.note(f"kill {driver.process}, which has just asked")
-                self.driver_died(driver)
-            else:
-                self.note(f"cut {wire.process}, which has just asked")
-                self.network.cut(wire)
-
-        def seen(wire: Wire) -> None:
-            if str(wire.process).startswith(("d", "c")) and self.rng.random() < often:
-                seconds = self.rng.choice((0.02, 0.3)) * self.rng.random()
-                self.loop.call_later(seconds, act, wire, context=contextvars.Context())
-
-        self.network.on_link = seen
-
-    def strike(self, link: Link) -> None:
-        """Called with each request that changes something."""
-        if self.rng.random() < self.striking and isinstance(link._transport, Wire):
-            seconds = self.rng.choice((0.008, 0.008, 0.1)) * self.rng.random()
-            self.loop.call_later(seconds, self.network.cut, link._transport, context=contextvars.Context())
-
-    def _read(self) -> None:
-        if living := self._living():
-            process = self.rng.choice(living).process
-            self.note(f"a statement of {process} fails")
-            process.fail_read = True
-
-    def _kill(self) -> None:
-        if living := self._living():
-            coordinator = self.rng.choice(living)
-            self.note(f"kill {coordinator.process}")
-            coordinator.kill()
-            self.loop.call_later(self.rng.uniform(0.0, SESSION_SECONDS), coordinator.expire)
-
-    def _pause(self) -> None:
-        if living := self._living():
-            coordinator, seconds = self.rng.choice(living), self.rng.uniform(0.05, 12.0)
-            self.note(f"stop {coordinator.process} for {seconds:.1f} s")
-            coordinator.process.stop()
-            if seconds > SESSION_SECONDS:
-                self.loop.call_later(SESSION_SECONDS, coordinator.expire)
-            self.loop.call_later(seconds, coordinator.process.go_on)
-
-    def _kill_driver(self) -> None:
-        if living := [driver for driver in self.drivers if driver.process.alive]:
-            driver = self.rng.choice(living)
-            self.note(f"kill {driver.process}")
-            self.driver_died(driver)
-
-    def _expire(self) -> None:
-        if living := self._living():
-            coordinator = self.rng.choice(living)
-            self.note(f"expire the session of {coordinator.process}")
-            coordinator.expire()
-
-    def _away(self) -> None:
-        if living := self._living():
-            process, seconds = self.rng.choice(living).process, self.rng.uniform(0.1, 6.0)
-            self.note(f"registry away for {process}, {seconds:.1f} s")
-            process.registry_away = True
-            self.loop.call_later(seconds, setattr, process, "registry_away", False)
-
-    def _sync(self) -> None:
-        if living := self._living():
-            process = self.rng.choice(living).process
-            self.note(f"a sync of {process} fails")
-            process.fail_sync = True
-
-    def _slow(self) -> None:
-        self.loop.slow = self.rng.choice((0.0, 1.0, 20.0))
-        self.note(f"thread work takes up to {self.loop.slow} s more")
-
-    def _kill_subscriber(self) -> None:
-        subscriber = self.rng.choice(self.subscribers)
-        self.note(f"kill {subscriber.process}")
-        subscriber.process.kill()
-        self.network.killed(subscriber.process)
-        self.loop.call_later(self.rng.uniform(0.1, 2.0), subscriber.start)
+    def _is_left(self, topic: Topic) -> bool:
+        """Its coordinator was killed after the publisher had closed it: the next publisher serves what is left."""
+        served = any(coordinator.host and topic.name in coordinator.host.topics for coordinator in self._living())
+        return not served and not all(each.has_all() for each in self.subscribers if each.topic is topic)
 
     async def _watch_claims(self) -> None:
         """A coordinator may hold a claim only of what it serves, opens or gives up."""
@@ -333,7 +227,7 @@ class World:
             for coordinator in self._living():
                 host, process = coordinator.host, coordinator.process
                 idle = host is not None and not host._opening.locked() and not getattr(host, "_drops", None)
-                able = idle and not (process.paused or process.registry_away or self.loop.slow or process.jobs)
+                able = idle and not (process.paused or process.registry_away or self.loop.slow or process.busy)
                 for path in self._nodes_of(coordinator):
                     key = str(process), path
                     wrong = host is not None and self._topic_of(path) not in host.topics
@@ -379,7 +273,7 @@ class World:
                 self.fail(f"{coordinator.process} holds {path}, and does not serve {topic}")
         for served in host.topics.values():
             try:
-                head, ended = served.store.head(), served.store.ended()
+                head, ended = await served.run(served.store.head), await served.run(served.store.ended)
             except JobpipeError as error:
                 self.fail(f"{coordinator.process} {served.topic}: {error!r}")
                 continue

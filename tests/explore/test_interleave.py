@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.explore.interleave import Explorer, Spec, run
+from tests.explore.interleave_registry import PAIRS, explore_pair
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,12 @@ def test_a_run_can_be_played_again(explorer: Explorer) -> None:
     """The same run has the same trace."""
     spec = Spec.parse("driver/seal/retain/2/seed@7")
     assert explorer.run(spec).trace == explorer.run(spec).trace
+
+
+@pytest.mark.parametrize(("first", "last"), PAIRS)
+def test_calls_of_a_registry_handler(first: str, last: str) -> None:
+    """R11: what was asked last holds, also while the call before it is under way."""
+    assert explore_pair(first, last) == {}
 
 
 def test_random_switches() -> None:

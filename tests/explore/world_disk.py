@@ -11,6 +11,7 @@ import ctypes
 import ctypes.util
 import errno
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 __all__ = ["Call", "Fault", "GuardedConnection", "Sites", "patched_os", "sqlite_layer"]
+
+_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=explore-).*")  # write ids, and the root's own name
 
 # -- calls and faults --------------------------------------------------------------------------------------------------
 
@@ -71,7 +74,9 @@ class Sites:
             text = os.fsdecode(path)
         except TypeError:
             return None
-        return os.path.basename(text) if self.root and text.startswith(self.root) else None
+        if not self.root or not text.startswith(self.root):
+            return None
+        return _RANDOM.sub("*", os.path.basename(text))  # the same in each run
 
 
 # -- os ----------------------------------------------------------------------------------------------------------------

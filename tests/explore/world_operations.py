@@ -245,7 +245,7 @@ BOTH = ("stored", "all")
 OPERATIONS: dict[str, Operation] = {
     one.name: one
     for one in (
-        Operation("open again", _open_same, _close, _opened, acks=BOTH, repeatable=False),
+        Operation("open again", _open_same, _close, _opened, acks=BOTH),
         Operation("open elsewhere", _open_other, _other, _opened, acks=BOTH, repeatable=False),
         Operation("open after an expiry", _open_other, _expired, _opened, (TopicOwned,), repeatable=False),
         Operation("begin", _begin),

@@ -82,7 +82,7 @@ class Stage:
         """Return the arguments of ``open``."""
         required = [SUBSCRIBER] if self.acks == "all" else []
         config = dataclasses.replace(self.a.config, acks=self.acks).to_dict()
-        return {"name": "p", "parallelism": PARTITIONS, "required": required, "config": config, **more}
+        return {"name": "p", "parallelism": PARTITIONS, "required": required, "config": config, "opener": "ab", **more}
 
     async def open(self, at: Coordinator, **more: Any) -> Any:
         """Open the topic as the publisher does."""

@@ -1,0 +1,106 @@
+"""What must be true of a log after two coordinators have worked on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+
+import pyarrow as pa
+
+from jobpipe.errors import Fenced, JobpipeError
+from jobpipe.store import CatalogReader
+from jobpipe.store.files import CATALOG
+from jobpipe.testing import Checker
+from tests.explore.interleave_log import HISTORY, PARTITIONS, TOPIC, World
+from tests.store.build import decode, pieces_of
+
+__all__ = ["allowed", "judge"]
+
+
+def judge(world: World, checked: Checker) -> list[str]:
+    """Return what is wrong with the log that is there now.
+
+    Args:
+        checked: Has the rows of the batches before :data:`HISTORY`, or before 3 where that one was taken back.
+    """
+    faults: list[str] = []
+    raw = sqlite3.connect(world.directory / CATALOG)
+    try:
+        health = [row[0] for row in raw.execute("PRAGMA integrity_check")]
+        if health != ["ok"]:
+            return [f"integrity_check: {health[:3]}"]
+        _judge_tables(world, raw, faults)
+    except sqlite3.Error as error:
+        return [f"the catalog cannot be read: {error}"]
+    finally:
+        raw.close()
+    try:
+        _judge_rows(world, checked, faults)
+    except (JobpipeError, AssertionError, OSError, pa.ArrowException) as error:
+        faults.append(f"what is sealed cannot be read: {error!r}"[:300])
+    return faults
+
+
+def _judge_tables(world: World, raw: sqlite3.Connection, faults: list[str]) -> None:
+    (epoch, next_n, total) = raw.execute("SELECT epoch, next_n, total_rows FROM meta").fetchone()
+    batches = {row[0]: row[1:] for row in raw.execute("SELECT n, epoch, batch_id, rows, is_end FROM batches")}
+    numbers = sorted(batches)
+    if numbers != list(range(next_n - len(numbers), next_n)):
+        faults.append(f"batches {numbers}, and the next is {next_n}")
+    newest = raw.execute("SELECT max(epoch) FROM epochs").fetchone()[0]
+    if newest is not None and newest != epoch:
+        faults.append(f"the newest epoch is {newest}, the catalog's {epoch}")
+    for n, (sealed_by, *_) in batches.items():
+        row = raw.execute("SELECT epoch FROM epochs WHERE first_n <= ? ORDER BY first_n DESC, epoch DESC LIMIT 1", (n,))
+        owner = row.fetchone()
+        if owner is None or owner[0] != sealed_by:
+            faults.append(f"batch {n} was sealed by epoch {sealed_by}, by the table of epochs it is of {owner}")
+    for batch_id, position in world.seals:
+        found = batches.get(position.n - 1)
+        wrong = found is None or found[1] != batch_id or (found[0] != position.epoch and batch_id != HISTORY - 1)
+        if wrong and not (world.mended and batch_id <= HISTORY):
+            faults.append(f"batch {batch_id} was answered {position.place} of epoch {position.epoch}, is {found}")
+    ids = [found[1] for found in batches.values() if not found[3]]
+    if len(ids) != len(set(ids)):
+        faults.append(f"batches are sealed twice: {sorted(ids)}")
+    if sum(1 for found in batches.values() if found[3]) > 1:
+        faults.append("there are two end marks")
+    summed = raw.execute("SELECT max(cum_rows) FROM batches").fetchone()[0]
+    if summed is not None and summed != total:
+        faults.append(f"{total} rows in all, the newest batch says {summed}")
+    for name, n in world.acked.items():
+        row = raw.execute("SELECT acked_n FROM subscriptions WHERE name = ?", (name,)).fetchone()
+        if row is None or row[0] < n:
+            faults.append(f"{name} has acknowledged {n}, stored is {row}")
+    for slot, end in world.slots:
+        row = raw.execute('SELECT "end" FROM slots WHERE slot = ?', (slot,)).fetchone()
+        if row is None or f'"n": {end.n},' not in row[0]:
+            faults.append(f"slot {slot[:4]} was bound to {end.n}, stored is {row}")
+    if len(world.grants) != len(set(world.grants)):
+        faults.append(f"a grant was given twice: {world.grants}")
+    if numbers and world.leased and numbers[0] > min(world.leased):
+        faults.append(f"leased from {min(world.leased)}, removed up to {numbers[0]}")
+
+
+def _judge_rows(world: World, checker: Checker, faults: list[str]) -> None:
+    reader = CatalogReader.open(world.directory, TOPIC)
+    try:
+        for partition in range(PARTITIONS):
+            for piece in pieces_of(reader, reader.tail(), reader.head(), partition):
+                table = decode(
+                    replace(piece, path=world.hosts / piece.path.name) if piece.host and piece.path else piece
+                )
+                if piece.n >= HISTORY:  # what lies before was taken
+                    checker.take(table)
+    finally:
+        reader.close()
+    report = checker.report()
+    if report.faults:
+        faults.append(str(report))
+
+
+def allowed(error: BaseException | None, *, fenced: bool) -> bool:
+    """Tell whether a side may have ended like this; ``fenced``: the other one has taken an epoch above its own."""
+    if error is None or (isinstance(error, Fenced) and fenced):
+        return True
+    return isinstance(error, JobpipeError) and fenced
