@@ -64,5 +64,5 @@ def shell(code: str, folder: Path, **environ: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )

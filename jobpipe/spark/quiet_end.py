@@ -1,4 +1,4 @@
-"""Keeps the end of a stream's own Python process off the terminal: Spark prints a trace there that tells of nothing."""
+"""Keeps the ends of Spark's Python processes off the terminal: a trace is printed there that tells of nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class _Traces:
 def quiet_end() -> None:
     """Let Spark's daemon print no trace when the JVM has hung up on this process; elsewhere do nothing.
 
-    A query that ends closes its source's link without a word, and the process finds that out when it flushes what is
-    left. All other errors are printed as ever.
+    Spark's JVM hangs up on a process that has been idle for a minute, and on all of them as it ends. The process takes
+    that for an error, cannot tell the JVM of it, and prints that it cannot. All other errors are printed as ever, and
+    so is this one by processes that never load jobpipe, such as those of a Python function of the job's own.
     """
     main = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", None) == DAEMON:

@@ -22,7 +22,6 @@ from jobpipe.spark.launched import launch
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import OF, WITHOUT_NAME, SourceOptions
 from jobpipe.spark.plainly import plainly
-from jobpipe.spark.quiet_end import quiet_end
 from jobpipe.spark.refused import RefusedStream
 from jobpipe.spark.schema import published_schema
 from jobpipe.spark.stream_reader import JobPipeStreamReader
@@ -40,7 +39,6 @@ class JobPipeDataSource(DataSource):
     settings: Mapping[str, str] | None = None  # the session's, in the class that jobpipe.register makes
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        quiet_end()
         self.options = dict(options)
         self._parsed: SourceOptions | None = None
         self._checked: str | None = None  # JSON of the Spark schema that was compared with what is published

@@ -26,7 +26,6 @@ from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.limits import MicroBatchLimits, Share
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.plainly import plainly
-from jobpipe.spark.quiet_end import quiet_end
 from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.slots import read_place
@@ -48,7 +47,6 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream under one subscription name."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        quiet_end()
         self._options = options
         self._schema = schema
         self._topics: StreamTopics | None = None
