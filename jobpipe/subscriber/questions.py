@@ -21,7 +21,7 @@ __all__ = ["ask_schema", "control_link", "published_schemas"]
 
 POLL_SECONDS = 5.0
 ASK_SECONDS = 10.0
-NO_SCHEMA = "its publisher runs, but has published no batch yet, and was given no schema=..."
+NO_SCHEMA = "its publisher runs, but has published no batch yet, and was made without a schema"
 
 
 @contextmanager
