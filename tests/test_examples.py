@@ -179,7 +179,7 @@ def test_ten_thousand_over_a_real_bus(tmp_path: Path) -> None:
 
 @pytest.mark.zookeeper
 def test_follow_reads_a_topic_to_its_end(config: Config, settings_of_test: dict[str, str]) -> None:
-    publisher = Publisher("flights", config=config)
+    publisher = Publisher("flights", config=config, required_subscribers=("notebook",))  # served until it has come
     for batch_id, carriers in enumerate((["AA", "B6"], ["AA"])):
         table = pa.table({"carrier": carriers, "dep_delay": pa.array([batch_id] * len(carriers), pa.int32())})
         publisher.seal("query", batch_id, [table])

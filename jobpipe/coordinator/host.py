@@ -151,7 +151,7 @@ class Host:
                     raise TopicOwned(
                         f"topic {topic!r} already has a publisher in this job: {present.settings.publisher!r} "
                         f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
-                        f"close it first: jobpipe.close({topic!r}), or in a notebook make the new one with replace=True",
+                        f"close it first: jobpipe.close({topic!r}), or make the new one with replace=True",
                         topic=topic,
                         owner={
                             "name": present.settings.publisher,

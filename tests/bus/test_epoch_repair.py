@@ -35,8 +35,8 @@ def write_epoch(config: Config, data: bytes) -> None:
 @pytest.mark.zookeeper
 @pytest.mark.parametrize(
     "data",
-    [b"9223372036854775807", b"9007199254740991", b"garbage", b"x" * 1_000_000],
-    ids=["2^63-1", "2^53-1", "garbage", "1 MB"],
+    [b"9223372036854775807", b"9007199254740991", b"garbage", b"x" * 60_000],
+    ids=["2^63-1", "2^53-1", "garbage", "60 kB"],
 )
 def test_refused_shown_and_mended(own_bus: Bus, settings_of_test: dict[str, str], tmp_path: Path, data: bytes) -> None:
     """S6: the publisher goes on with the same log; no row is lost or doubled, and the next epoch is a low one."""

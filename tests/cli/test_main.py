@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -146,14 +147,14 @@ def test_outcomes_reach_a_caller_that_asks_for_them(failing: Callable[[BaseExcep
         cli.main(["fail"], standalone_mode=False)
 
 
-def test_a_reader_that_goes_away_ends_it_silently() -> None:
+def test_a_reader_that_goes_away_ends_it_silently(tmp_path: Path) -> None:
     """``jobpipe config show | head -0``: the pipe breaks at the first write."""
     program = subprocess.Popen(
         [sys.executable, "-m", "jobpipe.cli.main", "config", "show"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
+        cwd=tmp_path,
         env=environment(),
     )
     assert program.stdout is not None
