@@ -35,7 +35,7 @@ from jobpipe.net.certs import ensure_home
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import ConsumeOrder, Received
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.program import DEADLINE_SECONDS, END_SECONDS, MARK, Order, Program, marked
+from jobpipe.testing.program import DEADLINE_SECONDS, END_SECONDS, MARK, Order, Program, marked, module_of
 from jobpipe.testing.proxy import FaultProxy
 from jobpipe.testing.publish import PublishOrder
 from jobpipe.testing.rerouted import open_proxies
@@ -292,7 +292,7 @@ class Harness:
         found = []
         for process in self._marked():
             with contextlib.suppress(psutil.Error):
-                if process.cmdline()[1:3] == ["-m", module]:
+                if module_of(process) == module:
                     found.append(process)
         return sorted(found, key=lambda process: (process.create_time(), process.pid))
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import psutil
 
-__all__ = ["DEADLINE_SECONDS", "END_SECONDS", "MARK", "Order", "Program", "marked"]
+__all__ = ["DEADLINE_SECONDS", "END_SECONDS", "MARK", "Order", "Program", "marked", "module_of"]
 
 DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
 END_SECONDS = 10.0
@@ -150,6 +150,16 @@ class Program:
         if not self.log.exists():
             return "no log"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def module_of(process: psutil.Process) -> str:
+    """Return the module that a Python process runs (``python -m``); empty if it runs something else.
+
+    Raises:
+        psutil.Error: it has ended.
+    """
+    line = process.cmdline()
+    return line[line.index("-m") + 1] if "-m" in line[:-1] else ""
 
 
 def marked(mark: str) -> list[psutil.Process]:

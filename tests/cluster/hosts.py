@@ -27,6 +27,8 @@ from typing import Any
 
 import psutil
 
+from jobpipe.testing.program import module_of
+
 ROOT = Path(__file__).parents[2]
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 BOOT_SECONDS = 20.0
@@ -153,8 +155,8 @@ class OnHost:
 
 def _is_apart(process: psutil.Process) -> bool:
     try:
-        return process.cmdline()[1:2] == ["-m"] and process.cmdline()[2].startswith("jobpipe.coordinator")
-    except (psutil.NoSuchProcess, IndexError):
+        return module_of(process).startswith("jobpipe.coordinator")
+    except psutil.NoSuchProcess:
         return False
 
 

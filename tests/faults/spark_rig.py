@@ -17,7 +17,7 @@ from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import Received
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import END_SECONDS, Program
+from jobpipe.testing.program import END_SECONDS, Program, module_of
 from tests.faults.rig import SHARED, gone, more
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ class SparkProgram(Program):
             while waiting:
                 process = waiting.pop(0)
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if process.cmdline()[1:2] == ["-m"] and process.cmdline()[2].startswith("jobpipe.coordinator"):
+                    if module_of(process).startswith("jobpipe.coordinator"):
                         continue
                     found.append(process)
                     waiting.extend(process.children())
