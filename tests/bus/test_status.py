@@ -183,8 +183,9 @@ def test_admin(bus: Bus) -> None:
 def test_schema_before_the_first_batch(bus: Bus) -> None:
     """A declared schema is known at once; without it a question waits, and says what is missing."""
     publisher = bus.publisher()
-    with pytest.raises(TopicNotFound, match="knows no schema yet"):
+    with pytest.raises(TopicNotFound, match="knows no schema yet") as caught:
         published_schemas(bus.config({"discovery.timeout": "500ms"}), [bus.topic])
+    on_page(caught.value)
     publisher.declare(SCHEMA, "spark's own")
     found = published_schemas(bus.config(), [bus.topic])[bus.topic]
     assert (pa.ipc.read_schema(pa.py_buffer(found[0])), found[1]) == (SCHEMA, "spark's own")

@@ -12,6 +12,7 @@ from jobpipe.cli.place import Place
 from jobpipe.config import keys
 from jobpipe.config.secrets import Secret
 from tests.cli.conftest import Run
+from tests.troubleshooting import on_page
 
 Write = Callable[..., str]
 
@@ -92,6 +93,7 @@ def test_explain_of_an_unknown_key_suggests(run: Run) -> None:
     result = run("config", "explain", "retention.tiem")
     assert result.exit_code == 2
     assert "retention.tiem is unknown; did you mean jobpipe.retention.time?" in result.stderr
+    on_page(result.stderr)
 
 
 def test_encrypt_reads_the_secret_and_prints_its_encrypted_form(

@@ -24,6 +24,7 @@ from jobpipe.net.tls import Credentials
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.fetch import FetchRange
+from tests.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
 HERE = Endpoint("127.0.0.1", 1)
@@ -115,6 +116,7 @@ def test_a_missing_file_is_told_with_host_origin_and_remedy(
         assert (caught.value.fields["host"], caught.value.fields["file"]) == (host, str(gone))
         message = str(caught.value)
         assert message.startswith(f"on host {host}: {gone}: expected a readable file (No such file or directory). ")
+        on_page(message)
         return message
 
     told = complaint(config)
@@ -137,6 +139,7 @@ def test_a_wrong_configuration_of_a_node_is_told_with_its_host(monkeypatch: pyte
 PROGRAM = """
 import os, pickle, sys
 from jobpipe.subscriber.fetch import fetch
+from tests.troubleshooting import on_page
 wanted, config, target, table = pickle.load(open(sys.argv[1], "rb"))
 print(sum(fetched.batch.num_rows for fetched in fetch(wanted, config)))
 segments = target.write(table.schema, [(batch, 0) for batch in table.to_batches()], f"task-{os.getpid()}")
