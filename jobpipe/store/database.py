@@ -110,7 +110,7 @@ class Database:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA cache_size = -16384")
         except sqlite3.Error as error:
-            raise SpoolError(f"catalog {path}: {error}", file=str(path)) from error
+            raise SpoolError(f"catalog {path}: {_said(error, path)}", file=str(path)) from error
         return cls(path, connection)
 
     def _prepare_to_write(self, *, fsync: bool, shared: bool) -> None:
@@ -345,7 +345,7 @@ class Database:
     def _error(self, error: sqlite3.Error) -> SpoolError:
         code = getattr(error, "sqlite_errorcode", None)
         kind = SpoolFull if code == sqlite3.SQLITE_FULL or self._is_full(code) else SpoolError
-        said = str(error)
+        said = _said(error, self.path)
         if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY and (other := holder(self.path)):
             said += f" by {other}, which is in the middle of a change: let it go on or end it, then try again"
         return kind(f"catalog {self.path}: {said}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
@@ -387,3 +387,19 @@ class Database:
             raise SpoolError(
                 f"catalog {self.path} belongs to topic {stored!r}, not {topic!r}", file=str(self.path), topic=stored
             )
+
+
+def _said(error: sqlite3.Error, path: Path) -> str:
+    """Return SQLite's message, with the reason where it only says that it cannot open the file.
+
+    The file is not opened for that: to close it would drop SQLite's own locks of this process.
+    """
+    said = str(error)
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+        return said
+    with contextlib.suppress(OSError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            said += " (read-only file system)"
+        elif not os.access(path, os.R_OK | os.W_OK):
+            said += " (no permission to read and write it)"
+    return said
