@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka chaos fuzz \
-	model explore docs lock audit sbom clean
+.PHONY: demo test check lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka \
+	chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
 
 test: lint types contracts unit short-faults spark
+
+# Lint, types, contracts, and the unit tests of what changed since BASE, in two minutes or so: make check BASE=main
+check: lint types contracts
+	$(BIN)/python -m tests.changed $(BASE)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -22,18 +26,24 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-# Most of these wait for sockets and processes: two at a time take little more than half the time.
-unit: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster \
-		--durations=15
+# Files go to the workers in the order of tests/conftest.py, those that take longest first.
+PYTEST = $(BIN)/pytest --durations=15
+WORKERS = --numprocesses 3 --dist loadfile --no-loadscope-reorder
+UNIT = $(PYTEST) $(WORKERS) -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster
+FAULTS = $(PYTEST) $(WORKERS) tests/faults -m "not spark and not slow"
 
+unit: $(VENV)/.dev
+	$(UNIT)
+
+# Two processes, each with one JVM for all of its tests that need no settings of their own: many tests wait for JVMs that
+# they start, and leave a core free.
 spark: $(VENV)/.dev
-	$(BIN)/pytest -m "spark and not slow" --durations=15
+	$(PYTEST) --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "spark and not slow"
 
 # Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored: at least one test of each class
 # of fault; those with Spark are in "spark".
 short-faults: $(VENV)/.dev
-	$(BIN)/pytest tests/faults -m "not spark and not slow" --durations=15
+	$(FAULTS)
 
 # All of them.
 faults: $(VENV)/.dev
@@ -41,10 +51,10 @@ faults: $(VENV)/.dev
 
 # A Spark cluster of several hosts, made of namespaces: needs root; skipped, with the reason, where that is not allowed.
 cluster-test: $(VENV)/.dev
-	$(BIN)/pytest tests/cluster --durations=0
+	$(PYTEST) tests/cluster
 
-# jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. Some four hours on a quiet machine with
-# 2 cores, 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within one whether all works, in .bench/report/RESULTS.md.
+# jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. A night on a quiet machine with 2 cores,
+# 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within three hours whether all works, in .bench/report/RESULTS.md.
 # Parts: benchmarks/README.md.
 BENCH = $(BIN)/python -m benchmarks.side_by_side
 bench: bench-kafka
@@ -78,9 +88,10 @@ model: $(VENV)/.dev
 	done
 
 # Cancelled operations, failing calls, two coordinators, seeded schedules, so many seeds of each; a failure shows how to run
-# it again: make explore SEEDS=2000 SEED=1 EXPLORER=cancel
+# it again: make explore SEEDS=2000 SEED=1 EXPLORER=cancel MINUTES=60
 explore: $(VENV)/.dev
-	$(BIN)/python -m tests.explore $(or $(EXPLORER),all) --seeds $(or $(SEEDS),500) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.explore $(or $(EXPLORER),all) --seeds $(or $(SEEDS),500) --seed $(or $(SEED),0) \
+		--minutes $(or $(MINUTES),120)
 
 # A million strange inputs to each parser: make fuzz INPUTS=1000000 SEED=1
 fuzz: $(VENV)/.dev
@@ -91,9 +102,19 @@ fuzz: $(VENV)/.dev
 		$(BIN)/python -m tests.security.segments $$mode --mutants 10000 --seed $(or $(SEED),1) || exit 1; \
 	done
 
-# The page that is made from the definitions of options and keys; a test compares.
+# What is made from definitions: the page of options and keys, tables of the protocol, the schema of pipeline files;
+# tests compare.
 docs: $(VENV)/.dev
 	$(BIN)/python -m jobpipe.config.page > docs/options.md
+	$(BIN)/python -m jobpipe.operations.page docs/protocol.md
+	$(BIN)/python -m jobpipe.pipelines.schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
+
+# The classes for the driver's JVM, after a change of their source; needs javac 17. A test compares.
+JAVA = jobpipe/spark/java
+java:
+	javac --release 17 -Xlint:all -Werror -d $(or $(CLASSES),$(JAVA)/classes) -cp "$$($(BIN)/python -c \
+		'from registry.embedded import find_jars; print(*find_jars().glob("hadoop-client-api-*.jar"))')" \
+		$(JAVA)/src/jobpipe/hadoop/*.java
 
 # After a change of the dependencies in pyproject.toml; UPGRADE=--upgrade takes the newest versions.
 COMPILE = $(VENV)/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -114,6 +135,14 @@ sbom: $(VENV)/.tools
 	mkdir -p build
 	$(VENV)/tools/bin/cyclonedx-py requirements requirements/runtime.txt --pyproject pyproject.toml \
 		--output-reproducible --output-file build/sbom.json
+
+# Wheel and sdist in dist/; checked, installed into an empty environment, and used there, also with the sample plug-in of
+# examples/plugin. Needs no network.
+package: $(VENV)/.dev $(VENV)/.tools
+	rm -rf dist build/plugin
+	$(VENV)/tools/bin/python -m build --no-isolation
+	$(VENV)/tools/bin/python -m build --no-isolation --wheel --outdir build/plugin examples/plugin
+	$(BIN)/pytest tests/package/check_package.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'

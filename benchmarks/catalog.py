@@ -15,8 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.store import CatalogReader, NewBatch, PartitionedWriter, Retention, SegmentFile, TopicLog, new_write_id
-from jobpipe.store.files import file_name
+from jobpipe.store.files import file_name, new_write_id
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.retention import Retention
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.segment import SegmentFile
+from jobpipe.store.topic_log import TopicLog
 
 PARTITIONS = 8
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -29,7 +34,7 @@ def write(log: TopicLog, *, inline: bool) -> tuple[NewBatch, list]:
     writer = PartitionedWriter(SCHEMA, file, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         writer.write(ROWS.slice(0, 100) if inline else ROWS, partition)
-    schema_id = log.newest_schema()[0]
+    schema_id = log.schemas.newest()[0]
     return NewBatch("", 0, "", write_id, schema_id, PARTITIONS, "rr"), writer.finish()
 
 
@@ -76,7 +81,7 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
         directory = Path(home) / "topic"
         log = TopicLog.open(directory, "topic")
         log.take_over(1, "benchmark")
-        log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
         log.seal(*write(log, inline=False))
         log.close()
         fill(directory, count)
@@ -89,30 +94,33 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
             found["seal, inline" if inline else "seal"] = timed(
                 name, lambda source=source: log.seal(*next(source)), 100
             )
-        head = log.head()
-        tail, near = log.tail(), log._batches.at(head.n - 4)
-        found["plan"] = timed("plan of 4 batches", lambda: log.plan(near, max_bytes=1 << 40))
+        head = log.batches.head()
+        tail, near = log.batches.tail(), log.batches.at(head.n - 4)
+        found["plan"] = timed("plan of 4 batches", lambda: log.planner.plan(near, max_bytes=1 << 40))
         size = log.status()["total_bytes"] // count
-        timed("plan from the tail, limit in the middle", lambda: log.plan(tail, max_bytes=size * count // 2))
-        timed("plan from the tail, no limit", lambda: log.plan(tail))
-        timed("describe the whole log", lambda: log.describe_range(tail, head))
+        timed("plan from the tail, limit in the middle", lambda: log.planner.plan(tail, max_bytes=size * count // 2))
+        timed("plan from the tail, no limit", lambda: log.planner.plan(tail))
+        timed("describe the whole log", lambda: log.planner.describe(tail, head))
         timed("status", log.status)
         reader = CatalogReader.open(directory, "topic")
-        timed("pieces, first page of 64, whole log", lambda: reader.pieces(tail, head, 3))
-        _, cursor = reader.pieces(tail, head, 3)
-        timed("pieces, next page of 64", lambda: reader.pieces(tail, head, 3, cursor=cursor))
-        timed("pieces, skip half of the log", lambda: reader.pieces(tail, head, 3, skip=count // 2), 3)
+        timed("pieces, first page of 64, whole log", lambda: reader.segments(tail, head, 3))
+        _, cursor = reader.segments(tail, head, 3)
+        timed("pieces, next page of 64", lambda: reader.segments(tail, head, 3, cursor=cursor))
+        timed("pieces, skip half of the log", lambda: reader.segments(tail, head, 3, skip=count // 2), 3)
         reader.close()
-        log.subscribe("s")
-        grant = log.grant("s", {})
-        log.first_position("s", tail)
+        log.subscriptions.subscribe("s")
+        grant = log.subscriptions.grant("s", {})
+        log.subscriptions.first_position("s", tail)
         steps = iter(range(1, 201))
-        timed("acknowledge", lambda: log.acknowledge("s", grant, log._batches.at(next(steps))))
+        timed("acknowledge", lambda: log.subscriptions.acknowledge("s", grant, log.batches.at(next(steps))))
         steps = iter(range(201, 401))
-        timed("acknowledge + flush", lambda: (log.acknowledge("s", grant, log._batches.at(next(steps))), log.flush()))
-        log.acknowledge("s", grant, log._batches.at(min(count, 10_000)))
+        timed(
+            "acknowledge + flush",
+            lambda: (log.subscriptions.acknowledge("s", grant, log.batches.at(next(steps))), log.subscriptions.flush()),
+        )
+        log.subscriptions.acknowledge("s", grant, log.batches.at(min(count, 10_000)))
         start = time.perf_counter()
-        removed = log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
+        removed = log.retirer.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
         spent = (time.perf_counter() - start) * 1000
         print(
             f"  retain: {removed.batches} batches in {spent:.0f} ms, {spent / (removed.batches / 1000):.1f} ms a 1,000"
@@ -124,7 +132,7 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
 def reopen(directory: Path) -> TopicLog:
     log = TopicLog.open(directory, "topic")
     log.take_over(log.epoch + 1, "benchmark")
-    log.sweep(set())
+    log.retirer.sweep(set())
     return log
 
 

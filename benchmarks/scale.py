@@ -28,20 +28,21 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from jobpipe.config import Config, load
+from jobpipe.config import Config, config_from_dict, load
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.store import Position
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.store.boundary import LATEST
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
 from registry.embedded import EmbeddedZooKeeper
 from registry.four_letter import ask
+from registry.transport import make_context
 
 ROWS = pa.table({"id": pa.array(range(65_536), pa.int64()), "text": pa.array(["x" * 100] * 65_536)})
 SMALL = pa.table({"id": pa.array(range(10), pa.int64())})
@@ -87,14 +88,14 @@ def host_server(config: Config, folder: Path) -> Iterator[int]:
 
 def publish_bytes(publisher: Publisher, batch_id: int, gigabytes: float, *, local: bool) -> int:
     """Seal one batch of so many bytes as a task writes it; return its bytes."""
-    assert publisher.begin("q", batch_id, "r") is None
+    assert publisher.begin(BatchKey("q", batch_id, "r")) is None
     target = publisher.target(1)
     if not local:
         target = dataclasses.replace(target, directory="/nonexistent")
     batch = ROWS.to_batches()[0]
     count = int(gigabytes * 1e9 / batch.nbytes)
     segments = target.write(ROWS.schema, ((batch, 0) for _ in range(count)), "0")
-    return publisher.commit("q", batch_id, "r", target, ROWS.schema, None, segments).bytes
+    return publisher.commit(BatchKey("q", batch_id, "r"), target, ROWS.schema, None, segments).bytes
 
 
 def read_bytes(publisher: Publisher, n: int) -> None:
@@ -146,21 +147,28 @@ def bytes_costs(config: Config, folder: Path, gigabytes: float) -> Table:
 # -- control -----------------------------------------------------------------------------------------------------------
 
 
-async def _follow(config: Config, topic: str, endpoint: Endpoint, names: list[str], pipe: Connection) -> None:
-    """Be many subscribers: each polls, plans, and by that acknowledges; tell how far all are."""
+async def _follow(
+    config: Config, topic: str, endpoint: Endpoint, names: list[str], pipe: Connection, *, poll: bool
+) -> None:
+    """Be many subscribers: each plans, which waits, acknowledges and brings the rows; tell how far all are.
+
+    With ``poll`` each polls for news, then plans, as clients of earlier versions do.
+    """
     tls = client_tls(config)
     reached = dict.fromkeys(names, 0)
 
     async def one(name: str, link: Link) -> None:
-        granted = (await link.call("grant", {"host": "bench", "pid": 1}, timeout=60.0)).result
+        granted = (await link.call("grant", {"host": "bench", "pid": 1}, timeout=300.0)).result
         grant = granted["grant"]
-        first = await link.call("first", {"grant": grant, "start": LATEST.to_json()}, timeout=60.0)
+        first = await link.call("first", {"grant": grant, "start": LATEST.to_json()}, timeout=300.0)
         at = first.result["position"]
         news = {key: granted[key] for key in ("head", "ended", "waiting")}
         reached[name] = at["n"]
         while True:
-            news = (await link.call("poll", {**news, "wait": 15.0}, timeout=30.0)).result
-            plan = (await link.call("plan", {"grant": grant, "start": at}, timeout=30.0)).result
+            if poll:
+                news = (await link.call("poll", {**news, "wait": 15.0}, timeout=30.0)).result
+            more = {} if poll else {"wait": 15.0, "held": True}
+            plan = (await link.call("plan", {"grant": grant, "start": at, **more}, timeout=30.0)).result
             at = plan["end"]
             reached[name] = at["n"]
 
@@ -187,14 +195,14 @@ async def _follow(config: Config, topic: str, endpoint: Endpoint, names: list[st
         link.abort()
 
 
-def follow(settings: dict[str, str], topic: str, count: int, pipe: Connection) -> None:
+def follow(settings: dict[str, str], topic: str, count: int, pipe: Connection, poll: bool = False) -> None:
     """Run so many subscribers in this process."""
-    config = Config.from_dict(settings)
+    config = config_from_dict(settings)
     names = [f"s{number}" for number in range(count)]
-    asyncio.run(_follow(config, topic, locate(config, topic, 30.0).control, names, pipe))
+    asyncio.run(_follow(config, topic, locate(config, topic, 30.0).control, names, pipe, poll=poll))
 
 
-def control_costs(config: Config, counts: list[int], batches: int) -> Table:
+def control_costs(config: Config, counts: list[int], batches: int, *, poll: bool) -> Table:
     """Seals with many subscriptions: CPU of the coordinator per batch and subscription, delay of the last of them."""
     table = Table(
         "subscriptions",
@@ -206,11 +214,11 @@ def control_costs(config: Config, counts: list[int], batches: int) -> Table:
         title="control",
     )
     for count in counts:
-        table.add_row(str(count), *_control_row(config, count, batches))
+        table.add_row(str(count), *_control_row(config, count, batches, poll=poll))
     return table
 
 
-def _control_row(config: Config, count: int, batches: int) -> list[str]:
+def _control_row(config: Config, count: int, batches: int, *, poll: bool) -> list[str]:
     topic = f"control{count}"
     publisher = Publisher(topic, config=config)
     watched = Watched(coordinator=publisher.coordinator.process.pid)
@@ -227,7 +235,7 @@ def _control_row(config: Config, count: int, batches: int) -> list[str]:
     seal(range(1))
     _, alone = watched.spent(lambda: seal(range(1, batches + 1)))
     before = watched.memory("coordinator")
-    process = spawn.Process(target=follow, args=(config.to_dict(), topic, count, theirs))
+    process = spawn.Process(target=follow, args=(config.to_dict(), topic, count, theirs, poll))
     process.start()
     theirs.close()
     mine.recv()
@@ -241,7 +249,13 @@ def _control_row(config: Config, count: int, batches: int) -> list[str]:
         sealed = time.time()
         delays.append(reach(number + 1) - sealed)
     n += 21
-    wall, busy = watched.spent(lambda: (seal(range(n, n + batches)), reach(n + batches)))
+
+    def in_step() -> None:
+        for number in range(n, n + batches):
+            seal(range(number, number + 1))
+            reach(number + 1)
+
+    wall, busy = watched.spent(in_step)
     mine.send(None)
     process.join(30)
     publisher.close()
@@ -258,10 +272,11 @@ def _control_row(config: Config, count: int, batches: int) -> list[str]:
 def registry_costs(config: Config) -> Table:
     """Packets that ZooKeeper received: per start, per batch, per idle minute; its heartbeats left out."""
     table = Table("what", "requests", title="ZooKeeper")
-    port = int(EmbeddedZooKeeper(config.home).ensure().rpartition(":")[2])
+    server = EmbeddedZooKeeper(config.home)
+    port, tls = int(server.ensure().rpartition(":")[2]), make_context(server.tls)
 
     def received() -> int:
-        for line in (ask(port, "srvr") or "").splitlines():
+        for line in (ask(port, "srvr", tls) or "").splitlines():
             if line.startswith("Received:"):
                 return int(line.split()[1])
         raise RuntimeError("ZooKeeper does not answer srvr")
@@ -299,6 +314,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--subscriptions", default="1,64,256,1000")
     parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--poll", action="store_true", help="subscribers poll, and plan then, as earlier versions do")
     parser.add_argument("--only", choices=("bytes", "control", "registry"))
     options = parser.parse_args()
     console = Console()
@@ -312,7 +328,7 @@ def main() -> None:
                 end_coordinators()
             if options.only in (None, "control"):
                 counts = [int(text) for text in options.subscriptions.split(",")]
-                console.print(control_costs(config, counts, options.batches))
+                console.print(control_costs(config, counts, options.batches, poll=options.poll))
             if options.only in (None, "registry"):
                 console.print(registry_costs(config))
         finally:

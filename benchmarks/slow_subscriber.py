@@ -24,7 +24,7 @@ import psutil
 import pyarrow as pa
 
 import jobpipe
-from jobpipe.config import Config
+from jobpipe.config import Config, config_from_dict
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing.processes import Harness
@@ -40,7 +40,7 @@ def read() -> None:
     """Be a subscriber: say when the name is held and when all rows are here."""
     order = json.loads(sys.stdin.readline())
     rows = 0
-    config = Config.from_dict(order["config"])
+    config = config_from_dict(order["config"])
     with jobpipe.subscribe(order["topic"], name=order["name"], starting="earliest", config=config) as stream:
         stream.position()
         print("ready", flush=True)

@@ -6,6 +6,8 @@
 #     JOBPIPE_CONFIG=.demo/jobpipe.yaml python examples/follow.py
 
 # %%
+import sys
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,18 +22,23 @@ flights = jobpipe.subscribe("flights", name="notebook", starting="earliest")
 
 # %% [markdown]
 # Columns, not rows: pyarrow computes on a whole batch at once. This keeps the flights per carrier and their worst delay
-# while they come in, and ends with the topic's end mark.
+# while they come in, and ends with the topic's end mark, or on Ctrl-C.
 
 # %%
 seen: pa.Table | None = None
-with flights:
-    for batch in flights:
-        part = pa.table(batch.select(["carrier", "dep_delay"])).append_column("flights", pa.repeat(1, batch.num_rows))
-        sums = (part if seen is None else pa.concat_tables([seen, part])).group_by("carrier")
-        seen = sums.aggregate([("dep_delay", "max"), ("flights", "sum")]).rename_columns(
-            ["carrier", "dep_delay", "flights"]
-        )
-        print(f"{pc.sum(seen['flights']).as_py():>9,} flights, {batch.num_rows:,} of them in the last batch")
+try:
+    with flights:
+        for batch in flights:
+            part = pa.table(batch.select(["carrier", "dep_delay"])).append_column(
+                "flights", pa.repeat(1, batch.num_rows)
+            )
+            sums = (part if seen is None else pa.concat_tables([seen, part])).group_by("carrier")
+            seen = sums.aggregate([("dep_delay", "max"), ("flights", "sum")]).rename_columns(
+                ["carrier", "dep_delay", "flights"]
+            )
+            print(f"{pc.sum(seen['flights']).as_py():>9,} flights, {batch.num_rows:,} of them in the last batch")
+except KeyboardInterrupt:  # the subscription is closed by now, with what was read
+    sys.exit(130)
 
 # %% [markdown]
 # The result is an ordinary table: `seen.to_pandas()`, `seen.sort_by(...)`, write it as parquet, whatever comes next.

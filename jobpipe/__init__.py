@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 from jobpipe.spark.interpreter import choose as _choose_python
 
 if TYPE_CHECKING:
+    from jobpipe.config.job_secrets import secret
+    from jobpipe.flows.driver import Flow
+    from jobpipe.flows.function import FlowContext
     from jobpipe.publisher.core import SealedBatch
     from jobpipe.publisher.opened import close
     from jobpipe.publisher.plain import PlainPublisher, publisher
     from jobpipe.spark.await_end import await_end
+    from jobpipe.spark.flow import flow, flow_test
     from jobpipe.spark.register import register
     from jobpipe.spark.run import run
     from jobpipe.spark.sink import JobPipeSink
@@ -23,30 +27,40 @@ if TYPE_CHECKING:
     from jobpipe.subscriber.client import Subscription, subscribe
 
 __all__ = [
+    "Flow",
+    "FlowContext",
     "JobPipeSink",
     "PlainPublisher",
     "SealedBatch",
     "Subscription",
     "await_end",
     "close",
+    "flow",
+    "flow_test",
     "publisher",
     "register",
     "run",
+    "secret",
     "stoppable",
     "subscribe",
 ]
 __version__ = "0.1.0"
 
 _HOME = {
+    "Flow": "jobpipe.flows.driver",
+    "FlowContext": "jobpipe.flows.function",
     "JobPipeSink": "jobpipe.spark.sink",
     "PlainPublisher": "jobpipe.publisher.plain",
     "SealedBatch": "jobpipe.publisher.core",
     "Subscription": "jobpipe.subscriber.client",
     "await_end": "jobpipe.spark.await_end",
     "close": "jobpipe.publisher.opened",
+    "flow": "jobpipe.spark.flow",
+    "flow_test": "jobpipe.spark.flow",
     "publisher": "jobpipe.publisher.plain",
     "register": "jobpipe.spark.register",
     "run": "jobpipe.spark.run",
+    "secret": "jobpipe.config.job_secrets",
     "stoppable": "jobpipe.spark.stopping",
     "subscribe": "jobpipe.subscriber.client",
 }

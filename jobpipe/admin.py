@@ -14,25 +14,47 @@ from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.deletion import Deleter, Deletion
+from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import Location, TopicLocator, from_records
-from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import JobpipeError, TopicNotFound
+from jobpipe.errors import JobpipeError, LinkError, RegistryUnavailable, TopicAway, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
-from jobpipe.store import Boundary
+from jobpipe.operations.administration import (
+    DropLeaseRequest,
+    DropRequest,
+    HoldReply,
+    HoldRequest,
+    LeaseReply,
+    MovedReply,
+    ReleaseHoldRequest,
+    RequiredReply,
+    RequireRequest,
+    SeekRequest,
+    StatusRequest,
+)
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.flows import ResetFlowRequest
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.files import is_topic
+from jobpipe.store.position import Position
+from jobpipe.store.spools import has_spool
 from jobpipe.wire.messages import Hello
 
-__all__ = ["Admin", "TopicLine"]
+__all__ = ["AWAY", "Admin", "TopicLine"]
 
 log = logging.getLogger(__name__)
 
 ASKED_AT_ONCE = 8
 
+AWAY = (TopicAway, LinkError, RegistryUnavailable)
+"""Errors of :class:`Admin` after which the same may be asked again later: nothing was changed, or it is not known.
+
+What drops or releases something may have done so before its answer was lost; then the name is not found."""
+
 
 @dataclass(frozen=True)
 class TopicLine:
-    """One topic as the registry has it; ``location`` is None while nobody serves it."""
+    """One topic as the registry has it; ``location`` is None while it is not served."""
 
     name: str
     location: Location | None
@@ -94,48 +116,52 @@ class Admin:
         """Return where ``topic`` is served now.
 
         Raises:
-            TopicNotFound: nobody serves it; says what the registry knows of it.
+            TopicAway: it was published before, and is not served now; says what the registry knows of it.
+            TopicNotFound: nobody has ever published it.
         """
         with map_registry_errors():
             found = from_records(topic, self._locator.handler.records(topic))
         if found is None:
-            raise TopicNotFound(f"topic {topic!r} is not served: {self._locator.why_absent(topic)}", topic=topic)
+            kind = TopicAway if self._was_published(topic) else TopicNotFound
+            raise kind(f"topic {topic!r} is not served: {self._locator.why_absent(topic)}", topic=topic)
         return found
 
     def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
         """Return the coordinator's status of ``topic``.
 
         Raises:
-            TopicNotFound: nobody serves it.
+            TopicNotFound: it is not served.
             LinkError: its coordinator does not answer.
         """
         with self._link(topic) as link:
-            return link.call("status", timeout=timeout).result
+            return ask_blocking(link, StatusRequest(), timeout=timeout).document
 
-    def seek(
-        self, topic: str, name: str, to: str | int | datetime | Boundary, *, dry_run: bool = False
-    ) -> dict[str, Any]:
-        """Move a subscription that nobody holds to ``earliest``, ``latest``, an offset, or a time with its zone.
+    def seek(self, topic: str, name: str, to: str | int | datetime | Boundary, *, dry_run: bool = False) -> MovedReply:
+        """Move a subscription that has no holder to ``earliest``, ``latest``, an offset, or a time with its zone.
 
         Returns:
-            ``{"name", "from", "to"}``, in offsets; with ``dry_run`` nothing is changed.
+            Where it stood and stands, in offsets; with ``dry_run`` nothing is changed.
 
         Raises:
             NameTaken: a live subscriber holds it; the message names it.
             SubscriptionNotFound, DataLoss: there is no such subscription, or no such offset.
             ConfigError: nothing was published since that time.
         """
-        args = {"name": name, "to": Boundary.of(to, "to").to_json(), "dry_run": dry_run}
+        asked = SeekRequest(name, Boundary.of(to, "to"), dry_run)
         with self._link(topic) as link:
-            return link.call("seek", args, timeout=10.0).result
+            return ask_blocking(link, asked, timeout=10.0)
 
-    def drop(self, topic: str, name: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """Delete a subscription that nobody holds; returns and raises as :meth:`seek`."""
+    def drop(self, topic: str, name: str, *, dry_run: bool = False) -> MovedReply:
+        """Delete a subscription that has no holder; returns and raises as :meth:`seek`.
+
+        A required one stays required: it is made again when its reader returns, and ``acks=all`` waits for it. So
+        :meth:`require` it no more first.
+        """
         with self._link(topic) as link:
-            return link.call("drop", {"name": name, "dry_run": dry_run}, timeout=10.0).result
+            return ask_blocking(link, DropRequest(name, dry_run), timeout=10.0)
 
     def delete(self, topic: str, *, unread: bool = False, dry_run: bool = False) -> Deletion:
-        """Delete a topic that nobody serves: its spool on this host, its epoch and recovery point in the registry.
+        """Delete a topic that is not served: its spool on this host, its epoch and recovery point in the registry.
 
         Args:
             unread: delete also what subscriptions have not read, or may not have read: where no spool is here.
@@ -149,26 +175,115 @@ class Admin:
         """
         return Deleter(self.config, self._locator).delete(topic, unread=unread, dry_run=dry_run)
 
-    def drop_lease(self, topic: str, lease: str, *, dry_run: bool = False) -> dict[str, Any]:
+    def drop_lease(self, topic: str, lease: str, *, dry_run: bool = False) -> LeaseReply:
         """Take a lease away, so that what it holds may be removed; the read that took it fails if that happens.
 
         Returns:
-            What it held: ``{"id", "first", "last", "left", "owner", "since", "connected"}``; times in seconds. With
-            ``dry_run`` nothing is changed.
+            What it held; times in seconds. With ``dry_run`` nothing is changed.
 
         Raises:
-            TopicNotFound: there is no such lease, or nobody serves the topic.
+            TopicNotFound: there is no such lease, or the topic is not served.
         """
         with self._link(topic) as link:
-            return link.call("drop_lease", {"id": lease, "dry_run": dry_run}, timeout=10.0).result
+            return ask_blocking(link, DropLeaseRequest(lease, dry_run), timeout=10.0)
+
+    def reset_flow(self, topic: str, flow: str, *, dry_run: bool = False) -> tuple[str, ...]:
+        """Delete the cursors that ``topic`` keeps of a flow job, so that the flow begins again.
+
+        Returns:
+            The flow's sources, one for each of their logs. With ``dry_run`` nothing is changed.
+
+        Raises:
+            FlowNotFound: the topic keeps none.
+            TopicNotFound: the topic is not served.
+        """
+        with self._link(topic) as link:
+            return ask_blocking(link, ResetFlowRequest(flow, dry_run), timeout=10.0).topics
+
+    def holds(self, topic: str, timeout: float = 5.0) -> list[HoldReply]:
+        """Return the holds of ``topic``, those that hold most first, and the gaps that are left of some.
+
+        Raises:
+            TopicAway: it is not served now.
+            TopicNotFound, LinkError: nobody has ever published it; its coordinator does not answer.
+        """
+        return [HoldReply.from_json(line) for line in self.status(topic, timeout).get("holds", [])]
+
+    def hold(
+        self,
+        topic: str,
+        name: str,
+        to: str | int | datetime | Boundary | Position,
+        *,
+        max_time: float | None = None,
+    ) -> HoldReply:
+        """Keep what lies from a place on for a scheduled job, until the hold is moved on, released, or too old.
+
+        A place at which it stands already, or before that, moves nothing; release it first to hold more.
+
+        Args:
+            topic: the topic.
+            name: of the hold; the job that reads will use the same for its subscription.
+            to: ``earliest``, ``latest``, an offset, a time with its zone, or a position.
+            max_time: seconds for which it may stay where it is; at most the publisher's ``jobpipe.hold.max_time``.
+
+        Returns:
+            How it stands. With ``gap`` it was dropped and not moved on by this call: what lies from ``offset`` on may
+            be missing, and ``lost`` batches are.
+
+        Raises:
+            DataLoss: what lies there was removed.
+            NotAuthorized: another identity took it, and we may not administer the topic.
+            ConfigError: too many holds; nothing was published since that time.
+            TopicAway: the topic is not served now.
+        """
+        boundary = Boundary("position", to) if isinstance(to, Position) else Boundary.of(to, "to")
+        with self._link(topic) as link:
+            return ask_blocking(link, HoldRequest(name, boundary, max_time), timeout=10.0)
+
+    def release(self, topic: str, name: str, *, dry_run: bool = False) -> HoldReply:
+        """Give a hold back, or forget a gap; return how it stood. With ``dry_run`` nothing is changed.
+
+        Raises:
+            HoldNotFound: there is none of that name.
+            NotAuthorized: another identity took it, and we may not administer the topic.
+            TopicAway: the topic is not served now.
+        """
+        with self._link(topic) as link:
+            return ask_blocking(link, ReleaseHoldRequest(name, dry_run), timeout=10.0)
+
+    def require(self, topic: str, name: str, *, required: bool = True, dry_run: bool = False) -> RequiredReply:
+        """Make a subscription required, created at the oldest batch if it is missing, or not required any more.
+
+        That holds until the publisher declares other required subscriptions than it did before. A publisher that waits
+        looks again at once.
+
+        Returns:
+            Whether it was required before, and all that are now. With ``dry_run`` nothing is changed.
+
+        Raises:
+            ConfigError: there are too many.
+            TopicAway: the topic is not served now.
+        """
+        with self._link(topic) as link:
+            return ask_blocking(link, RequireRequest(name, required, dry_run), timeout=10.0)
+
+    def _was_published(self, topic: str) -> bool:
+        """Tell whether the registry has heard of a topic, or its spool is here; a registry that is away is an error."""
+        with map_registry_errors():
+            known = self._locator.handler.epoch(topic) > 0 or self._locator.handler.owner(topic) is not None
+        return known or (is_topic(topic) and has_spool(self.config.spool_dir / topic))
 
     @contextmanager
     def _link(self, topic: str) -> Iterator[BlockingLink]:
         hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")
-        endpoint = self.locate(topic).control
-        tls = dial_tls(self.config, endpoint)
-        link = BlockingLink.connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
         try:
-            yield link
-        finally:
-            link.close()
+            link = dial_blocking(self.config, self.locate(topic).control, hello)
+            try:
+                yield link
+            finally:
+                link.close()
+        except TopicNotFound as error:
+            if isinstance(error, TopicAway) or "lease" in error.fields or not self._was_published(topic):
+                raise
+            raise TopicAway(error.message, **error.fields) from error  # it was registered, and went away meanwhile

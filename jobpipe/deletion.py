@@ -1,4 +1,4 @@
-"""Deletes a topic that nobody serves.
+"""Deletes a topic that is not served.
 
 The registry is claimed meanwhile, as by a publisher, so that none can come in between. What is interrupted can be done
 again: the spool loses its name first, then the registry forgets the topic, then the files go.
@@ -26,7 +26,7 @@ from registry.records import OwnerRecord
 
 __all__ = ["Deleter", "Deletion"]
 
-NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: nobody is asked to hand the topic over
+NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class Deleter:
     def delete(self, topic: str, *, unread: bool, dry_run: bool) -> Deletion:
         """Delete a topic; see :meth:`jobpipe.admin.Admin.delete`."""
         check_topic(topic)
-        self._demand_unserved(topic)
+        self._require_unserved(topic)
         found = self._look(topic, unread=unread)
         if dry_run:
             return found
         with map_registry_errors():
             self._handler.claim(topic, _claimant(found.epoch))
         try:
-            found = self._look(topic, unread=unread)  # nobody can come from now on; somebody may have come before
+            found = self._look(topic, unread=unread)  # no publisher can come from now on; one may have come before
             if found.spool is not None:
                 set_aside(found.spool.directory)
             with map_registry_errors():
                 self._handler.forget(topic)
         except BaseException:
             if found.spool is not None:
-                put_back(found.spool.directory)  # before the claim goes: nobody made another one meanwhile
+                put_back(found.spool.directory)  # before the claim goes: no other one was made meanwhile
             with map_registry_errors():
                 self._handler.release(topic)
             raise
@@ -82,7 +82,7 @@ class Deleter:
             shutil.rmtree(directory, ignore_errors=True)  # the host server forgets what is left
         return found
 
-    def _demand_unserved(self, topic: str) -> None:
+    def _require_unserved(self, topic: str) -> None:
         with map_registry_errors():
             place, owner = from_records(topic, self._handler.records(topic)), self._handler.owner(topic)
         if place is None and owner is None:
@@ -90,8 +90,8 @@ class Deleter:
         where = "" if place is None else f" at {place.control}"
         who = "" if owner is None else f" by {owner.name!r} on {owner.host}, coordinator pid {owner.pid}"
         raise TopicOwned(
-            f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe serve`, first. What was killed is "
-            f"registered for up to {self._config.registry_session_timeout:g} s more, and served for "
+            f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe serve`, first. If it "
+            f"was killed, it stays registered for up to {self._config.registry_session_timeout:g} s, and is served for "
             f"jobpipe.coordinator.linger ({self._config.linger:g} s)",
             topic=topic,
         )
@@ -110,7 +110,7 @@ class Deleter:
             if not unread and not is_set_aside(directory):
                 raise SpoolError(
                     f"topic {topic!r} has no spool in {directory.parent}, so whether all was read is not known here: "
-                    "delete it on the host, and with the jobpipe.spool.dir, of its publisher, or say --unread if that "
+                    "delete it on the host, and with the jobpipe.spool.dir, of its publisher, or pass --unread if that "
                     "spool is gone",
                     topic=topic,
                     directory=str(directory),
@@ -132,10 +132,18 @@ class Deleter:
         if spool.unread and not unread:
             names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.unread.items()))
             raise DataLoss(
-                f"topic {topic!r} is not read to its end by {names}: `jobpipe serve {topic}` lets them read on, "
-                "--unread deletes it all the same",
+                f"topic {topic!r} has not been fully read by {names}: `jobpipe serve {topic}` lets them read "
+                "on, --unread deletes it anyway",
                 topic=topic,
                 unread=spool.unread,
+            )
+        if spool.held and not unread:
+            names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.held.items()))
+            raise DataLoss(
+                f"topic {topic!r} is kept for scheduled jobs by the holds {names}: `jobpipe serve {topic}` lets them "
+                "run, --unread deletes it anyway",
+                topic=topic,
+                held=spool.held,
             )
         files = directories_of_log(self._config.hostserver_dir, topic, spool.log)
         return Deletion(topic, epoch, spool, tuple(files), spool.hosts)

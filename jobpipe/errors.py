@@ -2,20 +2,31 @@
 
     JobpipeError
     ├── ConfigError            a configuration file or key, an option, a certificate file: what, where, what is expected
-    │   └── AddressError       no interface in the subnet, no port free in the range
+    │   ├── AddressError       no interface in the subnet, no port free in the range
+    │   └── PipelineError      a pipeline's file: every problem with file, line, key, and what to do
     ├── RegistryUnavailable    the registry does not answer, or refuses us
     ├── TopicNotFound          no publisher registered the topic in time
+    │   └── TopicAway          it was published before, and is not served now: ask again later
     ├── TopicOwned             another live publisher has the topic
     ├── Fenced                 a newer publisher (epoch) or a newer holder of the name (grant) exists
     ├── NameTaken              another live subscriber has the subscription's name
     ├── SubscriptionNotFound   a topic has no subscription of that name
+    ├── FlowNotFound           no flow job of that name has cursors there, or not for that partition
+    ├── HoldNotFound           a topic has no hold of that name
     ├── DataLoss               rows that were promised are not there any more: topic and exact missing range
     ├── CheckpointTooOld       Spark replays a batch that is older than the last one sealed
     ├── NewCheckpoint          a query is new to a topic that another one published to; asked for, by on_new_checkpoint
     ├── DuplicateCall          the sink was called twice in one batch
     ├── UnsupportedType        a column's type cannot pass
     ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
+    ├── FlowFailed             a flow job's function failed, or its tasks did, again and again at one place
     ├── QueryStopped           the query was stopped in the middle of a batch, which runs again at the next start
+    ├── TooManyDeadLetters     more rows of a micro-batch are dead letters than a pipeline's job allows
+    ├── PipelineNotFound       the control server has no pipeline, or no job, of that name
+    ├── RunNotFound            the control server knows no run of that id
+    ├── LauncherUnavailable    what starts a pipeline's jobs does not answer, or takes none now; another try may work
+    ├── ControlConflict        what was asked of the control server does not fit the state of the pipeline or job
+    ├── StoreError             the control server's database cannot be read or written
     ├── WaitTimeout            a wait with a deadline ended: drain, acknowledgements, room in the spool
     ├── SpoolError             the spool's disk or catalog fails
     │   ├── SegmentCorrupt     committed bytes do not match their checksum
@@ -48,12 +59,17 @@ __all__ = [
     "CheckpointTooOld",
     "ChecksumMismatch",
     "ConfigError",
+    "ControlConflict",
     "DataLoss",
     "DuplicateCall",
     "Fenced",
+    "FlowFailed",
+    "FlowNotFound",
     "FrameTooLarge",
+    "HoldNotFound",
     "HostAway",
     "JobpipeError",
+    "LauncherUnavailable",
     "LinkBroken",
     "LinkClosed",
     "LinkEnded",
@@ -64,15 +80,21 @@ __all__ = [
     "NewCheckpoint",
     "NotAuthorized",
     "PeerNotTrusted",
+    "PipelineError",
+    "PipelineNotFound",
     "ProtocolError",
     "QueryStopped",
     "RegistryUnavailable",
     "RemoteProtocolError",
+    "RunNotFound",
     "SchemaMismatch",
     "SegmentCorrupt",
     "SpoolError",
     "SpoolFull",
+    "StoreError",
     "SubscriptionNotFound",
+    "TooManyDeadLetters",
+    "TopicAway",
     "TopicNotFound",
     "TopicOwned",
     "UnsupportedType",
@@ -119,12 +141,20 @@ class AddressError(ConfigError):
     """No interface lies in the subnet, or no port of the range is free."""
 
 
+class PipelineError(ConfigError):
+    """A pipeline's file is wrong. ``fields["problems"]`` lists all that were found, each with file, line and key."""
+
+
 class RegistryUnavailable(JobpipeError):
     """The registry does not answer in time, or refuses us."""
 
 
 class TopicNotFound(JobpipeError):
     """No publisher registered the topic before the deadline."""
+
+
+class TopicAway(TopicNotFound):
+    """The topic was published before and is not served now: what is asked of it can be asked again later."""
 
 
 class TopicOwned(JobpipeError):
@@ -141,6 +171,14 @@ class NameTaken(JobpipeError):
 
 class SubscriptionNotFound(JobpipeError):
     """The topic has no subscription of that name: it was never made, was dropped, or expired."""
+
+
+class FlowNotFound(JobpipeError):
+    """No flow job of that name has cursors in the topic, or none for that partition."""
+
+
+class HoldNotFound(JobpipeError):
+    """The topic has no hold of that name: it was never made, or was released."""
 
 
 class DataLoss(JobpipeError):
@@ -167,8 +205,44 @@ class SchemaMismatch(JobpipeError):
     """Rows do not fit the schema asked for; the message names the columns."""
 
 
+class FlowFailed(JobpipeError):
+    """A flow job's function failed; the message names topic, offset, partition and rows."""
+
+
 class QueryStopped(JobpipeError):
     """The query was stopped while its callback, or the sink, worked; Spark runs the batch again at the next start."""
+
+
+class TooManyDeadLetters(JobpipeError):
+    """More rows of a micro-batch are dead letters than ``errors.max-ratio`` of a pipeline's job allows."""
+
+
+class PipelineNotFound(JobpipeError):
+    """The control server has no pipeline of that name, or the pipeline no such job."""
+
+
+class RunNotFound(JobpipeError):
+    """The control server knows no run of that id."""
+
+
+class LauncherUnavailable(JobpipeError):
+    """What starts the jobs of a pipeline, as a cluster's master, does not answer, or takes none now.
+
+    ``fields["perhaps_started"]`` says whether the job may have been started all the same: the answer was lost.
+    """
+
+    @property
+    def perhaps_started(self) -> bool:
+        """Whether the job may have been started."""
+        return bool(self.fields.get("perhaps_started"))
+
+
+class ControlConflict(JobpipeError):
+    """What was asked of the control server does not fit the state of the pipeline or job."""
+
+
+class StoreError(JobpipeError):
+    """The control server's database cannot be read or written: the disk, or a file of another version."""
 
 
 class WaitTimeout(JobpipeError):
@@ -216,7 +290,7 @@ class NotAuthorized(JobpipeError):
 
 
 class PeerNotTrusted(NotAuthorized):
-    """The peer's certificate is not of our CA, or bears another name: at an old address, perhaps somebody else's."""
+    """The peer's certificate is not of our CA, or carries another name: another program may have the address now."""
 
 
 class ProtocolError(JobpipeError):

@@ -1,7 +1,7 @@
 """Change a topic's owner, registrations and epoch, so that no two sessions ever undo each other's work unseen.
 
 Each change moves the version of the topic's epoch node, the *guard*, in the same transaction. Versions of a node begin
-at 0 again when it is made anew, so "delete version 0" alone could hit the node of a successor; the guard's cannot.
+at 0 again when it is recreated, so "delete version 0" alone could hit the node of a successor; the guard's cannot.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from registry.epochs import MAX_EPOCH, MAX_STEP, parse_epoch
 from registry.errors import BadRecord, TopicOwned, Unavailable
 from registry.names import Paths
 from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from registry.options import Options
 from registry.reading import Reader
-from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "attempts"]
 
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
@@ -54,7 +53,7 @@ class Changes:
 
     def next_epoch(self, topic: str, at_least: int) -> int:
         """Raise the epoch to at least ``at_least``, and by 1 at least."""
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             guard = self._guard(topic)
             epoch = max(parse_epoch(guard.data) + 1, at_least)
             if epoch > MAX_EPOCH:
@@ -67,9 +66,9 @@ class Changes:
         raise self._contended(topic)
 
     def repair_epoch(self, topic: str, epoch: int) -> None:
-        """Write the epoch over whatever its node holds, while nobody has claimed the topic."""
+        """Write the epoch over whatever its node holds, while the topic is not claimed."""
         path, claim = self._paths.epoch(topic), self._paths.owner(topic)
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             guard = self._nodes.get(path)  # before the claim is looked at: a claim made since moves it
             owner = self._nodes.get(claim)
             if owner is not None and owner.session != 0:
@@ -93,7 +92,7 @@ class Changes:
         if data is not None and len(data) > MAX_RECORD_BYTES:
             raise BadRecord("recovery point", f"at most {MAX_RECORD_BYTES} bytes")
         path = self._paths.recovery(topic)
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             guard = self._guard(topic, epoch)
             if parse_epoch(guard.data) > epoch + MAX_STEP:
                 raise BadRecord("epoch", f"at most {MAX_STEP} above {epoch}, which is the publisher's")
@@ -110,7 +109,7 @@ class Changes:
             try:
                 self._nodes.commit(operations)
             except Conflict:
-                self._nodes.ensure(self._paths.recoveries)  # somebody may have deleted it by hand
+                self._nodes.ensure(self._paths.recoveries)  # it may have been deleted by hand
                 continue
             return
         raise self._contended(topic)
@@ -118,7 +117,7 @@ class Changes:
     def forget(self, topic: str) -> None:
         """Delete the guard, and with it all nodes of a topic, unless another session has one there."""
         paths = [self._paths.owner(topic), self._paths.recovery(topic), self._paths.topic(topic)]
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             guard = self._guard(topic)  # before the others are read: what comes after it moves the guard
             registered = self._reader.registrations(topic)
             nodes = self._nodes.get_all(paths)
@@ -216,19 +215,19 @@ class Changes:
         try:
             self._commit(topic, decide)
         except BadRecord:
-            # Others have made the guard unreadable. Then nobody can make a node anew, so this is still the one that we
+            # Others have made the guard unreadable. Then no node can be recreated, so this is still the one that we
             # have read, and it must not keep the topic from being repaired.
             if operations := decide():
                 with contextlib.suppress(Conflict):
                     self._nodes.commit(operations)
 
     def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
-        """Commit what ``decide`` wants, moving the guard; decide anew as long as others interfere.
+        """Commit what ``decide`` wants, moving the guard; decide again as long as others interfere.
 
         Args:
-            epoch: what a guard that somebody deleted held at least.
+            epoch: the least that a deleted guard held.
         """
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             guard = self._guard(topic, epoch)  # before decide reads: what comes after it moves the guard
             operations = decide()
             if not operations:
@@ -242,7 +241,7 @@ class Changes:
 
     def _guard(self, topic: str, epoch: int = 0) -> Node:
         path = self._paths.epoch(topic)
-        for _ in self._attempts():
+        for _ in attempts(self._timeout):
             node = self._nodes.get(path)
             if node is not None and len(node.data) > MAX_RECORD_BYTES:
                 raise BadRecord("epoch", f"at most {MAX_RECORD_BYTES} bytes")  # and it is not written back cut short
@@ -255,15 +254,17 @@ class Changes:
                 continue
         raise self._contended(topic)
 
-    def _attempts(self) -> Iterator[None]:
-        deadline = time.monotonic() + self._timeout
-        most = 0.001
-        while True:
-            yield
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_jitter.uniform(0, most))
-            most = min(most * 2, 0.1)
-
     def _contended(self, topic: str) -> Unavailable:
         return Unavailable(self._hosts, f"topic {topic!r} changed all the time")
+
+
+def attempts(timeout: float) -> Iterator[None]:
+    """Yield once for each attempt at a change that others may be in the way of, for so many seconds."""
+    deadline = time.monotonic() + timeout
+    most = 0.001
+    while True:
+        yield
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_jitter.uniform(0, most))
+        most = min(most * 2, 0.1)

@@ -8,6 +8,7 @@ own loop tries the next server, with its back-off.
 from __future__ import annotations
 
 import importlib.util
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,12 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import KazooRetry
 
 from registry.errors import BadOption, RegistryError
-from registry.identity import Sasl
+from registry.identity import Sasl, Tls
 from registry.kazoo_log import KazooLog
 from registry.options import Options
-from registry.transport import TlsHandler, make_context
+from registry.transport import make_context
 
-__all__ = ["Client", "check_options", "explain"]
+__all__ = ["Client", "TlsHandler", "check_options", "explain"]
 
 _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
@@ -50,6 +51,33 @@ def check_options(options: Options) -> None:
             raise BadOption(
                 "sasl.mechanism", f"what is installed; {options.sasl.mechanism} needs: pip install {missing[0]}"
             )
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler with threads, whose connections are ours. A renewed certificate counts from the next one on."""
+
+    def __init__(self, tls: Tls) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> ssl.SSLSocket:
+        """Connect to ``address``, which ``hostname`` was resolved to, and shake hands.
+
+        Raises:
+            OSError: it failed, or a step took longer than ``timeout`` seconds; ssl.SSLError is one.
+            BadOption: as :func:`make_context`.
+        """
+        context = make_context(self._tls)
+        raw = socket.create_connection(address, timeout)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return context.wrap_socket(raw, server_hostname=hostname or address[0])
+        except BaseException:
+            raw.close()
+            raise
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types

@@ -1,11 +1,11 @@
 """A real ZooKeeper for one computer, from the jars that PySpark ships: nothing to install but Java.
 
-It belongs to a *home* directory, not to a process: whoever needs it first starts it, all others join, and it ends by
-itself when no session was there for ``linger`` seconds. Its data stay. See :mod:`registry.embedded_server` for the
+It belongs to a *home* directory, not to a process: the first process that needs it starts it, others join, and
+it ends by itself after ``linger`` seconds without a session. Its data stay. See :mod:`registry.embedded_server` for the
 process that keeps it.
 
-It answers only clients that know the home's secret, a file that this user alone can read: loopback is open to every
-user of the host. What to give a handler, or a client of one's own, :meth:`EmbeddedZooKeeper.options` says.
+Loopback is open to every user of the host, so the link is TLS, and both sides prove themselves by the key and
+certificate of the home, in a file that only this user can read. :meth:`EmbeddedZooKeeper.options` says how to connect.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from pathlib import Path
 
 import psutil
 
-from registry.embedded_files import USER, ServerFiles, ServerState, hold, is_alive, is_held
-from registry.errors import Unavailable
-from registry.four_letter import is_serving
+from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
+from registry.errors import BadOption, Unavailable
+from registry.identity import Tls
+from registry.transport import make_context
 
 __all__ = ["EmbeddedStatus", "EmbeddedZooKeeper", "find_jars", "find_java"]
 
@@ -39,7 +40,10 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class EmbeddedStatus:
-    """A running server: ``pid`` of its supervisor, wall time ``since`` it serves; ``guarded``: by the secret."""
+    """A running server: ``pid`` of its supervisor, wall time ``since`` it serves.
+
+    Those that an older version started have no ``tls``; they demand a password (``guarded``), or nothing.
+    """
 
     pid: int
     port: int
@@ -47,21 +51,22 @@ class EmbeddedStatus:
     since: float
     java_pid: int
     guarded: bool
+    tls: bool
 
 
 class EmbeddedZooKeeper:
     """The embedded ZooKeeper of one home. Any number of objects and processes may use the same home."""
 
-    def __init__(self, home: Path, *, linger: float = 60.0, java: str | None = None, guarded: bool = True) -> None:
+    def __init__(self, home: Path, *, linger: float = 60.0, java: str | None = None, tls: bool = True) -> None:
         """Do nothing yet.
 
         Args:
             home: the server's files lie in ``<home>/zookeeper``.
             linger: seconds without a session after which a server that *we* start ends by itself.
             java: the program; by default ``$JAVA_HOME/bin/java``, else ``java`` of the PATH.
-            guarded: a server that *we* start demands the home's secret. False is for tests with plain clients.
+            tls: a server that *we* start demands the certificate of the home. False is for tests with plain clients.
         """
-        self._guarded = guarded
+        self._tls = tls
         self._home = Path(home).expanduser().absolute()
         self._files = ServerFiles(self._home / "zookeeper")
         self._linger = linger
@@ -81,35 +86,52 @@ class EmbeddedZooKeeper:
     def options(self, timeout: float = 30.0) -> dict[str, str]:
         """Do as :meth:`ensure`, and return what :meth:`RegisterServerHandler.start` needs to know of the server.
 
-        That is ``connect``, and for a server that demands it the name and secret for SASL. One that an older version
-        started, and that still runs, demands none: then every user of this host may change it, which is logged.
+        That is ``connect`` and the files for TLS. One that an older version started, and that still runs, has no TLS,
+        which is logged.
 
         Raises:
-            Unavailable: as :meth:`ensure`; or the secret is gone, and stopping the server makes another one.
+            Unavailable: as :meth:`ensure`; or the file with key and certificate is gone, and stopping the server makes
+                another one.
         """
         state = self._ensure(timeout)
-        options = {"connect": f"127.0.0.1:{state.port}"}
+        options = {"connect": f"127.0.0.1:{state.port}", "acl": "open"}  # only this user gets as far as a node
+        if not state.tls:
+            return {**options, **self._options_of_older(state)}
+        try:
+            make_context(self.tls)
+        except BadOption as error:
+            raise self._unavailable(
+                f"{error}; without it nothing can connect. Stop the server (jobpipe registry stop), and the next one "
+                "makes that file again"
+            ) from error
+        files = {"ssl.ca": self.tls.ca, "ssl.cert": self.tls.cert, "ssl.key": self.tls.key}
+        return {**options, "ssl.enabled": "true", **{name: str(path) for name, path in files.items()}}
+
+    @property
+    def tls(self) -> Tls:
+        """The home's key and certificate, by which server and clients know each other."""
+        return self._files.tls
+
+    def _options_of_older(self, state: ServerState) -> dict[str, str]:
+        stop = "stop it when no job needs it (jobpipe registry stop), and the next one has TLS"
         if not state.guarded:
             logger.warning(
-                "the embedded ZooKeeper of %s was started without a secret, so every user of this host may change it; "
-                "stop it when no job needs it (jobpipe registry stop), and the next one has a secret",
-                self._home,
+                "the embedded ZooKeeper of %s was started by an older version, without any protection, so every user "
+                "of this host may change it; %s",
+                *(self._home, stop),
             )
-            return options
+            return {}
+        logger.warning(
+            "the embedded ZooKeeper of %s was started by an older version, without TLS, so another user of this host "
+            "who takes its port can pass on a job's login; %s",
+            *(self._home, stop),
+        )
         secret = self._files.read_secret()
         if secret is None:
             raise self._unavailable(
-                f"{self._files.secret_file}, which its clients authenticate with, cannot be read; stop it (jobpipe "
-                "registry stop), and the next one makes it again"
+                f"{self._files.secret_file}, which this server of an older version demands, cannot be read; {stop}"
             )
-        # No ACLs: only who knows the secret gets as far as a node.
-        sasl = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": USER, "sasl.password": secret, "acl": "open"}
-        return {**options, **sasl}
-
-    @property
-    def secret_file(self) -> Path:
-        """Where the home's secret is: what clients authenticate with, as the user ``jobpipe``."""
-        return self._files.secret_file
+        return {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "jobpipe", "sasl.password": secret}
 
     def _ensure(self, timeout: float) -> ServerState:
         deadline = time.monotonic() + timeout
@@ -127,12 +149,11 @@ class EmbeddedZooKeeper:
         state = self._files.read_state()
         if state is None or state.phase != "ready" or not self._is_running(state):
             return None
-        return EmbeddedStatus(
-            state.pid, state.port, f"127.0.0.1:{state.port}", state.since, state.java_pid, state.guarded
-        )
+        endpoint = f"127.0.0.1:{state.port}"
+        return EmbeddedStatus(state.pid, state.port, endpoint, state.since, state.java_pid, state.guarded, state.tls)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """End the server, whoever uses it. False if none was running.
+        """End the server even if it is in use. False if none was running.
 
         Raises:
             Unavailable: it did not end within ``timeout`` seconds, although killed, or it runs on another host.
@@ -156,25 +177,26 @@ class EmbeddedZooKeeper:
                 self._refuse_other_host(state)
                 if state.phase == "ready":
                     self._files.join()
-                    if is_serving(state.port):
+                    # Not asked by its port: others can keep that busy, and the client tries more than once anyway.
+                    if not state.is_here or is_alive(state.java_pid, state.java_created):
                         return state
             elif not token and not is_held(self._files.server_lock):
                 token = secrets.token_hex(8)
                 self._files.join()
                 self._spawn(token)
             if time.monotonic() >= deadline:
-                raise self._unavailable(f"it does not serve in time. Its log ends: {self._files.log_tail()}")
+                raise self._unavailable(f"it is not ready in time. The end of its log: {self._files.log_tail()}")
             time.sleep(_POLL_SECONDS)
 
     def _spawn(self, token: str) -> None:
-        """Start the supervisor, which leaves us at once: it is nobody's child."""
+        """Start the supervisor, which detaches itself at once."""
         java, jars = find_java(self._java), find_jars()
-        if self._guarded:
-            self._files.make_secret()
+        if self._tls:
+            self._files.make_tls()
         root = str(Path(__file__).parent.parent)
         command = [sys.executable, "-P", "-m", "registry.embedded_server", str(self._files.directory)]
         command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
-        command += ["--guarded"] if self._guarded else []
+        command += ["--tls"] if self._tls else []
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._files.log.open("ab") as log:
             process = subprocess.Popen(
@@ -192,7 +214,7 @@ class EmbeddedZooKeeper:
             process.kill()
             code = process.wait(5.0)
         if code != 0:
-            raise self._unavailable(f"its supervisor does not start. The log ends: {self._files.log_tail()}")
+            raise self._unavailable(f"its supervisor does not start. The end of its log: {self._files.log_tail()}")
 
     def _stop(self, deadline: float, timeout: float) -> bool:
         state = self._files.read_state()
@@ -227,7 +249,7 @@ class EmbeddedZooKeeper:
             raise self._unavailable(f"it runs on {state.host}, which shares this home; give each host its own home")
 
     def _refuse_other_place(self, state: ServerState) -> None:
-        """Refuse to end a server whose process ids are another container's: here they may be anybody's."""
+        """Refuse to end a server whose process ids are another container's: here they may be any process's."""
         self._refuse_other_host(state)
         if not state.is_here:
             raise self._unavailable(

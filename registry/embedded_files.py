@@ -1,12 +1,12 @@
 """The files by which processes find the embedded ZooKeeper of a home, and agree that there is one.
 
 <home>/zookeeper/
-  start.lock       held by who starts, joins or stops the server, for moments
+  start.lock       held for moments by a process that starts, joins or stops the server
   server.lock      held by the supervisor for its life: the kernel frees it, whatever happens
   state.json       pid, start time and port of what runs; stale if its process is gone
   joined           its time of change says when a process last joined
-  secret           what its clients authenticate with; only this user reads it
-  jaas.conf        the same for Java, which reads it at its start; 0600, too
+  tls.pem          key and certificate of the server and its clients alike; only this user reads it
+  secret           what the server of an older version demands, by SASL, instead
   zookeeper.log    of the server and its supervisor, 5 MB and one older file
   data/            ZooKeeper's own, kept for ever
 """
@@ -14,11 +14,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
+import ipaddress
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -27,11 +28,14 @@ from pathlib import Path
 
 import psutil
 
+from registry.errors import BadOption
+from registry.identity import Tls
 from registry.machine import Place
+from registry.transport import make_context
 
-__all__ = ["USER", "ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
+__all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
 
-USER = "jobpipe"  # the only one that the embedded server knows
+_LIFE = datetime.timedelta(days=365 * 30)  # of the certificate, which its file alone vouches for
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
 
 
@@ -51,7 +55,8 @@ class ServerState:
     message: str = ""
     boot: str = ""  # with pid_namespace: where the pids mean something, see machine.Place
     pid_namespace: int = 0
-    guarded: bool = False  # it demands the home's secret; one that an older version started does not
+    guarded: bool = False  # it demands the home's secret by SASL, as those of an older version did
+    tls: bool = False  # it demands the certificate of the home; those of an older version did not
 
     @property
     def is_here(self) -> bool:
@@ -82,8 +87,10 @@ class ServerFiles:
         return self.directory / "secret"
 
     @property
-    def jaas(self) -> Path:
-        return self.directory / "jaas.conf"
+    def tls(self) -> Tls:
+        """One file: who holds the key is the home's user, and only the certificate itself is believed."""
+        path = self.directory / "tls.pem"
+        return Tls(path, path, path)
 
     @property
     def _state(self) -> Path:
@@ -108,27 +115,26 @@ class ServerFiles:
             if stat.S_IMODE(found.st_mode) & 0o077:
                 path.chmod(0o700)
 
-    def make_secret(self) -> str:
-        """Return the home's secret, made with the first call. The caller holds ``start_lock``."""
-        known = self.read_secret()
-        if known is None:
-            known = secrets.token_hex(32)
-            self.write_private(self.secret_file, known)
-        return known
+    def make_tls(self) -> None:
+        """Make the home's key and certificate unless they are there. The caller holds ``start_lock``; nothing runs."""
+        try:
+            make_context(self.tls)
+        except BadOption:
+            self._write_private(self.tls.ca, _key_and_certificate())
 
     def read_secret(self) -> str | None:
-        """Return the home's secret; None if there is none that this user may read."""
+        """Return the secret that an older version made; None if there is none that this user may read."""
         try:
             found = self.secret_file.read_text()
         except OSError:
             return None
         return found if _SECRET.fullmatch(found) else None
 
-    def write_private(self, path: Path, text: str) -> None:
+    def _write_private(self, path: Path, text: bytes) -> None:
         """Replace a file in one step; only this user can read it, from the first byte on."""
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -138,8 +144,8 @@ class ServerFiles:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
-            # A server that an earlier version started says neither where its pids are valid nor of a secret.
-            fields = {"boot": "", "pid_namespace": 0, "guarded": False, **fields}
+            # A server of an older version says neither where its process ids are valid nor how it is protected.
+            fields = {"boot": "", "pid_namespace": 0, "guarded": False, "tls": False, **fields}
             state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -167,10 +173,10 @@ class ServerFiles:
         except FileNotFoundError:
             return 0
 
-    def log_tail(self, most: int = 600) -> str:
+    def log_tail(self) -> str:
         """Return the end of the log, for an error message."""
         try:
-            return self.log.read_bytes()[-most:].decode(errors="replace").strip()
+            return self.log.read_bytes()[-600:].decode(errors="replace").strip()
         except OSError:
             return ""
 
@@ -187,10 +193,42 @@ _FIELDS = {
     "since": float,
     "message": str,
     "guarded": bool,
+    "tls": bool,
     "boot": str,
     "pid_namespace": int,
 }
 _SECRET = re.compile(r"[0-9a-f]{64}")
+
+
+def _key_and_certificate() -> bytes:
+    """Return a new key and a certificate that it signed itself, for 127.0.0.1, as PEM."""
+    from cryptography import x509  # slow to import, and needed once in a home's life
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "jobpipe embedded ZooKeeper")])
+    addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The supervisor of the embedded ZooKeeper: ``python -m registry.embedded_server DIRECTORY …``
 
 A detached process, one per home (it holds ``server.lock`` for its life). It starts Java on a free loopback port, says
-"ready" once a real read was answered, starts Java again if it dies or falls silent, and ends when no session was there
-for ``linger`` seconds, or on SIGTERM. Java dies with it: see :mod:`registry.parent_bound`.
+"ready" once a real read was answered, starts Java again if it dies or stops responding, and ends after ``linger``
+seconds without a session, or on SIGTERM. Java dies with it: see :mod:`registry.parent_bound`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from registry.embedded_files import USER, ServerFiles, ServerState, hold, is_alive, start_time
-from registry.four_letter import count_sessions, is_serving
+import psutil
+
+from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, start_time
+from registry.four_letter import ask, count_sessions, is_serving
 from registry.machine import Place
+from registry.transport import make_context
 
 __all__ = ["Supervisor", "main"]
 
@@ -32,6 +35,8 @@ logger = logging.getLogger("registry.embedded_server")
 _START_SECONDS = 30.0
 _START_ATTEMPTS = 3
 _SILENCE_SECONDS = 15.0
+_BUSY_SILENCE_SECONDS = 120.0  # of a server that uses the processor meanwhile
+_BUSY = 0.05  # of one core
 _ASK_SECONDS = 2.0
 _MAX_RESTARTS = 5  # in a row, each before 60 s of life
 
@@ -40,8 +45,6 @@ _ZOO_CFG = """\
 tickTime=2000
 minSessionTimeout=4000
 dataDir=./data
-clientPort={port}
-clientPortAddress=127.0.0.1
 admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr
 maxClientCnxns=1000
@@ -50,24 +53,38 @@ snapCount=10000
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 """
-# Everything but the greeting is for clients that know the home's secret.
-_GUARD = """\
-authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
-enforce.auth.enabled=true
-enforce.auth.schemes=sasl
+_PLAIN_CFG = """\
+clientPort={port}
+clientPortAddress=127.0.0.1
 """
-# A message is read before its sender is known: 1,000 connections of 64 KiB fit into the heap, and our largest message
-# is a few KiB. Data of an older version may be larger, and are still read.
-_GUARDED = (
-    "-Djava.security.auth.login.config=./jaas.conf",
-    "-Djute.maxbuffer=65536",
-    "-Dzookeeper.jute.maxbuffer.extrasize=1048576",
+# Nothing is read of a connection, and it does not count as one of the 1,000, before it has shown the certificate of the
+# home; it has ten seconds for that, which is netty's own limit.
+_TLS_CFG = """\
+secureClientPort={port}
+secureClientPortAddress=127.0.0.1
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider
+ssl.clientAuth=need
+ssl.protocol=TLSv1.3
+ssl.enabledProtocols=TLSv1.3
+ssl.keyStore.type=PEM
+ssl.keyStore.location=./tls.pem
+ssl.trustStore.type=PEM
+ssl.trustStore.location=./tls.pem
+ssl.allowReverseDnsLookup=false
+"""
+# What ZooKeeper needs of PySpark's 250 jars. With all of them Java takes 0.4 s longer to start.
+_JARS = (
+    "zookeeper",
+    "netty",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+    "metrics-core",
+    "snappy-java",
 )
-_JAAS = """\
-Server {{
-    org.apache.zookeeper.server.auth.DigestLoginModule required user_{user}="{secret}";
-}};
-"""
+# No lines of NettyServerCnxnFactory: it reports each refused connection, so strangers could fill the log.
 _LOG4J = """\
 status=error
 appender.file.type=RollingFile
@@ -80,6 +97,8 @@ appender.file.policies.type=SizeBasedTriggeringPolicy
 appender.file.policies.size=5MB
 appender.file.strategy.type=DefaultRolloverStrategy
 appender.file.strategy.max=1
+logger.link.name=org.apache.zookeeper.server.NettyServerCnxnFactory
+logger.link.level=off
 rootLogger.level=warn
 rootLogger.appenderRef.file.ref=file
 """
@@ -93,14 +112,14 @@ class Supervisor:
     """One server's life. ``run`` in the main thread: the kernel binds Java to the thread that starts it."""
 
     def __init__(
-        self, files: ServerFiles, *, linger: float, java: str, jars: Path, token: str, guarded: bool = True
+        self, files: ServerFiles, *, linger: float, java: str, jars: Path, token: str, tls: bool = True
     ) -> None:
         self._files = files
         self._linger = linger
         self._command = [
             java,
             "-Xms16m",
-            "-Xmx128m",
+            "-Xmx256m",  # an unfinished handshake takes 10 KiB: room for 20,000 connections of strangers
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
@@ -108,23 +127,23 @@ class Supervisor:
             "-Dzookeeper.jmx.log4j.disable=true",
             "-Dzookeeper.preAllocSize=4096",  # KiB per log file, instead of 64 MiB
             "-Dlog4j2.configurationFile=./log4j2.properties",
-            *(_GUARDED if guarded else []),
+            "-Dio.netty.transport.noNative=true",  # no library is unpacked into a folder of all users
             "-cp",
-            f"{jars}/*",
+            _class_path(jars),
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             "./zoo.cfg",
         ]
         self._java: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
         pid = os.getpid()
-        self._guarded = guarded
         here = Place.here()
         self._state = ServerState(
             *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
             boot=here.boot,
             pid_namespace=here.pid_namespace,
-            guarded=guarded,
+            tls=tls,
         )
+        self._context = make_context(files.tls) if tls else None
 
     def stop(self) -> None:
         """Ask ``run`` to end; safe in a signal handler."""
@@ -153,23 +172,17 @@ class Supervisor:
             text = (self._files.directory / "zoo.cfg").read_text()
         except OSError:
             return 0
-        found = re.search(r"^clientPort=(\d{1,5})$", text, re.MULTILINE)
+        found = re.search(r"^(?:clientPort|secureClientPort)=(\d{1,5})$", text, re.MULTILINE)
         return int(found[1]) if found else 0
 
     def _start(self, port: int) -> None:
         """Start Java on ``port`` if it is free, else on another one: clients find a restarted server where it was."""
         deadline = time.monotonic() + _START_SECONDS
         (self._files.directory / "log4j2.properties").write_text(_LOG4J)
-        secret = self._files.read_secret() if self._guarded else None
-        if secret is not None:
-            self._files.write_private(self._files.jaas, _JAAS.format(user=USER, secret=secret))
-        elif self._guarded:
-            raise _Failed(f"{self._files.secret_file} cannot be read")
         for _ in range(_START_ATTEMPTS):
             port = _free_port(port)
-            (self._files.directory / "zoo.cfg").write_text(
-                _ZOO_CFG.format(port=port) + (_GUARD if self._guarded else "")
-            )
+            link = _TLS_CFG if self._state.tls else _PLAIN_CFG
+            (self._files.directory / "zoo.cfg").write_text(_ZOO_CFG + link.format(port=port))
             java = self._java = subprocess.Popen(
                 [sys.executable, "-P", "-m", "registry.parent_bound", str(os.getpid()), *self._command],
                 cwd=self._files.directory,
@@ -178,43 +191,43 @@ class Supervisor:
             self._state = replace(self._state, java_pid=java.pid, java_created=start_time(java.pid), port=port)
             self._files.write_state(self._state)
             while java.poll() is None and not self._asked.is_set():
-                if is_serving(port) and _reads(port, secret):
+                if is_serving(port, self._context) and self._reads(port):
                     self._state = replace(self._state, phase="ready", since=time.time())
                     self._files.write_state(self._state)
                     logger.info("ZooKeeper serves 127.0.0.1:%d", port)
                     return
                 if time.monotonic() > deadline:
-                    raise _Failed(f"ZooKeeper does not serve within {_START_SECONDS:g} s")
+                    raise _Failed(f"ZooKeeper is not ready within {_START_SECONDS:g} s")
                 self._asked.wait(0.05)
             if self._asked.is_set():
                 return
             port = 0  # another program may have taken it since we looked
-        raise _Failed(f"Java ends at once with code {java.returncode}: {self._files.log_tail()}")
+        raise _Failed(f"Java ended at once with code {java.returncode}: {self._files.log_tail()}")
 
     def _watch(self) -> None:
         joined = self._files.joined()
-        used = answered = started = time.monotonic()
+        used = started = time.monotonic()
+        pulse = _Pulse(self._state.java_pid)
         restarts = 0
         pause = min(_ASK_SECONDS, max(0.1, self._linger / 5))
         while not self._asked.is_set():
             self._wait(pause)
-            sessions = count_sessions(self._state.port)
-            now = time.monotonic()
-            if sessions is not None:
-                answered = now
+            answer = ask(self._state.port, "mntr", self._context)
+            sessions, now = count_sessions(answer), time.monotonic()
+            pulse.feel(answered=answer is not None)
             if sessions or self._files.joined() != joined:
                 joined, used = self._files.joined(), now
             if self._asked.is_set():
                 return
-            if self._java is None or self._java.poll() is not None or now - answered > _SILENCE_SECONDS:
+            if self._java is None or self._java.poll() is not None or pulse.is_lost:
                 restarts = restarts + 1 if now - started < 60 else 1
                 if restarts > _MAX_RESTARTS:
                     raise _Failed("ZooKeeper ended too often")
-                logger.warning("ZooKeeper ended, or is silent; starting it again")
+                logger.warning("ZooKeeper ended, or does not respond; starting it again")
                 self._end_java()
                 self._state = replace(self._state, phase="starting")
                 self._start(self._state.port)
-                started = answered = time.monotonic()
+                started, pulse = time.monotonic(), _Pulse(self._state.java_pid)
             elif sessions == 0 and now - used >= self._linger and self._may_end(joined):
                 logger.info("no session for %g s", self._linger)
                 return
@@ -227,15 +240,37 @@ class Supervisor:
                 return
 
     def _may_end(self, joined: int) -> bool:
-        """Withdraw the state, so that nobody joins any more; False if somebody just did, or is about to."""
+        """Withdraw the state, so that no process joins any more; False if one just did, or is about to."""
         try:
             with hold(self._files.start_lock, 0.0):
-                if self._files.joined() != joined or count_sessions(self._state.port) != 0:
+                answer = ask(self._state.port, "mntr", self._context)
+                if self._files.joined() != joined or count_sessions(answer) != 0:
                     return False
                 self._files.remove_state()
                 return True
         except TimeoutError:
             return False
+
+    def _reads(self, port: int) -> bool:
+        """Read the root in a session of its own, which is closed again."""
+        from kazoo.client import KazooClient  # not before the fork of main()
+        from kazoo.exceptions import KazooException
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        from registry.client import TlsHandler
+
+        handler = TlsHandler(self._files.tls) if self._state.tls else None
+        client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0, handler=handler, use_ssl=self._state.tls)
+        try:
+            client.start(timeout=5.0)
+            client.get("/")
+        except (KazooException, KazooTimeoutError):
+            return False
+        else:
+            return True
+        finally:
+            client.stop()
+            client.close()
 
     def _end_java(self) -> None:
         java, self._java = self._java, None
@@ -247,6 +282,47 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             java.kill()
             java.wait(3.0)
+
+
+class _Pulse:
+    """Whether Java lives. Its port alone does not tell: other users of this host can keep that busy.
+
+    A server that answers, or ends the connection, lives. One that does neither but uses the processor is given longer:
+    it may be at a flood of handshakes, and starting it again would cut all links for nothing.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._answered = self._alive = self._felt = time.monotonic()
+        self._used = _cpu_seconds(pid)
+
+    def feel(self, *, answered: bool) -> None:
+        """Take in what came of a question that was asked just now."""
+        now, used = time.monotonic(), _cpu_seconds(self._pid)
+        if answered:
+            self._answered = self._alive = now
+        elif used - self._used > _BUSY * (now - self._felt):
+            self._alive = now
+        self._felt, self._used = now, used
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is better started again."""
+        return self._felt - self._alive > _SILENCE_SECONDS or self._felt - self._answered > _BUSY_SILENCE_SECONDS
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return what a process has used since its start, 0.0 if it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
+
+
+def _class_path(jars: Path) -> str:
+    found = [sorted(jars.glob(f"{name}-*.jar")) for name in _JARS]
+    return os.pathsep.join(str(path) for paths in found for path in paths) if all(found) else f"{jars}/*"
 
 
 def _free_port(wanted: int) -> int:
@@ -261,26 +337,6 @@ def _free_port(wanted: int) -> int:
     raise _Failed("no port is free on 127.0.0.1")
 
 
-def _reads(port: int, secret: str | None) -> bool:
-    """Read the root in a session of its own, which is closed again."""
-    from kazoo.client import KazooClient  # not before the fork of main()
-    from kazoo.exceptions import KazooException
-    from kazoo.handlers.threading import KazooTimeoutError
-
-    sasl = {"mechanism": "DIGEST-MD5", "username": USER, "password": secret} if secret is not None else None
-    client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0, sasl_options=sasl)
-    try:
-        client.start(timeout=5.0)
-        client.get("/")
-    except (KazooException, KazooTimeoutError):
-        return False
-    else:
-        return True
-    finally:
-        client.stop()
-        client.close()
-
-
 def main() -> None:
     """Leave the caller, take the lock, run. A second supervisor of the same home ends at once."""
     parser = argparse.ArgumentParser(prog="registry.embedded_server")
@@ -289,7 +345,7 @@ def main() -> None:
     parser.add_argument("--java", required=True)
     parser.add_argument("--jars", type=Path, required=True)
     parser.add_argument("--token", required=True)
-    parser.add_argument("--guarded", action="store_true")
+    parser.add_argument("--tls", action="store_true")
     arguments = parser.parse_args()
     if os.fork():  # the caller waits for this process only; the child belongs to init. No thread runs yet.
         os._exit(0)
@@ -307,7 +363,7 @@ def main() -> None:
                 java=arguments.java,
                 jars=arguments.jars,
                 token=arguments.token,
-                guarded=arguments.guarded,
+                tls=arguments.tls,
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, lambda *_: supervisor.stop())

@@ -5,20 +5,68 @@
     ├── TopicOwned     another live session has the topic, or one of its registrations
     ├── BadRecord      a record breaks its rules: a field, its type, its size
     ├── BadOption      an option of start(), or a file that it names, is wrong
-    ├── InvalidName    a topic, a subscription or a namespace has a name that is not allowed
-    └── NotStarted     the handler was not started, was shut down, or belongs to another process
+    ├── InvalidName    a topic, a subscription, a job or a namespace has a name that is not allowed
+    ├── NotStarted     the handler was not started, was shut down, or belongs to another process
+    ├── OrderChanged   the order of a job, or its lease, is not as it was when it was read
+    ├── NotOrdered     the order of a job names another attempt
+    └── LeaseHeld      another attempt of the job lives
 
 All of them can be pickled: they pass between processes with their fields.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from registry.records import OwnerRecord, RegisterRecord
+__all__ = [
+    "BadOption",
+    "BadRecord",
+    "InvalidName",
+    "LeaseHeld",
+    "NotOrdered",
+    "NotStarted",
+    "OrderChanged",
+    "RegistryError",
+    "TopicOwned",
+    "Unavailable",
+]
 
-__all__ = ["BadOption", "BadRecord", "InvalidName", "NotStarted", "RegistryError", "TopicOwned", "Unavailable"]
+
+class Claim(Protocol):
+    """What an error tells of a :class:`registry.records.OwnerRecord`, which knows these errors."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+
+
+class Registration(Protocol):
+    """The same of a :class:`registry.records.RegisterRecord`."""
+
+    @property
+    def coordinator(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+
+
+class Attempt(Protocol):
+    """The same of a :class:`registry.job_records.Lease`."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
 
 
 class RegistryError(Exception):
@@ -51,7 +99,7 @@ class TopicOwned(RegistryError):
     way cannot be read.
     """
 
-    def __init__(self, topic: str, owner: OwnerRecord | None, rival: RegisterRecord | None = None) -> None:
+    def __init__(self, topic: str, owner: Claim | None, rival: Registration | None = None) -> None:
         if owner is not None:
             who = f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint}, epoch {owner.epoch})"
         elif rival is not None:
@@ -93,3 +141,35 @@ class InvalidName(RegistryError):
 
 class NotStarted(RegistryError):
     """The handler cannot be used: never started, shut down, or inherited through a fork."""
+
+
+class OrderChanged(RegistryError):
+    """The order of a job, or its lease, is not as it was when it was read. Read again, and decide again."""
+
+    def __init__(self, pipeline: str, job: str) -> None:
+        super().__init__(f"job {pipeline}/{job}: another one changed its order, or its lease, meanwhile")
+        self.pipeline = pipeline
+        self.job = job
+
+
+class NotOrdered(RegistryError):
+    """The order of a job does not name this attempt: it must not run, and touch nothing."""
+
+    def __init__(self, pipeline: str, job: str, ordered: str) -> None:
+        super().__init__(f"job {pipeline}/{job}: this attempt is not the one that may run: {ordered}")
+        self.pipeline = pipeline
+        self.job = job
+        self.ordered = ordered
+
+
+class LeaseHeld(RegistryError):
+    """Another attempt of the job lives; ``lease`` is its record, None only where that cannot be read."""
+
+    def __init__(self, pipeline: str, job: str, lease: Attempt | None) -> None:
+        who = "an attempt whose record cannot be read"
+        if lease is not None:
+            who = f"attempt {lease.attempt} of run {lease.run}, process {lease.pid} on {lease.host}"
+        super().__init__(f"job {pipeline}/{job} has the lease of {who}")
+        self.pipeline = pipeline
+        self.job = job
+        self.lease = lease

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import socket
+import ssl
 
 __all__ = ["ask", "count_sessions", "is_serving"]
 
 _MOST_BYTES = 1 << 20
 
 
-def ask(port: int, word: str, timeout: float = 2.0) -> str | None:
-    """Return the answer of 127.0.0.1:port, None if there is none within about ``timeout`` seconds."""
+def ask(port: int, word: str, tls: ssl.SSLContext | None = None, timeout: float = 2.0) -> str | None:
+    """Return what 127.0.0.1:port answers within about ``timeout`` seconds.
+
+    "" means that it ended the connection without an answer: it takes no more of them, but it lives. None means that
+    nothing is there, that it stands still, or that it is not the server that ``tls`` trusts.
+    """
+    answer = bytearray()
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
-            connection.settimeout(timeout)
-            connection.sendall(word.encode())
-            answer = bytearray()
-            while len(answer) < _MOST_BYTES and (piece := connection.recv(65536)):
-                answer += piece
+        with socket.create_connection(("127.0.0.1", port), timeout) as raw:
+            try:
+                with raw if tls is None else tls.wrap_socket(raw, server_hostname="127.0.0.1") as connection:
+                    connection.sendall(word.encode())
+                    while len(answer) < _MOST_BYTES and (piece := connection.recv(65536)):
+                        answer += piece
+            except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError):
+                pass
     except OSError:
         return None
     return answer.decode(errors="replace")
 
 
-def is_serving(port: int) -> bool:
+def is_serving(port: int, tls: ssl.SSLContext | None = None) -> bool:
     """Say whether a ZooKeeper that serves requests is there."""
-    return (ask(port, "srvr") or "").startswith("Zookeeper version")
+    return (ask(port, "srvr", tls) or "").startswith("Zookeeper version")
 
 
-def count_sessions(port: int) -> int | None:
-    """Return the number of live sessions, those with a lost connection included; None without an answer."""
-    for line in (ask(port, "mntr") or "").splitlines():
+def count_sessions(answer: str | None) -> int | None:
+    """Return the number of live sessions, those with a lost connection included, by the answer to ``mntr``."""
+    for line in (answer or "").splitlines():
         name, _, value = line.partition("\t")
         if name == "zk_global_sessions" and value.isdigit():
             return int(value)

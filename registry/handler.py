@@ -11,22 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from registry.errors import RegistryError
+from registry.jobs import Jobs
 from registry.records import OwnerRecord, RegisterRecord
+from registry.watch import Watch
 
 __all__ = ["RegisterServerHandler", "Watch", "WatchCallback"]
 
 WatchCallback = Callable[[list[RegisterRecord]], None]
-
-
-class Watch(ABC):
-    """A subscription to the registrations of one topic."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the watch: once this returns no callback begins any more.
-
-        Waits for a running callback, at most 5 s, and not at all when called from the callback itself. Idempotent.
-        """
 
 
 class RegisterServerHandler(ABC):
@@ -131,7 +122,7 @@ class RegisterServerHandler(ABC):
 
         Calls of one watch never overlap. States in quick succession may be skipped; the last one never is. The topic
         need not exist; it may be deleted and made again; the session may be lost: while the registry is away there is
-        no call, and the last list stays true to the best of our knowledge. Everything is listed anew about each 30 s.
+        no call, and the last list stays true to the best of our knowledge. Everything is listed again about every 30 s.
         What the callback raises is logged.
         """
 
@@ -147,7 +138,7 @@ class RegisterServerHandler(ABC):
 
     @abstractmethod
     def owner(self, topic: str) -> OwnerRecord | None:
-        """Return who has claimed the topic; None if nobody has, or the record cannot be read (logged)."""
+        """Return who has claimed the topic; None if it is not claimed, or the record cannot be read (logged)."""
 
     @abstractmethod
     def evict(self, topic: str, instance: str) -> None:
@@ -206,3 +197,15 @@ class RegisterServerHandler(ABC):
         Raises:
             BadRecord: the stored epoch cannot be read.
         """
+
+    @property
+    def jobs(self) -> Jobs:
+        """What is kept of the jobs of pipelines.
+
+        Raises:
+            RegistryError: this registry keeps none: pipelines cannot be run with it.
+        """
+        raise RegistryError(
+            f"{type(self).__name__} keeps no jobs: pipelines need a registry that has the property `jobs`, as the "
+            "one on ZooKeeper has"
+        )

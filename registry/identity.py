@@ -48,7 +48,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Grant:
-    """One entry of an ACL; ``auth`` with an empty id stands for whoever makes the node.
+    """One entry of an ACL; ``auth`` with an empty id stands for the client that makes the node.
 
     ``permissions`` are letters of ZooKeeper's: create, read, write, delete (both of children), administer.
     """
@@ -101,7 +101,7 @@ def parse_tls(options: Mapping[str, str]) -> Tls | None:
 
 
 def parse_acl(text: str) -> tuple[Grant, ...]:
-    """Read an ACL: ``auth`` (whoever makes a node may do all), ``open`` (everybody may), or ``scheme:id:permissions``.
+    """Read an ACL: ``auth`` (the maker of a node may do all), ``open`` (all clients may), or ``scheme:id:permissions``.
 
     >>> parse_acl("auth, world:anyone:r")
     (Grant(scheme='auth', id='', permissions='crwda'), Grant(scheme='world', id='anyone', permissions='r'))

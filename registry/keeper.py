@@ -1,20 +1,20 @@
-"""What one handler wants to stand in the registry, and the thread that sees to it.
+"""What one handler wants to be in the registry, and the thread that keeps it there.
 
 A registration or a claim is *wanted* from the call that made it until it is given up. ZooKeeper deletes them with the
 session, and an operator may do so by hand; the keeper compares wanted and found after each new session, at each notice
-that one of its nodes changed, and about each 10 s, and makes anew what is missing, unless another one has the place by
-then: that is *lost*, is given up, and is told.
+that one of its nodes changed, and about each 10 s, and recreates what is missing, unless another handler has the
+place by then: that is *lost*, is given up, and is reported.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from registry.asked_last import AskedLast
 from registry.changes import Changes
 from registry.errors import RegistryError, TopicOwned, Unavailable
 from registry.names import Paths
@@ -48,8 +48,7 @@ class Keeper:
         self._claims: dict[str, OwnerRecord] = {}
         self._topics: set[str] = set()
         self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
-        self._calls = itertools.count(1)
-        self._newest: dict[str, int] = {}  # by path, the last call that wanted its node there, or gone
+        self._asked: AskedLast[str] = AskedLast()  # by path: its node is to be there, or gone
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="registry-keeper", daemon=True)
@@ -97,9 +96,9 @@ class Keeper:
 
     def register(self, topic: str, record: RegisterRecord) -> None:
         key, path = (topic, record.index), self._paths.registration(topic, record.index)
-        call = self._begin(path)
+        call = self._asked.begin(path)
         with self.changing() as changes:
-            if self._is_overtaken(path, call):
+            if not self._asked.is_newest(path, call):
                 return
             try:
                 changes.write_registration(topic, record, asked=True)
@@ -110,7 +109,7 @@ class Keeper:
                 raise
             with self._state:
                 self._topics.add(topic)
-                if self._newest.get(path) == call:
+                if self._asked.is_newest(path, call):
                     self._registrations[key] = record
                     self._debris.discard((topic, path))
         self._notify()  # a look leaves the notice on the new node
@@ -120,9 +119,9 @@ class Keeper:
 
     def claim(self, topic: str, owner: OwnerRecord) -> None:
         path = self._paths.owner(topic)
-        call = self._begin(path)
+        call = self._asked.begin(path)
         with self.changing() as changes:
-            if self._is_overtaken(path, call):
+            if not self._asked.is_newest(path, call):
                 return
             try:
                 changes.write_claim(topic, owner, asked=True)
@@ -132,7 +131,7 @@ class Keeper:
                         self._debris.add((topic, path))
                 raise
             with self._state:
-                if self._newest.get(path) == call:
+                if self._asked.is_newest(path, call):
                     self._claims[topic] = owner
                     self._debris.discard((topic, path))
         self._notify()
@@ -143,15 +142,15 @@ class Keeper:
     def forget(self, topic: str) -> None:
         """Remove all nodes of a topic that is ours alone."""
         path = self._paths.owner(topic)
-        call = self._begin(path)
+        call = self._asked.begin(path)
         with self.changing() as changes:
-            if self._is_overtaken(path, call):
+            if not self._asked.is_newest(path, call):
                 return  # claimed again since
             changes.forget(topic)
             with self._state:
                 self._claims.pop(topic, None)
                 self._topics.discard(topic)
-                self._newest.pop(path, None)
+                self._asked.end(path, call)
 
     def withdraw(self, timeout: float) -> None:
         """Remove all that is ours, and the topic nodes that are empty then."""
@@ -162,45 +161,30 @@ class Keeper:
                 topics = sorted(self._topics)
                 self._registrations.clear()
                 self._claims.clear()
-                self._newest.clear()  # calls that still wait for their turn come too late
+                self._asked.clear()
             for topic, path in sorted(ours):
                 changes.remove(topic, path)
             for topic in topics:
                 if not changes.delete_topic(topic):
                     logger.info("topic %s stays: others are registered in it", topic)
 
-    def _begin(self, path: str) -> int:
-        """Note that a call wants a node there, or gone. The later call decides, whichever of two gets its turn first.
-
-        The lock does not keep the order of calls, and a call that nobody waits for any more still runs to its end.
-        """
-        with self._state:
-            call = self._newest[path] = next(self._calls)
-            return call
-
-    def _is_overtaken(self, path: str, call: int) -> bool:
-        with self._state:
-            return self._newest.get(path) != call
-
     def _give_up(self, topic: str, path: str, forget: Callable[[], object]) -> None:
         """Remove a node of ours that is no longer wanted; ``forget`` takes it from what is wanted."""
-        call = self._begin(path)
+        call = self._asked.begin(path)
         try:
             with self.changing() as changes:
-                if self._is_overtaken(path, call):
+                if not self._asked.is_newest(path, call):
                     return  # wanted again since
                 with self._state:
                     forget()  # not before it is our turn: a call under way would want it again
                 changes.remove(topic, path)
         except Unavailable:
             with self._state:
-                if self._newest.get(path) == call:
+                if self._asked.is_newest(path, call):
                     forget()
                     self._debris.add((topic, path))
             raise
-        with self._state:
-            if self._newest.get(path) == call:
-                del self._newest[path]  # a call before this one finds itself overtaken all the same
+        self._asked.end(path, call)
 
     # the thread
 
@@ -254,10 +238,10 @@ class Keeper:
                 with self._state:
                     self._debris.discard((topic, path))
             if len(sound) < len(wanted):
-                self._notify()  # what was made anew wants a notice, too
+                self._notify()  # what was recreated needs a notice, too
 
     def _sound(self, wanted: dict[str, bytes]) -> set[str]:
-        """Return which of the nodes are there, ours, and hold what they shall; leave notices on those."""
+        """Return which of the nodes are there, ours, and hold what they should; leave notices on those."""
         session, paths = self._nodes.session, list(wanted)
         found = zip(paths, self._nodes.get_all(paths, self._notify), strict=True)
         return {path for path, node in found if node and node.session == session and node.data == wanted[path]}

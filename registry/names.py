@@ -4,8 +4,11 @@
     <namespace>.owners/<topic>              who publishes, ephemeral
     <namespace>.epochs/<topic>              highest epoch given out, persistent
     <namespace>.recovery/<topic>            where the topic goes on if its publisher's disk is lost, persistent
+    <namespace>.jobs/<pipeline>/<job>       which attempt may run, and shall it, persistent; its children:
+        lease                               which attempt runs, ephemeral
+        end                                 how the last one ended, persistent
 
-These others lie beside the namespace: a topic node must be empty when its last registration is gone.
+These others lie next to the namespace: a topic node must be empty when its last registration is gone.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from dataclasses import dataclass
 
 from registry.errors import InvalidName
 
-__all__ = ["MAX_PARALLELISM", "Paths", "check_name", "child_index", "child_name"]
+__all__ = ["JOB_NAME", "MAX_PARALLELISM", "Paths", "check_job_name", "check_name", "child_index", "child_name"]
 
 MAX_PARALLELISM = 4096  # a listing of that many nodes stays far below ZooKeeper's 1 MiB packet limit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+"""Of a pipeline, a job, or a view of it: the three with dots between are a subscription's name."""
 _CHILD = re.compile(r"parallel-([1-9][0-9]{0,3})")
 
 
@@ -32,6 +37,18 @@ def check_name(name: str) -> str:
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidName(str(name), "1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first")
+    return name
+
+
+def check_job_name(name: str) -> str:
+    """Return ``name`` if a pipeline or a job may have it.
+
+    Raises:
+        InvalidName: it is empty, longer than 40 characters, starts with a character other than a letter or digit, or
+            has others than letters, digits, ``_`` and ``-``.
+    """
+    if not isinstance(name, str) or JOB_NAME.fullmatch(name) is None:
+        raise InvalidName(str(name), "1 to 40 of A-Z a-z 0-9 _ - with a letter or digit first")
     return name
 
 
@@ -84,6 +101,16 @@ class Paths:
     @property
     def recoveries(self) -> str:
         return f"{self.namespace}.recovery"
+
+    @property
+    def jobs(self) -> str:
+        return f"{self.namespace}.jobs"
+
+    def pipeline(self, pipeline: str) -> str:
+        return f"{self.jobs}/{check_job_name(pipeline)}"
+
+    def job(self, pipeline: str, job: str) -> str:
+        return f"{self.pipeline(pipeline)}/{check_job_name(job)}"
 
     def topic(self, topic: str) -> str:
         return f"{self.namespace}/{check_name(topic)}"

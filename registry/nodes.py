@@ -108,7 +108,7 @@ class Nodes(ABC):
         again, and compare sessions.
 
         Raises:
-            Conflict: read again and decide anew.
+            Conflict: read and decide again.
         """
 
     @abstractmethod

@@ -52,7 +52,7 @@ class Options:
         ours = [str(self.sasl)] if self.sasl is not None else []
         if self.tls is not None and self.tls.cert is not None:
             ours.append(f"certificate {self.tls.cert}")
-        return " and ".join(ours) or "nobody, without SASL and client certificate"
+        return " and ".join(ours) or "an anonymous client, without SASL or a client certificate"
 
 
 def _seconds(options: Mapping[str, str], key: str, default: float) -> float:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import TypeVar
 
-from registry.epochs import parse_epoch
 from registry.errors import BadRecord, InvalidName
-from registry.names import Paths, check_name, child_index
+from registry.names import Paths, check_job_name, check_name, child_index
 from registry.nodes import Node, Nodes, Notify
-from registry.records import OwnerRecord, RegisterRecord
+from registry.records import OwnerRecord, Record, RegisterRecord, parse_epoch
 
 __all__ = ["Reader"]
 
 logger = logging.getLogger(__name__)
 
-_Record = TypeVar("_Record", RegisterRecord, OwnerRecord)
+_Kind = TypeVar("_Kind", bound=Record)
 _MAX_WARNED = 1000
 
 
@@ -39,6 +39,12 @@ class Reader:
         guards = self._nodes.get_all([self._paths.epoch(name) for name in names])
         had = {name for name, node in zip(names, guards, strict=True) if node is not None and node.data != b"0"}
         return sorted(had.union(self.topics()))
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """Return (pipeline, job) of each order, sorted."""
+        pipelines = [name for name in self._nodes.children(self._paths.jobs) or [] if _is_name(name, check_job_name)]
+        found = ((pipeline, self._nodes.children(self._paths.pipeline(pipeline)) or []) for pipeline in pipelines)
+        return sorted((pipeline, name) for pipeline, names in found for name in names if _is_name(name, check_job_name))
 
     def registration(self, topic: str, index: int) -> RegisterRecord | None:
         path = self._paths.registration(topic, index)
@@ -65,16 +71,17 @@ class Reader:
         return 0 if node is None else parse_epoch(node.data)
 
     def decode_owner(self, path: str, node: Node | None) -> OwnerRecord | None:
-        return self._decode(OwnerRecord, path, node)
+        return self.decode(OwnerRecord, path, node)
 
     def decode_registration(self, path: str, node: Node | None, index: int) -> RegisterRecord | None:
-        record = self._decode(RegisterRecord, path, node)
+        record = self.decode(RegisterRecord, path, node)
         if node is not None and record is not None and record.index != index:
             self._warn(path, node, BadRecord("index", str(index)))
             return None
         return record
 
-    def _decode(self, kind: type[_Record], path: str, node: Node | None) -> _Record | None:
+    def decode(self, kind: type[_Kind], path: str, node: Node | None) -> _Kind | None:
+        """Return what a node holds; None if it is missing, or cannot be read."""
         if node is None:
             return None
         try:
@@ -94,9 +101,9 @@ class Reader:
             logger.warning("%s is ignored: %s", path, error)
 
 
-def _is_name(name: str) -> bool:
+def _is_name(name: str, check: Callable[[str], str] = check_name) -> bool:
     try:
-        check_name(name)
+        check(name)
     except InvalidName:
         return False
     return True

@@ -1,6 +1,6 @@
 """What is stored in the nodes: small JSON objects with a version, strict in types, lenient to unknown fields.
 
-Records are read from nodes that anybody with write permission may have filled, so every value is checked, and so is
+Records are read from nodes that any client with write permission may have filled, so every value is checked, and so is
 the size before anything is parsed. A record that exists obeys the rules: they hold at construction, too.
 """
 
@@ -14,32 +14,64 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord
 from registry.machine import Place
 from registry.names import MAX_PARALLELISM
 
-__all__ = ["MAX_RECORD_BYTES", "RECORD_VERSION", "OwnerRecord", "RegisterRecord"]
+__all__ = [
+    "MAX_EPOCH",
+    "MAX_RECORD_BYTES",
+    "MAX_STEP",
+    "RECORD_VERSION",
+    "OwnerRecord",
+    "Record",
+    "RegisterRecord",
+    "parse_epoch",
+    "require_integer",
+    "require_seconds",
+    "require_text",
+]
 
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
 RECORD_VERSION = 1
+MAX_EPOCH = 2**53 - 1
+"""The largest integer that every JSON reader keeps exactly: epochs travel as JSON numbers."""
+
+MAX_STEP = 1_000_000
+"""By how much the registry's epoch may lie above that of the topic's log.
+
+Each take-over raises it by one and takes a good part of a second, so a registry would have to see a take-over each
+second for eleven days that never reach the log. A larger step is not ours: it was written by hand, and going on
+from there would use up the numbers that the topic has left.
+"""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
 
-def _integer(record: object, field: str, low: int, high: int) -> None:
+def require_integer(record: object, field: str, low: int, high: int) -> None:
+    """Raise BadRecord unless a field is an integer in this range."""
     value = getattr(record, field)
     if type(value) is not int or not low <= value <= high:  # bool is an int, but not here
         raise BadRecord(field, f"an integer from {low} to {high}")
 
 
-def _text(record: object, field: str, longest: int = 255) -> None:
+def require_text(record: object, field: str, longest: int = 255, *, least: int = 1) -> None:
+    """Raise BadRecord unless a field is printable text of such a length."""
     value = getattr(record, field)
-    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
-        raise BadRecord(field, f"1 to {longest} printable characters")
+    if not isinstance(value, str) or not least <= len(value) <= longest or not value.isprintable():
+        raise BadRecord(field, f"{least} to {longest} printable characters")
+
+
+def require_seconds(record: object, field: str) -> None:
+    """Raise BadRecord unless a field is a time: seconds since 1970, made a float."""
+    value = getattr(record, field)
+    if type(value) is int and abs(value) < 2**53:
+        object.__setattr__(record, field, value := float(value))  # JSON writers may drop the fraction
+    if type(value) is not float or not math.isfinite(value) or value < 0:
+        raise BadRecord(field, "seconds since 1970")
 
 
 def _endpoint(record: object, field: str) -> None:
-    _text(record, field, 261)
+    require_text(record, field, 261)
     host, _, port = getattr(record, field).rpartition(":")
     right_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
     if not right_port or not (_is_name(host) or (host[:1] == "[" and host[-1:] == "]" and _is_ipv6(host[1:-1]))):
@@ -47,13 +79,13 @@ def _endpoint(record: object, field: str) -> None:
 
 
 def _host(record: object, field: str) -> None:
-    _text(record, field)
+    require_text(record, field)
     if not _is_name(getattr(record, field)) and not _is_ipv6(getattr(record, field)):
         raise BadRecord(field, "a host name or an IP address")
 
 
 def _is_name(host: str) -> bool:
-    """Whether it may be a host name or an IPv4 address: whoever dials it must not stumble over its form."""
+    """Whether it may be a host name or an IPv4 address: its form must not break a client that dials it."""
     return _NAME.fullmatch(host) is not None
 
 
@@ -68,7 +100,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-class _Record:
+class Record:
     """JSON form of a frozen dataclass."""
 
     def to_bytes(self) -> bytes:
@@ -111,7 +143,7 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class RegisterRecord(_Record):
+class RegisterRecord(Record):
     """One ``parallel-k`` node: partition ``index`` of ``parallelism``, and whom to ask for it.
 
     ``coordinator`` is the control endpoint, "host:port", the same as ``host`` and ``port``; ``data`` is the data
@@ -133,19 +165,19 @@ class RegisterRecord(_Record):
 
     def __post_init__(self) -> None:
         _host(self, "host")
-        _integer(self, "port", 1, 65535)
-        _integer(self, "parallelism", 1, MAX_PARALLELISM)
-        _integer(self, "index", 1, self.parallelism)
+        require_integer(self, "port", 1, 65535)
+        require_integer(self, "parallelism", 1, MAX_PARALLELISM)
+        require_integer(self, "index", 1, self.parallelism)
         _endpoint(self, "coordinator")
         _endpoint(self, "data")
-        _integer(self, "epoch", 0, MAX_EPOCH)
-        _text(self, "instance", 128)
+        require_integer(self, "epoch", 0, MAX_EPOCH)
+        require_text(self, "instance", 128)
         if type(self.ssl) is not bool:
             raise BadRecord("ssl", "true or false")
 
 
 @dataclass(frozen=True)
-class OwnerRecord(_Record):
+class OwnerRecord(Record):
     """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
 
     Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
@@ -173,17 +205,24 @@ class OwnerRecord(_Record):
         return Place(self.host, self.boot, self.pid_namespace)
 
     def __post_init__(self) -> None:
-        _text(self, "host")
-        _integer(self, "pid", 1, 2**31 - 1)
-        if type(self.started) is int and abs(self.started) < 2**53:
-            object.__setattr__(self, "started", float(self.started))  # JSON writers may drop the fraction
-        if type(self.started) is not float or not math.isfinite(self.started) or self.started < 0:
-            raise BadRecord("started", "seconds since 1970")
+        require_text(self, "host")
+        require_integer(self, "pid", 1, 2**31 - 1)
+        require_seconds(self, "started")
         _endpoint(self, "endpoint")
-        _integer(self, "epoch", 0, MAX_EPOCH)
-        _text(self, "instance", 128)
-        _text(self, "name")
-        if self.boot != "":
-            _text(self, "boot", 64)
-        _integer(self, "pid_namespace", 0, 2**63 - 1)
-        _integer(self, "ticks", 0, 2**63 - 1)
+        require_integer(self, "epoch", 0, MAX_EPOCH)
+        require_text(self, "instance", 128)
+        require_text(self, "name")
+        require_text(self, "boot", 64, least=0)
+        require_integer(self, "pid_namespace", 0, 2**63 - 1)
+        require_integer(self, "ticks", 0, 2**63 - 1)
+
+
+def parse_epoch(data: bytes) -> int:
+    """Return a stored epoch.
+
+    Raises:
+        BadRecord: it is no decimal number from 0 to :data:`MAX_EPOCH`; guessing would break fencing.
+    """
+    if not 1 <= len(data) <= len(str(MAX_EPOCH)) or not data.isdigit() or int(data) > MAX_EPOCH:
+        raise BadRecord("epoch", f"a decimal number up to {MAX_EPOCH}")
+    return int(data)

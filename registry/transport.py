@@ -1,6 +1,6 @@
 """TLS to ZooKeeper with a context of our own.
 
-kazoo's own options trust every CA of the system beside the one given, and leave the host name unchecked unless told
+kazoo's own options trust every CA of the system besides the one given, and leave the host name unchecked unless told
 otherwise; here only the given CA counts, the name of the host that was dialled must be in the certificate, and TLS is
 1.2 or newer. There is no way to switch a check off.
 """
@@ -8,17 +8,13 @@ otherwise; here only the given CA counts, the name of the host that was dialled 
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 import stat
-from typing import Any
-
-from kazoo.handlers.threading import SequentialThreadingHandler
 
 from registry.errors import BadOption
 from registry.identity import Tls
 
-__all__ = ["TlsHandler", "make_context"]
+__all__ = ["make_context"]
 
 
 def make_context(tls: Tls) -> ssl.SSLContext:
@@ -55,30 +51,3 @@ def _no_password() -> str:
 
 def _cause(error: OSError) -> str:
     return getattr(error, "reason", None) or error.strerror or str(error)
-
-
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler with threads, whose connections are ours. A renewed certificate counts from the next one on."""
-
-    def __init__(self, tls: Tls) -> None:
-        super().__init__()
-        self._tls = tls
-
-    def create_connection(
-        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
-    ) -> ssl.SSLSocket:
-        """Connect to ``address``, which ``hostname`` was resolved to, and shake hands.
-
-        Raises:
-            OSError: it failed, or a step took longer than ``timeout`` seconds; ssl.SSLError is one.
-            BadOption: as :func:`make_context`.
-        """
-        context = make_context(self._tls)
-        raw = socket.create_connection(address, timeout)
-        try:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return context.wrap_socket(raw, server_hostname=hostname or address[0])
-        except BaseException:
-            raw.close()
-            raise

@@ -9,17 +9,20 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from registry.changes import Changes
 from registry.errors import NotStarted, RegistryError
-from registry.handler import RegisterServerHandler, Watch, WatchCallback
+from registry.handler import RegisterServerHandler, WatchCallback
+from registry.jobs import Jobs
 from registry.keeper import Keeper
 from registry.names import Paths, check_name
 from registry.nodes import Nodes, Notify
 from registry.options import Options
 from registry.reading import Reader
 from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
-from registry.watch import TreeWatch
+from registry.tree_jobs import TreeJobs
+from registry.watch import TreeWatch, Watch
 
 __all__ = ["TreeHandler"]
 
@@ -34,6 +37,7 @@ class _Parts:
     paths: Paths
     reader: Reader
     keeper: Keeper
+    jobs: TreeJobs
 
 
 class TreeHandler(RegisterServerHandler):
@@ -45,11 +49,11 @@ class TreeHandler(RegisterServerHandler):
         self._ended = threading.Event()
         self._started: _Parts | None = None
         self._state = threading.Lock()
-        self._watches: list[TreeWatch] = []
+        self._watches: list[TreeWatch[Any]] = []
 
     @abstractmethod
     def _open(self, options: Options) -> Nodes:
-        """Return a session that is ready. Raises Unavailable, with nothing left behind."""
+        """Return a session that is ready. Raises Unavailable, and leaves nothing open then."""
 
     def start(self, options: Mapping[str, str]) -> None:
         parsed = Options.parse(options)
@@ -64,7 +68,7 @@ class TreeHandler(RegisterServerHandler):
             reader = Reader(nodes, paths)
             keeper = Keeper(nodes, paths, Changes(nodes, paths, reader, parsed), parsed, self._tell_lost)
             self._pid = os.getpid()
-            self._started = _Parts(nodes, paths, reader, keeper)
+            self._started = _Parts(nodes, paths, reader, keeper, TreeJobs(nodes, paths, reader, parsed, self._begin))
             keeper.start()
 
     def shutdown(self) -> None:
@@ -80,6 +84,7 @@ class TreeHandler(RegisterServerHandler):
         deadline = time.monotonic() + _SHUTDOWN_SECONDS
         parts.nodes.limit(deadline)
         parts.keeper.stop()
+        parts.jobs.stop()
         with self._state:
             watches, self._watches = self._watches, []
         for watch in watches:
@@ -87,17 +92,19 @@ class TreeHandler(RegisterServerHandler):
         polite = False
         try:
             if parts.nodes.ready:
+                parts.jobs.withdraw()
                 parts.keeper.withdraw(_SHUTDOWN_SECONDS / 2)
                 polite = True
         except RegistryError as error:
             logger.warning("shutdown leaves the rest to the end of the session: %s", error)
         finally:
-            # An unfinished farewell means that nobody will answer the session's either.
+            # An unfinished farewell means that the session's will not be answered either.
             parts.nodes.close(max(1.0, deadline + 1.0 - time.monotonic()) if polite else 1.5)
             end = time.monotonic() + 0.5
             for watch in watches:
                 watch.join(end - time.monotonic())
             parts.keeper.join(0.3)
+            parts.jobs.join(0.3)
 
     def create_topic_node(self, topic: str) -> None:
         self._parts().keeper.create_topic(topic)
@@ -133,14 +140,28 @@ class TreeHandler(RegisterServerHandler):
         def list_topic(name: str, notify: Notify) -> list[tuple[int, RegisterRecord]]:
             return [(node.serial, record) for _, node, record in parts.reader.registrations(name, notify)]
 
-        watch = TreeWatch(parts.nodes, check_name(topic), list_topic, callback)
+        check_name(topic)
+        watch = TreeWatch(
+            parts.nodes,
+            f"topic {topic}",
+            lambda notify: list_topic(topic, notify),
+            lambda listed: callback([record for _, record in listed]),
+        )
+        self._begin(watch)
+        return watch
+
+    def _begin(self, watch: TreeWatch[Any]) -> None:
+        """Start a watch, which ends with us."""
         with self._state:
             self._watches = [other for other in self._watches if not other.ended]
             self._watches.append(watch)
             watch.start()
         if self._ended.is_set():  # shutdown may have looked before we were in the list
             watch.signal_close()
-        return watch
+
+    @property
+    def jobs(self) -> Jobs:
+        return self._parts().jobs
 
     def claim(self, topic: str, owner: OwnerRecord) -> None:
         self._parts().keeper.claim(topic, owner)
@@ -188,12 +209,12 @@ class TreeHandler(RegisterServerHandler):
         """Set the stored epoch, whatever it is; the one change that may lower it.
 
         Args:
-            topic: Nobody may have claimed it.
+            topic: It must not be claimed.
             epoch: Not below the one that the topic's log was last taken over with: else two publishers could get the
                 same one.
 
         Raises:
-            TopicOwned: somebody has claimed the topic.
+            TopicOwned: the topic is claimed.
             Unavailable, NotStarted: as all methods.
         """
         with self._parts().keeper.changing() as changes:

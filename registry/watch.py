@@ -1,7 +1,7 @@
-"""Follow the registrations of one topic: a thread that lists, compares, calls back, and waits for a notice.
+"""Follow a part of the registry: a thread that looks, compares, calls back, and waits for a notice.
 
-Notices say only "look again". They may be lost, doubled or late; the list is what counts, and it is made anew at the
-latest each 30 s. So a missing topic, one that was deleted and made again, data that changed in place, and a session
+Notices say only "look again". They may be lost, doubled or late; what is seen counts, and it is looked at again at the
+latest each 30 s. So a missing node, one that was deleted and made again, data that changed in place, and a session
 that was lost need no code of their own.
 """
 
@@ -11,19 +11,20 @@ import logging
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from registry.errors import RegistryError
-from registry.handler import Watch, WatchCallback
 from registry.nodes import Nodes, Notify
-from registry.records import RegisterRecord
 
-__all__ = ["Lister", "TreeWatch"]
+__all__ = ["Look", "TreeWatch", "Watch"]
 
 logger = logging.getLogger(__name__)
 
-Lister = Callable[[str, Notify], list[tuple[int, RegisterRecord]]]
-"""(topic, notify) -> (serial, record) of each registration, notices left on all that was read."""
+Seen = TypeVar("Seen")
+Look = Callable[[Notify], Seen]
+"""Return what there is, comparable; leave notices on all that was read."""
 
 _RELIST_SECONDS = 30.0
 _SPACING_SECONDS = 0.05  # n registrations of one publisher come as n notices: list them once or twice
@@ -32,17 +33,34 @@ _CLOSE_SECONDS = 5.0
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
-class TreeWatch(Watch):
-    """A watch and its thread, which ends with :meth:`close`."""
+class Watch(ABC):
+    """A subscription to the registrations of a topic, or to the state of a job."""
 
-    def __init__(self, nodes: Nodes, topic: str, lister: Lister, callback: WatchCallback) -> None:
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch: once this returns no callback begins any more.
+
+        Waits for a running callback, at most 5 s, and not at all when called from the callback itself. Idempotent.
+        """
+
+
+class TreeWatch(Watch, Generic[Seen]):
+    """A watch and its thread, which ends with :meth:`close`.
+
+    Args:
+        what: it is, for the log.
+        look: at it.
+        tell: what is seen, when it is not what it was before.
+    """
+
+    def __init__(self, nodes: Nodes, what: str, look: Look[Seen], tell: Callable[[Seen], None]) -> None:
         self._nodes = nodes
-        self._topic = topic
-        self._lister = lister
-        self._callback = callback
+        self._what = what
+        self._look_at = look
+        self._tell = tell
         self._look = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=f"registry-watch-{topic}", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=f"registry-watch {what}", daemon=True)
 
     def start(self) -> None:
         self._nodes.listen(self._notify)
@@ -55,7 +73,7 @@ class TreeWatch(Watch):
 
     @property
     def ended(self) -> bool:
-        """Whether the watch was closed; nobody needs to close it any more."""
+        """Whether the watch was closed; it needs no closing any more."""
         return self._closed.is_set() and not self._thread.is_alive()
 
     def signal_close(self) -> None:
@@ -72,28 +90,28 @@ class TreeWatch(Watch):
         self._look.set()
 
     def _follow(self) -> None:
-        known: list[tuple[int, RegisterRecord]] | None = None
+        known: list[Seen] = []
         while not self._closed.is_set():
             self._look.clear()
             wait = _RELIST_SECONDS * _jitter.uniform(0.8, 1.2)
-            listed_at = time.monotonic()
+            looked_at = time.monotonic()
             try:
-                listed = self._lister(self._topic, self._notify)
+                seen = self._look_at(self._notify)
             except RegistryError as error:
                 if not self._closed.is_set():
-                    logger.warning("topic %s: cannot list registrations: %s", self._topic, error)
+                    logger.warning("%s: cannot look after it: %s", self._what, error)
                 wait = _RETRY_SECONDS * _jitter.uniform(0.8, 1.2)
             else:
-                if listed != known:
-                    known = listed
-                    self._call([record for _, record in listed])
+                if known != [seen]:
+                    known = [seen]
+                    self._call(seen)
             self._look.wait(wait)
-            self._closed.wait(max(0.0, listed_at + _SPACING_SECONDS - time.monotonic()))
+            self._closed.wait(max(0.0, looked_at + _SPACING_SECONDS - time.monotonic()))
 
-    def _call(self, records: list[RegisterRecord]) -> None:
+    def _call(self, seen: Seen) -> None:
         if self._closed.is_set():
             return
         try:
-            self._callback(records)
+            self._tell(seen)
         except Exception:
-            logger.exception("topic %s: the watch's callback failed", self._topic)
+            logger.exception("%s: the watch's callback failed", self._what)

@@ -190,7 +190,7 @@ class ZooKeeperRegisterServerHandler(TreeHandler):
         """
         parts = self._parts()
         nodes, paths = cast("_ZooKeeperNodes", parts.nodes), parts.paths
-        roots = (paths.namespace, paths.owners, paths.epochs, paths.recoveries)
+        roots = (paths.namespace, paths.owners, paths.epochs, paths.recoveries, paths.jobs)
         found = [path for root in roots for path in (nodes.walk(root) if deep else [root])]
         answers = [nodes.exposed(path) for path in (*_ancestors(paths.namespace)[:-1], *found)]
         return [answer for answer in answers if answer is not None]

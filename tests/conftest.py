@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -15,6 +18,9 @@ from hypothesis import settings
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
 from registry.embedded import EmbeddedZooKeeper
+
+if TYPE_CHECKING:
+    from tests.postgres import Postgres
 
 # The machine is shared and slow at times; a property that hangs is caught by the test's own deadline.
 settings.register_profile("jobpipe", deadline=None, print_blob=True)
@@ -24,8 +30,51 @@ settings.load_profile("jobpipe")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Most of a test with a JVM of its own is that JVM's start, which the second compiler makes twice as long. Spark gives
+# these options to the JVM that it starts for a driver in this or another program, and to the one that starts that.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_START
+
 # Spark starts its workers with the first python3 of the PATH; ours is the one that has jobpipe.
 os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+# The files that take longest, longest first: a worker that begins one of them last is alone at the end.
+LONG_FILES = (
+    "model/test_reader_model.py",
+    "bus/test_host_servers.py",
+    "registry/test_embedded_tls.py",
+    "security/test_live.py",
+    "bus/test_ownership.py",
+    "registry/test_secured.py",
+    "bus/test_read_ahead.py",
+    "registry/test_embedded.py",
+    "bus/test_end.py",
+    "cli/test_bus.py",
+    "cli/test_topics.py",
+    "faults/test_process_stopped.py",
+    "faults/test_seal_killed.py",
+    "faults/test_flows.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of long files first; the order is else that of collection."""
+    tests = Path(__file__).parent
+    places = {tests / name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how each failing test is run alone."""
+    failed = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    if not failed:
+        return
+    terminalreporter.section("to run them alone")
+    for report in {report.nodeid: report for report in failed}.values():
+        seed = re.search(r"JOBPIPE_SEED=\d+ ?", report.capstdout + report.longreprtext)
+        command = shlex.join([os.path.relpath(sys.executable), "-m", "pytest", report.nodeid])
+        terminalreporter.write_line(command if seed is None else f"{seed[0].strip()} {command}")
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +86,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     zookeeper.stop()
     assert zookeeper.status() is None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL; tests take schemas of their own."""
+    from tests.postgres import Postgres, missing
+
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real PostgreSQL needs {what}")
+    with Postgres() as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,11 @@ from pathlib import Path
 __all__ = ["PAGES", "ROOT", "Block", "block", "blocks", "shell"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/kafka.md", "docs/deploy.md")
+PAGES = (
+    *("README.md", "docs/guide.md", "docs/flow.md", "docs/pipelines.md", "docs/server.md", "docs/kafka.md"),
+    "docs/deploy.md",
+)
+SECONDS = 90.0  # less than a test may take
 _BLOCK = re.compile(
     r"<!-- block: (?P<name>[\w-]+); (?P<how>run|form checked) by (?P<test>tests/[\w/]+\.py::test_\w+) -->\n"
     r"```(?P<language>\w*)\n(?P<code>.*?)^```$",
@@ -54,15 +59,25 @@ def block(page: str, name: str) -> str:
     return blocks(page)[name].code
 
 
-def shell(code: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a block as a shell would with the environment activated; it ends at the first command that fails."""
+def shell(code: str, folder: Path, seconds: float = SECONDS, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a block as a shell would with the environment activated; it ends at the first command that fails.
+
+    Raises:
+        TimeoutExpired: after so many seconds; all that the block has started is killed.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
+    with subprocess.Popen(
         ["/bin/bash", "-ec", code],
         cwd=folder,
         env={**os.environ, "PATH": path, **environ},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=180,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(code, process.returncode, out, err)

@@ -7,8 +7,11 @@ import json
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import numpy as np
 import psutil
@@ -17,14 +20,22 @@ import pytest
 from benchmarks.side_by_side.arrivals import Arrivals, sum_of
 from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
+from benchmarks.side_by_side.contestants.chains import Ids, narrow
 from benchmarks.side_by_side.contestants.jobpipe import JobPipe
 from benchmarks.side_by_side.feed import pace
+from benchmarks.side_by_side.latency import stands_still
+from benchmarks.side_by_side.notes import Notes, connect, note
+from benchmarks.side_by_side.plain_jobs import Sender
 from benchmarks.side_by_side.processes import Processes, RunFailed
-from benchmarks.side_by_side.report import lines
+from benchmarks.side_by_side.report import PLATEAU, TITLES, lines, warmth
 from benchmarks.side_by_side.results import keep_newest
 from benchmarks.side_by_side.summary import median, ratio
 from benchmarks.side_by_side.targets import targets
+from benchmarks.side_by_side.throughput import warm_up
+from jobpipe import FlowContext
 from jobpipe.config import load
+
+FLOW_CONTEXT = FlowContext("t", "0" * 16, 0, 0, 0, 0, datetime.now(UTC), "test")
 
 GRANDCHILD = """
 import subprocess, sys
@@ -69,6 +80,78 @@ def test_what_the_feed_sends_late_was_made_when_it_was_due(monkeypatch: pytest.M
     rows = [[int(word) for word in line.split()] for line in text.decode().splitlines()[:20]]
     assert [row[:2] for row in rows] == [[number, 1] for number in range(20)]
     assert {b[2] - a[2] for a, b in itertools.pairwise(rows)} <= {9_999, 10_000, 10_001}
+
+
+@pytest.mark.parametrize(
+    ("curve", "still"),
+    [
+        ([], False),
+        ([200.0, 100.0, 100.0, 100.0, 100.0], False),  # too short to tell
+        ([300.0, 240.0, 200.0, 180.0, 170.0, 160.0], False),
+        ([300.0, 240.0, 200.0, 180.0, 170.0, 160.0, 165.0, 172.0, 158.0], True),
+        ([100.0, 100.0, 100.0, 100.0, 400.0, 90.0], True),  # one slow piece says nothing
+        ([100.0, 100.0, 100.0, 200.0, 200.0, 200.0], True),  # slower does not count as falling
+    ],
+)
+def test_the_plateau_is_where_latency_no_longer_falls(curve: list[float], still: bool) -> None:
+    assert stands_still(curve, 3) is still
+    assert not stands_still(curve, 6)
+
+
+def test_groups_warm_up_until_their_time_stands_still() -> None:
+    seconds = [9.0, 7.0, 6.0, 5.0, 4.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
+    batches, curve = warm_up(seconds.__getitem__)
+    assert (batches, curve) == (50, seconds[:10])
+    assert warm_up(lambda number: 100.0 * 0.8**number)[0] == 100  # not for ever
+
+
+def test_what_a_flow_notes_arrives(tmp_path: Path) -> None:
+    arrivals = Arrivals()
+    notes = Notes(lambda: arrivals)
+    made = connect(notes.port)()
+    with made:
+        context = replace(FLOW_CONTEXT, setup=made)
+        for first in (0, 3):
+            note(narrow(np.arange(first, first + 3), np.full(3, 1_000)), context)
+        until(lambda: arrivals.rows == 6)
+    notes.close()
+    assert arrivals.window(0, 2_000)["once"] is True
+
+
+def test_a_sender_publishes_what_the_feed_brings() -> None:
+    """Each row once, with the time when it was made; an error of the contestant's is told."""
+    sent: list[tuple[list[int], list[int]]] = []
+
+    class Contestant:
+        name = "plain"
+        prepare_plain = finish = staticmethod(lambda stream: None)
+
+        def sender(self, stream: str) -> Callable[[Ids, Ids], None]:
+            return lambda ids, made: sent.append((ids.tolist(), made.tolist())) if len(sent) < 2 else 1 / 0
+
+    sender = Sender(Contestant())  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender.prepare("s", "narrow")
+        sender.paced("s", "narrow", server.getsockname()[1], 0.0)
+        feed, _ = server.accept()
+        with feed:
+            feed.sendall(b"0 2 100\n2 1 200\n3 1 3")
+            until(lambda: len(sent) == 1)
+            feed.sendall(b"00\n")
+            until(lambda: len(sent) == 2)
+            feed.sendall(b"4 1 400\n")
+            until(lambda: bool(sender._failed))
+    assert sent == [([0, 1, 2], [100, 100, 200]), ([3], [300])]
+    with pytest.raises(ZeroDivisionError):
+        sender.stop("s")
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for threads that cannot tell."""
+    deadline = monotonic() + 30.0
+    while not true():
+        assert monotonic() < deadline
+        sleep(0.005)
 
 
 def test_delays_of_two_unlinked_jobs_add_up() -> None:
@@ -176,6 +259,17 @@ def test_a_report_keeps_whole_results_only(tmp_path: Path) -> None:
     assert found["at"] == "m-2"
     assert sorted(path.name for path in kept.iterdir()) == ["m-2.json", "other-1.json"]
     assert keep_newest(fresh, kept, "m", 6) is None
+
+
+def test_figures_of_the_first_minute_say_so() -> None:
+    """H14: above the targets, for the results that are published."""
+    latency, alone = {"warm_seconds": 120.0}, {"warm_batches": 30}
+    assert warmth({"latency": [latency], "alone": [alone], "growth": [{}]}) == PLATEAU
+    assert "warm-up: alone.**" in warmth({"latency": [latency], "alone": [alone, {}], "transport": [{}]})
+    folder = Path(__file__).resolve().parent.parent / "benchmarks"
+    published = {measure: sorted(folder.glob(f"results/{measure}-*.json")) for measure in TITLES}
+    rounds = {measure: json.loads(paths[-1].read_text())["rounds"] for measure, paths in published.items() if paths}
+    assert warmth(rounds) in (folder / "RESULTS.md").read_text().partition("## Targets")[0]
 
 
 @pytest.mark.parametrize(

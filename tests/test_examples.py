@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -73,6 +75,23 @@ def test_prepare_deals_out_every_row_once(tmp_path: Path) -> None:
         assert sorted(row for part in parts for row in part[1:]) == rows
 
 
+def test_prepare_puts_broken_lines_in_besides(tmp_path: Path) -> None:
+    source = tmp_path / "flights.csv.zip"
+    rows = [f"2013,1,{number}\n" for number in range(10)]
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("flights.csv", "year,month,number\n" + "".join(rows))
+    prepare = load(EXAMPLES / "flights" / "prepare.py")
+    assert prepare.split(source, tmp_path / "input", 3, 7) == 10
+    parts = [file.read_text().splitlines(keepends=True)[1:] for file in sorted((tmp_path / "input").iterdir())]
+    found = [row for part in parts for row in part]
+    assert sorted(row for row in found if row in rows) == rows
+    broken = [row for row in found if row not in rows]
+    assert len(broken) == 7
+    for row in broken:
+        year, *others = row.split(",")
+        assert len(others) != 2 or not year.isdigit()
+
+
 @pytest.mark.spark
 def test_delays_sums_up_per_carrier_and_day(spark: SparkSession) -> None:
     delays = load(EXAMPLES / "flights" / "delays.py")
@@ -123,19 +142,24 @@ def test_report_keeps_what_was_published_last(spark: SparkSession, tmp_path: Pat
     assert table() == {"AA": 9, "B6": 6}
     assert keeper.versions() == [1, 2]
 
+    sink = report.Report(tmp_path)
+    sink(published(("B6", 4, 2, 1), ("AA", 3, 10, 0)), 0)
+    sink(published(("AA", 5, 11, 0)), 1)
+    assert (tmp_path / "report.csv").read_text() == (
+        '"carrier","day","flights"\n"AA",2013-01-02,5\n"B6",2013-01-02,4\n'
+    )
+
 
 @pytest.mark.spark
-def test_audit_adds_up_all_carriers(spark: SparkSession) -> None:
+def test_audit_adds_up_all_carriers(spark: SparkSession, tmp_path: Path) -> None:
     audit = load(EXAMPLES / "flights" / "audit.py")
     flights = spark.createDataFrame(
         [("AA", 100, 517), ("AA", 200, None), ("B6", 50, None)], "carrier string, distance int, dep_time int"
     )
-    assert audit.findings(audit.totals(flights)) == {
-        "rows": 3,
-        "distance": 350,
-        "without_dep_time": 2,
-        "carriers": 2,
-    }
+    expected = {"rows": 3, "distance": 350, "without_dep_time": 2, "carriers": 2}
+    assert audit.findings(audit.totals(flights)) == expected
+    audit.Audit(tmp_path)(audit.totals(flights), 0)
+    assert json.loads((tmp_path / "audit.json").read_text()) == expected
 
 
 SEALED = {"0": {"rows": 0, "sum": None}, "1": {"rows": 2, "sum": 1}, "2": {"rows": 2, "sum": 5}}
@@ -192,3 +216,15 @@ def test_follow_reads_a_topic_to_its_end(config: Config, settings_of_test: dict[
     assert done.returncode == 0, done.stderr
     totals = [line.split() for line in done.stdout.splitlines() if "worst" in line]
     assert [(words[0], words[1], words[5]) for words in totals] == [("AA", "2", "1"), ("B6", "1", "0")]
+
+
+@pytest.mark.zookeeper
+def test_flow_alerts_tells_of_each_alert_once(settings_of_test: dict[str, str]) -> None:
+    names = {f"JOBPIPE__{key.removeprefix('jobpipe.').replace('.', '__').upper()}": key for key in settings_of_test}
+    environ = {**os.environ, **{name: settings_of_test[key] for name, key in names.items()}}
+    environ["JOBPIPE__COORDINATOR__LINGER"] = "1s"
+    command = [sys.executable, str(EXAMPLES / "flow_alerts.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^alert for order (\d+) after \d+\.\d ms$", done.stdout, re.MULTILINE)
+    assert [int(order) for order in found] == [10 * batch + 6 for batch in range(20)]

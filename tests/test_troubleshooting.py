@@ -19,6 +19,14 @@ def test_every_heading_is_an_entry() -> None:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.message[:40])
+def test_a_heading_tells_messages_apart(entry: Entry) -> None:
+    """It is in no other heading, but for the error that says the same, and has enough words of its own."""
+    found = [other.message for other in entries() if entry.matches(other.message)]
+    assert [message for message in found if not message.endswith(f": {entry.message}")] == [entry.message]
+    assert len(re.sub(r"…|\W", "", entry.message)) >= 12
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.message[:40])
 def test_an_entry_is_whole(entry: Entry) -> None:
     """Cause, then remedy."""
     assert re.fullmatch(r"\s*\*\*Cause\.\*\* .+?\n\n\*\*Remedy\.\*\* .+", entry.text, re.DOTALL), entry.message
@@ -26,14 +34,17 @@ def test_an_entry_is_whole(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.message[:40])
 def test_its_test_provokes_it(entry: Entry) -> None:
-    """The test exists, and compares what it provoked with the page."""
+    """The test exists, and compares what it provoked with this entry."""
     file, _, name = entry.test.partition("::")
     (found,) = [
         node
         for node in ast.parse((ROOT / file).read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name == name
     ]
-    called = [
-        node.func.id for node in ast.walk(found) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    calls = [
+        node
+        for node in ast.walk(found)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "on_page"
     ]
-    assert "on_page" in called
+    begun = [ast.literal_eval(call.args[1]) for call in calls]
+    assert any(entry.message.startswith(heading) for heading in begun), f"{name} has no on_page for it, but {begun}"

@@ -1,6 +1,6 @@
 """docs/troubleshooting.md: each entry is a message, as its first line is seen, and names the test that provokes it.
 
-That test gives what it provoked to :func:`on_page`. In an entry's heading ``…`` stands for anything.
+That test gives what it provoked to :func:`on_page`, with the beginning of the heading. ``…`` in it stands for anything.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def entries() -> list[Entry]:
     return [Entry(**match.groupdict()) for match in _ENTRY.finditer(PAGE.read_text())]
 
 
-def on_page(told: object) -> None:
-    """Check that an error, or a text, is what the entry says that names the test that runs now."""
+def on_page(told: object, heading: str) -> None:
+    """Check that an error, or a text, is what the one entry says whose heading begins so, and which names this test."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].partition("[")[0]
     text = f"{type(told).__name__}: {told}" if isinstance(told, BaseException) else str(told)
-    mine = [entry for entry in entries() if entry.test == test]
-    assert mine, f"no entry of {PAGE.name} names {test}"
-    assert any(entry.matches(text) for entry in mine), f"{[entry.message for entry in mine]} is not in: {text}"
+    (entry,) = [entry for entry in entries() if entry.message.startswith(heading)]
+    assert entry.test == test, f"{PAGE.name} says of {entry.message!r} that {entry.test} provokes it"
+    assert entry.matches(text), f"{entry.message!r} is not in: {text}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import alone, growth, latency, report, results, throughput, transport
-from benchmarks.side_by_side.contestants import CONTESTANTS
+from benchmarks.side_by_side.contestants import CHAINS, CONTESTANTS, JOBS
 from benchmarks.side_by_side.contestants.broker import fetch_jars
 from benchmarks.side_by_side.pair import Setting
 from benchmarks.side_by_side.processes import RunFailed
@@ -86,7 +86,9 @@ def go_latency(options: argparse.Namespace) -> int:
 
     def one(name: str, run: int) -> list[dict[str, Any]]:
         rates = [float(rate) for rate in turned(options.rates, run)]
-        return latency.latency(name, setting, rates=rates, warm=options.warm, seconds=options.seconds)
+        return latency.latency(
+            name, setting, rates=rates, first=options.first, most=options.most, seconds=options.seconds
+        )
 
     return run_rounds("latency", options, options.contestants, one)
 
@@ -116,7 +118,7 @@ def go_alone(options: argparse.Namespace) -> int:
 def go_fanout(options: argparse.Namespace) -> int:
     """Measure 4."""
     setting = setting_of(options, "latency")
-    window = {name: float(getattr(options, name)) for name in ("rate", "trigger", "warm", "seconds")}
+    window = {name: float(getattr(options, name)) for name in ("rate", "trigger", "most", "seconds")}
 
     def one(name: str, _: int) -> list[dict[str, Any]]:
         return [line for n in options.subscribers for line in latency.fanout(name, setting, readers=n, **window)]
@@ -170,14 +172,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             made.add_argument("--contestants", type=words, default=list(contestants))
         return made
 
-    names = [name for name in CONTESTANTS if name != "jobpipe-plain"]
+    names = [kind.name for kind in JOBS if kind.name != "jobpipe-plain"]
     spark = [measure("latency", go_latency, names), measure("throughput", go_throughput, names)]
     spark.append(measure("fanout", go_fanout, [name for name in names if CONTESTANTS[name].chained]))
     for each in spark:
         each.add_argument("--cores", type=int, default=1, help="of each job: local[n]; also its partitions")
     for each in (spark[0], spark[2]):
-        each.add_argument("--warm", type=float, default=8.0, help="seconds of each rate that do not count")
+        each.add_argument("--most", type=float, default=420.0, help="seconds to wait for the plateau, at most")
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
+    spark[0].add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
+    spark[0].set_defaults(contestants=[*names, *(kind.name for kind in CHAINS)])
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
     by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])
     by_itself.add_argument("--cores", type=numbers, default=[1, 2], help="of the job that runs: local[n]")

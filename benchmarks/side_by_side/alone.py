@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.shapes import SHAPES
-from benchmarks.side_by_side.throughput import BULK_SECONDS, WARM_BATCHES, demand_rows
+from benchmarks.side_by_side.throughput import BULK_SECONDS, WARM_BATCHES, require_rows, warm_up
 
 __all__ = ["alone"]
 
@@ -27,17 +27,22 @@ def alone(
 
 def _one_after_the_other(jobs: Pair, shape: str, batches: int) -> dict[str, Any]:
     size = SHAPES[shape].rows_per_batch
-    rows, warm = batches * size, WARM_BATCHES * size
     (b,) = jobs.readers.values()
     jobs.a.ask("prepare", stream=shape, shape=shape)
     jobs.a.ask("pile", stream=shape, shape=shape)
-    jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=0, batches=WARM_BATCHES)
-    a = jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=WARM_BATCHES, batches=batches)
+
+    def group(number: int) -> float:
+        a = jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=number * WARM_BATCHES, batches=WARM_BATCHES)
+        return float(a["ended"] - a["began"])
+
+    warmed, _ = warm_up(group)
+    rows, warm = batches * size, warmed * size
+    a = jobs.a.ask("bulk", BULK_SECONDS, stream=shape, first=warmed, batches=batches)
     jobs.a.ask("stop", stream=shape)
     b.ask("bulk", stream=shape, shape=shape, pace={"rows_per_batch": size})
     taken = b.ask("taken", BULK_SECONDS, rows=rows + warm, within=BULK_SECONDS)
     b.ask("stop", stream=shape)
-    demand_rows(jobs, taken, 0, rows + warm)
+    require_rows(jobs, taken, 0, rows + warm)
     counted, seen = [], 0
     for began, ended, number in taken["spans"]:
         if seen >= warm:
@@ -45,6 +50,7 @@ def _one_after_the_other(jobs: Pair, shape: str, batches: int) -> dict[str, Any]
         seen += number
     return {
         "rows": rows,
+        "warm_batches": warmed,
         "a_seconds": a["ended"] - a["began"],
         "b_seconds": counted[-1][1] - counted[0][0],
         "b_batches": len(counted),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "sum_of"]
+__all__ = ["Arrivals", "Counting", "sum_of"]
 
 CURVE = np.linspace(0.0, 1.0, 401)
 
@@ -41,9 +41,10 @@ class Arrivals:
         ``once`` tells whether their numbers follow on each other, each there once.
         """
         with self._lock:
-            ids = np.concatenate(self._ids or [np.empty(0, np.int64)])
-            made = np.concatenate(self._made or [np.empty(0, np.int64)])
-            late = np.concatenate(self._late or [np.empty(0, np.int64)])
+            near = [n for n, made in enumerate(self._made) if made.max() >= since and made.min() < until]
+            ids = np.concatenate([self._ids[n] for n in near] or [np.empty(0, np.int64)])
+            made = np.concatenate([self._made[n] for n in near] or [np.empty(0, np.int64)])
+            late = np.concatenate([self._late[n] for n in near] or [np.empty(0, np.int64)])
         inside = (made >= since) & (made < until)
         chosen, ids = late[inside] / 1e3, np.sort(ids[inside])
         if not len(chosen):
@@ -51,6 +52,25 @@ class Arrivals:
         found = {name: float(np.quantile(chosen, share)) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
         once = bool((np.diff(ids) == 1).all())
         return {"rows": len(chosen), "once": once, **found, "curve": np.quantile(chosen, CURVE).round(3).tolist()}
+
+
+class Counting:
+    """What every job answers of the rows that came to it."""
+
+    def __init__(self) -> None:
+        self.arrivals = Arrivals()
+
+    def check(self) -> None:
+        """Raise the error of what runs here, if it failed."""
+
+    def seen(self) -> dict[str, int]:
+        """Return how far the paced stream is."""
+        self.check()
+        return {"rows": self.arrivals.rows, "newest": self.arrivals.newest}
+
+    def latencies(self, since: int, until: int) -> dict[str, Any]:
+        """Return the latencies of the rows made in a window that ended here."""
+        return self.arrivals.window(since, until)
 
 
 def sum_of(first: list[float], second: list[float]) -> dict[str, float]:

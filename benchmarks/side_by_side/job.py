@@ -20,9 +20,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.observation import Observation
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.side_by_side.arrivals import Arrivals
+from benchmarks.side_by_side.arrivals import Arrivals, Counting
 from benchmarks.side_by_side.contestants import kind_of
+from benchmarks.side_by_side.contestants.chains import PlainClient
+from benchmarks.side_by_side.contestants.kafka_chains import KafkaPlain
 from benchmarks.side_by_side.obey import obey
+from benchmarks.side_by_side.plain_jobs import Sender, Taker
 from benchmarks.side_by_side.processes import ROLE
 from benchmarks.side_by_side.settings import session
 from benchmarks.side_by_side.shapes import SHAPES
@@ -31,30 +34,21 @@ POLL_SECONDS = 0.02
 BULK_SECONDS = 600.0
 
 
-class Job:
+class Job(Counting):
     """What both have: a session, the contestant, queries by stream."""
 
     def __init__(self, contestant: str, told: dict[str, Any]) -> None:
+        super().__init__()
         self.contestant = kind_of(contestant)(told)
         self.folder = Path(told["folder"])
         self.cores = int(told["cores"])
         self.role = os.environ[ROLE]
         self.spark = session(f"bench {contestant} {self.role}", self.folder, self.cores, self.contestant.conf())
         self.queries: dict[str, StreamingQuery] = {}
-        self.arrivals = Arrivals()
 
     def checkpoint(self, stream: str) -> str:
         """Return the folder of a stream's checkpoint."""
         return str(self.folder / "checkpoints" / f"{self.role}-{stream}")
-
-    def seen(self) -> dict[str, int]:
-        """Return how far the paced stream is."""
-        self.check()
-        return {"rows": self.arrivals.rows, "newest": self.arrivals.newest}
-
-    def latencies(self, since: int, until: int) -> dict[str, Any]:
-        """Return the latencies of the rows made in a window that ended here."""
-        return self.arrivals.window(since, until)
 
     def check(self) -> None:
         """Raise the error of a query that failed."""
@@ -191,10 +185,23 @@ def _spans(query: StreamingQuery) -> list[tuple[float, float]]:
     return found
 
 
+def job(side: str, contestant: str, told: dict[str, Any]) -> Job | Sender | Taker:
+    """Make a job: one whose rows come from, or end in, a query, or one of a chain with other ends."""
+    made = kind_of(contestant)(told)
+    if not isinstance(made, PlainClient | KafkaPlain):
+        return {"a": JobA, "b": JobB}[side](contestant, told)
+    spark = side in made.spark_roles
+    if side == "a":
+        return JobA(contestant, told) if spark else Sender(made)
+    role, conf = os.environ[ROLE], made.taker_conf()
+    folder, cores = Path(told["folder"]), int(told["cores"])
+    return Taker(made, role, session(f"bench {contestant} {role}", folder, cores, conf) if spark else None)
+
+
 def main() -> None:
     """Do what the lines say until there are no more."""
     side, contestant, told = sys.argv[1:]
-    obey(lambda: {"a": JobA, "b": JobB}[side](contestant, json.loads(told)))
+    obey(lambda: job(side, contestant, json.loads(told)))
 
 
 if __name__ == "__main__":

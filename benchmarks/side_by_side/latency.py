@@ -2,51 +2,76 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
 from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.processes import RunFailed
 
-__all__ = ["fanout", "latency"]
+__all__ = ["fanout", "latency", "stands_still"]
 
-WARM_RATE = 5_000.0
+PIECE_SECONDS = 10.0  # of which the latencies are compared, to find the plateau
+PIECES = 6  # so many, to the same number before them: with 30 s of each, one slow moment passed for a plateau
+FALLING = 0.95  # below this share of the earlier latency, it still falls
 
 
 def latency(
-    contestant: str, setting: Setting, *, rates: list[float], warm: float, seconds: float
+    contestant: str, setting: Setting, *, rates: list[float], first: float, most: float, seconds: float
 ) -> list[dict[str, Any]]:
     """Measure one run at each rate, one after another, with the same two applications.
 
+    Each window begins on the plateau: when latency has stopped falling.
+
     Args:
-        warm: Seconds before each window; and as long, at a high rate, before the first.
+        first: Seconds from the first row on, of young applications: measured by themselves, at the first rate.
+        most: Seconds after which a window begins although latency still falls; the round says so.
         seconds: Of each window: the rows made in it count.
     """
     found = []
     with pair(contestant, setting) as jobs:
-        with jobs.flowing("warm-up", "narrow", WARM_RATE):
-            time.sleep(warm)
-        for rate in rates:
+        for number, rate in enumerate(rates):
             with jobs.flowing(f"rate-{rate:g}", "narrow", rate):
-                time.sleep(warm)
-                found.append({"rate": rate, "shape": "narrow", **_window(jobs, rate, seconds)})
+                began = time.time_ns() // 1_000
+                if number == 0:
+                    time.sleep(first)
+                warmed = _warm(jobs, began, most)
+                about = {"rate": rate, "shape": "narrow", **warmed, **_window(jobs, rate, seconds)}
+                if number == 0 and jobs.chained:
+                    about["first"] = jobs.slowest(began, began + round(first * 1e6))
+                found.append(about)
     return found
 
 
 def fanout(
-    contestant: str, setting: Setting, *, readers: int, rate: float, trigger: float, warm: float, seconds: float
+    contestant: str, setting: Setting, *, readers: int, rate: float, trigger: float, most: float, seconds: float
 ) -> list[dict[str, Any]]:
     """Measure one run with so many jobs B; they are warmed up as for :func:`latency`.
 
     Args:
         trigger: Of job A, in seconds: without one, many jobs on few cores leave it no time, and its cost falls.
     """
-    with pair(contestant, setting, readers) as jobs:
-        with jobs.flowing("warm-up", "narrow", WARM_RATE):
-            time.sleep(warm)
-        with jobs.flowing("fan-out", "narrow", rate, trigger):
-            time.sleep(warm)
-            return [{"readers": readers, "rate": rate, "shape": "narrow", **_window(jobs, rate, seconds)}]
+    with pair(contestant, setting, readers) as jobs, jobs.flowing("fan-out", "narrow", rate, trigger):
+        warmed = _warm(jobs, time.time_ns() // 1_000, most)
+        return [{"readers": readers, "rate": rate, "shape": "narrow", **warmed, **_window(jobs, rate, seconds)}]
+
+
+def _warm(jobs: Pair, began: int, most: float) -> dict[str, Any]:
+    """Wait for the plateau; return after how many seconds it was there, and the p50 (ms) of each piece until then."""
+    curve: list[float] = []
+    while not stands_still(curve, PIECES) and len(curve) * PIECE_SECONDS < most:
+        since = began + round(len(curve) * PIECE_SECONDS * 1e6)
+        until = since + round(PIECE_SECONDS * 1e6)
+        time.sleep(max(0.0, until / 1e6 - time.time()))
+        jobs.arrived(until)
+        curve.append(jobs.slowest(since, until)["p50"])
+    return {"warm_seconds": len(curve) * PIECE_SECONDS, "warm_p50": curve, "plateau": stands_still(curve, PIECES)}
+
+
+def stands_still(curve: list[float], pieces: int) -> bool:
+    """Tell whether so many last pieces took about as long as those before them."""
+    last, before = curve[-pieces:], curve[-2 * pieces : -pieces]
+    return len(before) == pieces and statistics.median(last) >= FALLING * statistics.median(before)
 
 
 def _window(jobs: Pair, rate: float, seconds: float) -> dict[str, Any]:

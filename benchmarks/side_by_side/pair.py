@@ -84,6 +84,14 @@ class Pair:
                 raise RunFailed(f"{self.contestant}: no row arrived within {timeout:g} s")
             time.sleep(POLL_SECONDS)
 
+    def slowest(self, since: int, until: int) -> dict[str, float]:
+        """Return p50 and p99 (ms) of the rows made in a window: those of the slowest job."""
+        each = self.all("latencies", since=since, until=until)
+        each += [] if self.chained else [self.a.ask("latencies", since=since, until=until)]
+        if not all(found["rows"] for found in each):
+            raise RunFailed(f"{self.contestant}: no row of a window arrived")
+        return {name: max(found[name] for found in each) for name in ("p50", "p99")}
+
     def _seen(self) -> list[dict[str, int]]:
         return self.all("seen") if self.chained else [*self.all("seen"), self.a.ask("seen")]
 

@@ -16,9 +16,12 @@ __all__ = ["draw"]
 mpl.use("svg")
 mpl.rcParams.update({"svg.hashsalt": "jobpipe", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
                      "axes.spines.right": False})  # fmt: skip
-COLOURS = {"jobpipe": "#d55e00", "jobpipe-ahead": "#e69f00", "kafka-json": "#0072b2", "kafka-arrow": "#56b4e9",
-           "files": "#009e73", "floor": "#999999", "floor-collect": "#cccccc", "flight": "#0072b2",
-           "tls": "#999999"}  # fmt: skip
+COLOURS = {
+    "jobpipe": "#d55e00", "jobpipe-ahead": "#e69f00", "kafka-json": "#0072b2", "kafka-arrow": "#56b4e9",
+    "files": "#009e73", "floor": "#999999", "floor-collect": "#cccccc", "flight": "#0072b2", "tls": "#999999",
+    "flow": "#882255", "plain": "#cc79a7", "plain-flow": "#aa4499", "plain-flow-8": "#ddaacc",
+    "plain-flow-flow": "#661144", "kafka-plain": "#004466", "kafka-rtm": "#88ccee",
+}  # fmt: skip
 PANELS = {
     "latency": ("rate", [("p50", "p50, ms"), ("p99", "p99, ms"), ("cpu", "processors kept busy, all")]),
     "fanout": ("readers", [("p50", "p50, ms"), ("p99", "p99, ms"), ("cpu a", "processors kept busy by job A")]),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import results, summary
 from benchmarks.side_by_side.targets import Target, targets
 
-__all__ = ["lines", "tables", "write"]
+__all__ = ["lines", "tables", "warmth", "write"]
 
 KAFKA = "kafka-json"
 MISSED = "missed.md"  # beside the published report only
 HEADS = {
     "p50": "p50 ms",
     "p99": "p99 ms",
+    "first p50": "first minute: p50",
+    "first p99": "p99",
+    "warm": "plateau after s",
     "a_seconds": "A s",
     "b_seconds": "B s",
     "cpu a": "CPU: A",
@@ -31,13 +35,22 @@ Written by `python -m benchmarks.side_by_side report`; [README.md](README.md) sa
 figure means. Every figure is the median of the figures of its runs, ratios are medians of the ratios within a run;
 contestants ran interleaved. CPU is processors kept busy where rows come at a rate, seconds per million rows where they
 come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs. A target is kept if
-the median is within it; the runs beside it may not all be. p99 at 20 rows a second is of 200 rows: a slow micro-batch.
+the median is within it; the runs beside it may not all be. p99 at 20 rows a second is of 400 rows: a slow micro-batch.
 
 jobpipe runs with TLS and forces each batch to the disk; Kafka does neither, as one broker by default. All run with the
 Spark settings of [settings.py](side_by_side/settings.py), those of `recommended_conf` ([tuning.md](../docs/tuning.md))
 among them: they shorten the micro-batches of all, and the Python tasks of those that have some (all but `kafka-json`
 and `files`). Measures may be of different commits, which stand beside their settings.
 """
+PLATEAU = """\
+Figures are of the plateau: of applications that have run until they became no faster. What they do in their first
+minute stands beside it.
+"""
+FIRST_MINUTE = (
+    "**Measured in the first minute, after a short warm-up: {}.** JVMs are still warming up then, and ratios to Kafka "
+    "look better than those of a job that has run for a minute; [tuning.md](../docs/tuning.md) has both."
+)
+WARMED = ("warm_seconds", "warm_batches")  # of a round on the plateau
 TITLES = {
     "latency": "Latency: from the event in job A to the callback in job B",
     "fanout": "Fan-out: several jobs B",
@@ -73,10 +86,12 @@ def write(folder: Path, output: Path, least: int) -> Path:
     from benchmarks.side_by_side import plots  # matplotlib is of the extra bench
 
     parts, checked = [], []
+    rounds: dict[str, list[dict[str, Any]]] = {}
     for measure, title in TITLES.items():
         found = results.keep_newest(folder, output / "results", measure, least)
         if found is None:
             continue
+        rounds[measure] = found["rounds"]
         checked += targets(measure, found["rounds"])
         parts += [f"## {title}\n", _provenance(found)]
         parts += tables(measure, found["rounds"])
@@ -85,8 +100,19 @@ def write(folder: Path, output: Path, least: int) -> Path:
     if (output / MISSED).exists():
         parts.insert(0, (output / MISSED).read_text())
     path = output / "RESULTS.md"
-    path.write_text("\n".join([HEAD, "## Targets\n", _targets(checked), *parts]))
+    path.write_text("\n".join([HEAD, warmth(rounds), "## Targets\n", _targets(checked), *parts]))
     return path
+
+
+def warmth(rounds: dict[str, list[dict[str, Any]]]) -> str:
+    """Return what is to be said of applications that were measured before they had become as fast as they get.
+
+    Args:
+        rounds: by measure.
+    """
+    with_spark = [measure for measure in TITLES if measure in rounds and measure not in ("transport", "growth")]
+    short = [name for name in with_spark if not all(any(key in each for key in WARMED) for each in rounds[name])]
+    return textwrap.fill(FIRST_MINUTE.format(", ".join(short)), 120) + "\n" if short else PLATEAU
 
 
 def _targets(checked: list[Target]) -> str:
@@ -118,7 +144,7 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
     key = {"latency": "rate", "fanout": "readers", "throughput": "shape"}[measure]
     best_of, main = (max, "rows/s") if measure == "throughput" else (min, "p50")
     spans = {
-        "latency": ["p50", "p99"],
+        "latency": ["p50", "p99", "first p50", "first p99", "warm"],
         "fanout": ["p50", "p99"],
         "throughput": ["rows/s", "seconds", "a_seconds", "b_seconds"],
     }[measure]

@@ -22,6 +22,7 @@ def session(name: str, folder: Path, cores: int, more: Mapping[str, str]) -> Spa
     """
     conf = {
         **recommended_conf(checkpoints_local=True),
+        "spark.hadoop.fs.file.impl": "jobpipe.hadoop.InProcessLocalFileSystem",  # the same for the files of `files`
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": DRIVER_MEMORY,

@@ -16,7 +16,9 @@ Rounds = Sequence[dict[str, Any]]
 def figures(measure: str, found: dict[str, Any]) -> dict[str, float]:
     """Return the plain numbers of one round."""
     if measure in ("latency", "fanout"):
-        return {**_delays(found), **by_side(found)}
+        first = {f"first {name}": value for name, value in found.get("first", {}).items()}
+        warm = {"warm": found["warm_seconds"]} if "warm_seconds" in found else {}  # not in results of 2026-11-22
+        return {**_delays(found), **first, **warm, **by_side(found)}
     if measure == "throughput":
         rate = {"rows/s": found["rows"] / found["seconds"]}
         spans = {name: found[name] for name in ("seconds", "a_seconds", "b_seconds")}

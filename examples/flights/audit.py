@@ -3,6 +3,8 @@
     spark-submit examples/flights/audit.py --work /tmp/flights
 
 Writes WORK/audit.json and ends with exit code 0 if all is as expected, else 1.
+
+In pipeline.yaml this job is `totals` and class Audit; the program below is the same job without a pipeline.
 """
 
 from __future__ import annotations
@@ -40,6 +42,19 @@ def findings(totals: DataFrame) -> dict[str, int]:
     return {**found, "carriers": len(rows)}
 
 
+class Audit:
+    """Writes the findings as audit.json of a work folder: a callback for foreachBatch."""
+
+    def __init__(self, work: str | Path) -> None:
+        self.result = Path(work) / "audit.json"
+
+    def __call__(self, totals_so_far: DataFrame, batch_id: int) -> None:
+        """Replace the findings by those of all rows so far; the same again if Spark repeats the batch."""
+        unfinished = self.result.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(findings(totals_so_far), indent=2) + "\n")
+        os.replace(unfinished, self.result)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
@@ -63,26 +78,19 @@ def main() -> int:
         .load()
     )
 
-    result = args.work / "audit.json"
-
-    def write(totals_so_far: DataFrame, batch_id: int) -> None:
-        """Replace the findings by those of all rows so far; the same again if Spark repeats the batch."""
-        unfinished = result.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(findings(totals_so_far), indent=2) + "\n")
-        os.replace(unfinished, result)
-
+    audit = Audit(args.work)
     query = (
         totals(flights)
         .writeStream.queryName("audit")
         .outputMode("complete")  # the totals live in Spark's state: each row enters it once
-        .foreachBatch(stoppable(write))
+        .foreachBatch(stoppable(audit))
         .option("checkpointLocation", str(args.work / "checkpoints" / "audit"))
         .start()
     )
     if code := jobpipe.run(query):
         return code
 
-    found = json.loads(result.read_text())
+    found = json.loads(audit.result.read_text())
     for fact, expected in EXPECTED.items():
         print(f"{fact}: expected {expected:,}, found {found[fact]:,}")
     return 0 if found == EXPECTED else 1

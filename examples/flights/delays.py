@@ -4,6 +4,8 @@
 
 A job in the middle of a chain: subscriber and publisher at once. Spark's checkpoint holds the position in `flights`
 together with the sums, so each flight is counted once, whatever is killed and started again.
+
+In pipeline.yaml this job is `clean` and `daily_delays`; the program below is the same job without a pipeline.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     spark-submit examples/flights/publish_flights.py --work /tmp/flights
 
 The other jobs may be started before or after this one. Publishing from Spark takes one object: JobPipeSink is a
-callable for foreachBatch.
+callable for foreachBatch. In pipeline.yaml this job is a few lines without code.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ from jobpipe import JobPipeSink
 from jobpipe.spark.session import recommended_conf
 
 # The subscribers read this schema from the topic; they need not repeat it.
-FLIGHTS = """
-    year INT, month INT, day INT,
-    dep_time INT, sched_dep_time INT, dep_delay INT,
-    arr_time INT, sched_arr_time INT, arr_delay INT,
-    carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,
-    air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP
-"""
+FLIGHTS = Path(__file__).with_name("flights.ddl").read_text()
 
 
 def main() -> int:

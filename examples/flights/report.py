@@ -2,13 +2,16 @@
 
     spark-submit examples/flights/report.py --work /tmp/flights
 
-`delays` says something about a day each time its sums change. The table keeps only the newest. The result is
-WORK/report.csv; while the job runs, the newest folder in WORK/report/ is the table so far.
+`delays` says something about a day each time its sums change. The table keeps only the newest: the newest folder in
+WORK/report/, and WORK/report.csv.
+
+In pipeline.yaml this job is class Report; the program below is the same job without a pipeline.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -60,6 +63,22 @@ class Table:
             shutil.rmtree(self.path(version))
 
 
+class Report:
+    """Keeps the table of a work folder, and writes it as report.csv: a callback for foreachBatch."""
+
+    def __init__(self, work: str | Path) -> None:
+        self.table = Table(Path(work) / "report")
+        self.result = Path(work) / "report.csv"
+
+    def __call__(self, changes: DataFrame, batch_id: int) -> None:
+        """Take the changes of a micro-batch; the same again if Spark repeats it."""
+        self.table.update(changes, batch_id)
+        rows = changes.sparkSession.read.parquet(self.table.path(batch_id)).drop("order").orderBy(KEY).toArrow()
+        unfinished = self.result.with_suffix(".unfinished")
+        pyarrow.csv.write_csv(rows, unfinished)
+        os.replace(unfinished, self.result)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
@@ -84,20 +103,13 @@ def main() -> int:
         .load()
     )
 
-    table = Table(args.work / "report")
     query = (
         delays.writeStream.queryName("report")
-        .foreachBatch(stoppable(table.update))
+        .foreachBatch(stoppable(Report(args.work)))
         .option("checkpointLocation", str(args.work / "checkpoints" / "report"))
         .start()
     )
-    if code := jobpipe.run(query):
-        return code
-
-    result = spark.read.parquet(table.path(table.versions()[-1])).drop("order").orderBy(KEY).toArrow()
-    pyarrow.csv.write_csv(result, args.work / "report.csv")
-    print(f"{result.num_rows:,} rows in {args.work / 'report.csv'}")
-    return 0
+    return jobpipe.run(query)
 
 
 if __name__ == "__main__":

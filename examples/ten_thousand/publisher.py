@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import jobpipe
-from jobpipe import JobPipeSink
+from jobpipe import JobPipeSink, stoppable
 from jobpipe.spark.session import recommended_conf
 
 
@@ -79,7 +80,7 @@ def main() -> int:
         record.add(batch_id, batch)  # only after the sink returned: the batch is sealed
 
     query = (
-        rows.writeStream.foreachBatch(publish)
+        rows.writeStream.foreachBatch(stoppable(publish))  # the stop below may come in the middle of an empty batch
         .option("checkpointLocation", str(args.work / "checkpoints" / "publisher"))
         .trigger(processingTime="1 second")
         .start()
@@ -89,10 +90,13 @@ def main() -> int:
         progress = query.lastProgress  # of the last batch that Spark has committed
         return record.rows >= total and progress is not None and progress.batchId >= record.last_batch
 
-    while query.isActive and not finished():
-        time.sleep(0.1)
-    query.stop()
-    code = jobpipe.run(query, final=True)  # it has ended already: the sink is closed, with an end mark
+    def stop_at_the_end() -> None:
+        while query.isActive and not finished():
+            time.sleep(0.1)
+        query.stop()
+
+    threading.Thread(target=stop_at_the_end, daemon=True).start()
+    code = jobpipe.run(query, final=True)  # closes the sink, with an end mark unless it is interrupted
     print(f"sealed {record.rows:,} rows in {len(record.batches)} batches")
     return code
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,12 +30,12 @@ from registry.embedded import EmbeddedZooKeeper
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("first", "second")
+LAST_LINES = 40  # of the log of a job that failed
 SPARK = "--master local[1] --driver-memory 700m --conf spark.ui.enabled=false --conf spark.log.level=WARN pyspark-shell"
 
 
-def start(work: Path, script: str, *options: str) -> subprocess.Popen[bytes]:
+def start(log: Path, work: Path, script: str, *options: str) -> subprocess.Popen[bytes]:
     """Start one job, with its output in a log file of its own."""
-    name = "-".join([Path(script).stem, *options[1:2]])
     environ = {
         **os.environ,
         "JOBPIPE__HOME": str(work / "home"),
@@ -42,29 +43,31 @@ def start(work: Path, script: str, *options: str) -> subprocess.Popen[bytes]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    with (work / f"{name}.log").open("wb") as log:
+    with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, str(HERE / script), "--work", str(work), *options],
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env=environ,
             start_new_session=True,  # its JVM is in the same group and ends with it
         )
 
 
-def wait(jobs: list[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Wait until all jobs have ended; True if all went well. One that fails ends the wait."""
+def wait(jobs: dict[Path, subprocess.Popen[bytes]], seconds: float) -> dict[Path, str]:
+    """Wait until all jobs have ended or one has failed; return, by its log, why a job did not end well."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        codes = [job.poll() for job in jobs]
-        if any(codes) or None not in codes:
-            return not any(codes)
+        codes = {log: job.poll() for log, job in jobs.items()}
+        if failed := {log: f"ended with code {code}" for log, code in codes.items() if code}:
+            return failed
+        if None not in codes.values():
+            return {}
         time.sleep(0.5)
-    return False
+    return {log: f"did not end within {seconds:.0f} s" for log, job in jobs.items() if job.poll() is None}
 
 
-def end(jobs: list[subprocess.Popen[bytes]]) -> None:
+def end(jobs: Iterable[subprocess.Popen[bytes]]) -> None:
     """End the process group of every job that still runs."""
     for job in jobs:
         if job.poll() is None:
@@ -112,19 +115,26 @@ def main() -> int:
     work = (args.work or Path(tempfile.mkdtemp(prefix="ten_thousand-"))).absolute()
     work.mkdir(parents=True, exist_ok=True)
     zookeeper = EmbeddedZooKeeper(work / "home")
-    zookeeper.ensure()
-    jobs: list[subprocess.Popen[bytes]] = []
+    jobs: dict[Path, subprocess.Popen[bytes]] = {}
     try:
+        zookeeper.ensure()
         rate = ["--rows-per-second", str(args.rows_per_second), "--seconds", str(args.seconds)]
-        jobs.append(start(work, "publisher.py", *rate))
+        log = work / "publisher.log"
+        jobs[log] = start(log, work, "publisher.py", *rate)
         for name in NAMES:
-            jobs.append(start(work, "subscriber.py", "--name", name))  # noqa: PERF401
+            log = work / f"subscriber-{name}.log"
+            jobs[log] = start(log, work, "subscriber.py", "--name", name)
         console.print(f"three Spark jobs run for about {args.seconds + 30} s; their logs are in {work}", soft_wrap=True)
-        if not wait(jobs, args.seconds + 240):
-            console.print(f"[red]a job failed or did not end; see the logs in {work}[/red]", soft_wrap=True)
+        if failed := wait(jobs, args.seconds + 240):
+            for log, why in failed.items():
+                console.print(f"[red]{log.stem} {why}; the end of {log}:[/red]", soft_wrap=True)
+                lines = log.read_text(errors="replace").splitlines()
+                console.print("\n".join(lines[-LAST_LINES:]), markup=False, highlight=False, soft_wrap=True)
             return 1
+    except KeyboardInterrupt:
+        return 130
     finally:
-        end(jobs)
+        end(jobs.values())
         zookeeper.stop()
 
     sealed = json.loads((work / "sealed.json").read_text())

@@ -1,4 +1,4 @@
-"""Notices that nobody reads our output any more, also while there is nothing to print (``tail TOPIC | head``)."""
+"""Notices when the reader of our output is gone, also while there is nothing to print (``tail TOPIC | head``)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 __all__ = ["drop_output", "while_read"]
 
 _LOOK_MILLISECONDS = 500
 
 
-@contextmanager
-def while_read() -> Iterator[None]:
-    """Run the block until it ends or the reader of standard output is gone, which ends it silently.
+def while_read(block: Callable[[], None]) -> None:
+    """Run ``block`` until it ends or the reader of standard output is gone, which ends it silently.
 
-    Only a pipe has a reader, and only the main thread can be interrupted; else the block just runs.
+    Only a pipe has a reader, and only the main thread can be interrupted; else the block just runs. It is a function
+    and no context manager: the interrupt may come at any call, and the first of a context manager's end is not its own.
     """
     pipe = _pipe()
     if pipe is None or threading.current_thread() is not threading.main_thread():
-        yield
+        block()
         return
     ended, gone = threading.Event(), threading.Event()
 
@@ -38,13 +38,14 @@ def while_read() -> Iterator[None]:
                 return
 
     watcher = threading.Thread(target=watch, name="audience", daemon=True)
-    watcher.start()
     try:
         try:
-            yield
+            watcher.start()
+            block()
         finally:
             ended.set()
-            watcher.join(2.0)
+            if watcher.is_alive():
+                watcher.join(2.0)
     except (KeyboardInterrupt, BrokenPipeError) as error:  # a print may notice it before the watcher does
         if isinstance(error, KeyboardInterrupt) and not gone.is_set():
             raise

@@ -34,15 +34,15 @@ def certs() -> None:
 def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
     """Make a CA, and a certificate `node` that may publish and subscribe every topic; say how to use them.
 
-    The embedded registry does so by itself on first use. A CA that is there is never replaced. Whoever has ca.key can
-    sign for everybody: keep it apart.
+    The embedded registry does so by itself on first use. A CA that is there is never replaced. With ca.key
+    anyone can issue certificates for any name: keep it apart.
     """
     from jobpipe.net.certs import NODE, NODE_NAMES, init_ca, issue
 
     directory = _chosen(settings, directory)
     init_ca(directory)
     if ca_only:
-        click.echo(f"{directory / 'ca.crt'} is for everybody, {directory / 'ca.key'} for nobody")
+        click.echo(f"copy {directory / 'ca.crt'} to every host; {directory / 'ca.key'} stays here")
     else:
         _tell_use(issue(directory, NODE, dns=NODE_NAMES))
 
@@ -57,6 +57,7 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
     metavar="SUBSCRIPTION",
     help="Made to read as SUBSCRIPTION; may be repeated.",
 )
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Made for a control server of this host name.")
 @click.option("--node", is_flag=True, help="Made to publish every topic: for one job that does everything.")
 @_folder
 @pass_settings
@@ -65,15 +66,16 @@ def issue_one(
     name: str,
     topics: tuple[str, ...],
     subscriptions: tuple[str, ...],
+    hosts: tuple[str, ...],
     node: bool,
     directory: Path | None,
 ) -> None:
     """Make NAME.crt and NAME.key, signed by the CA in the folder.
 
-    The certificate bears the logical name TOPIC.topic.jobpipe or SUBSCRIPTION.subscription.jobpipe (hashed where that
-    is no DNS label), and without --publish, --subscription and --node NAME.jobpipe, for people and tools. What a name
-    may do, the publishers' access lists say (security.access). Only one for publishing can serve. NAME.crt that is
-    revoked is made anew, with a new key.
+    The certificate carries the logical name TOPIC.topic.jobpipe or SUBSCRIPTION.subscription.jobpipe (hashed if that is
+    not a DNS label), or HOST. Without --publish, --subscription, --host or --node it carries NAME.jobpipe, for people
+    and tools. The publishers' access lists (security.access) say what a name may do. Only a certificate made for
+    publishing, or for a HOST, can serve. A revoked NAME.crt is replaced, with a new key.
     """
     from jobpipe.discovery.handler import map_registry_errors
     from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
@@ -84,8 +86,9 @@ def issue_one(
         for text in (*topics, *subscriptions):
             check_name(text)
 
-    names = [*map(topic_server_name, topics), *map(subscription_name, subscriptions), *(NODE_NAMES if node else ())]
-    usages = BOTH if topics or node else (CLIENT,)
+    names = [*map(topic_server_name, topics), *map(subscription_name, subscriptions)]
+    names += [*hosts, *(NODE_NAMES if node else ())]
+    usages = BOTH if topics or hosts or node else (CLIENT,)
     _tell_use(issue(_chosen(settings, directory), name, dns=names, usages=usages))
 
 
@@ -112,13 +115,13 @@ def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) ->
 @_folder
 @pass_settings
 def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...], directory: Path | None) -> None:
-    """Put NAME on the CA's revocation list, ca.crl; without NAME only date that list anew.
+    """Put NAME on the CA's revocation list, ca.crl; without NAME only renew the list's date.
 
-    All certificates that were ever issued under NAME are meant: a renewed one has the same key.
+    This covers every certificate ever issued under NAME, since a renewed one has the same key.
 
-    Copy ca.crl to where each job has its ssl.ca, under the same name with the ending .crl, or name it by ssl.crl.
-    Running jobs take it in within seconds, and end the links of who is on it within half a minute. The list lasts a
-    year: a list that is out of date refuses everybody.
+    Copy ca.crl next to each job's ssl.ca, under the same name with the extension .crl, or point ssl.crl at it. Running
+    jobs load it within seconds, and close the links of revoked certificates within half a minute. The list lasts a
+    year: with an expired list, everyone is refused.
     """
     from jobpipe.net.revocation import describe_crls
     from jobpipe.net.revocation import revoke as revoke_all
@@ -126,7 +129,7 @@ def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...],
     try:
         numbers = [int(serial.replace(":", ""), 16) for serial in serials]
     except ValueError as error:
-        raise ConfigError(f"--serial: expected what `jobpipe certs show` tells: {error}") from error
+        raise ConfigError(f"--serial: expected a number as `jobpipe certs show` prints it: {error}") from error
     path = revoke_all(_chosen(settings, directory), names, serials=numbers)
     (info,) = describe_crls(path)
     click.echo(f"{path}: {len(info.revoked)} revoked, valid to {info.not_after:%Y-%m-%d}")
@@ -139,7 +142,7 @@ def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...],
 def show(settings: Settings, directory: Path | None, as_json: bool) -> int:
     """Show the certificates in force, or all of a folder, and the revocation list.
 
-    Ends with 1 if there is none, or one is not valid now or revoked. JSON keys of each certificate: file, subject,
+    Exits with 1 if there is none, or one is not valid now, or revoked. JSON keys of each certificate: file, subject,
     issuer, names, usages, not_before, not_after, is_ca, serial, fingerprint, valid, revoked, days_left; of a
     revocation list: file, issuer, revoked (serials), not_before, not_after, valid, days_left.
     """
@@ -168,7 +171,7 @@ def _chosen(settings: Settings, directory: Path | None) -> Path:
     try:
         return settings.config.home / "certs"
     except ConfigError as error:  # it may be wrong only for want of these certificates
-        raise ConfigError(f"{error.message}\nsay --dir DIR to work without a configuration", **error.fields) from error
+        raise ConfigError(f"{error.message}\npass --dir DIR to work without a configuration", **error.fields) from error
 
 
 def _facts(files: list[Path], crl: Path) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,8 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
-from jobpipe.config import Problem
+from jobpipe.config import Problem, config_error
+from jobpipe.config.checks import check_files
 from jobpipe.errors import ConfigError
 from jobpipe.net.access import read_access
 
@@ -30,15 +31,19 @@ def config() -> None:
 @json_option
 @pass_settings
 def check(settings: Settings, file: str | None, options: tuple[str, ...], as_json: bool) -> int:
-    """Check FILE, or the file in force, with the environment and its access list; name every problem.
+    """Check FILE, or the file in force, with the environment and the files that it names; name every problem.
+
+    Certificates, keys, CAs and lists must be there and readable; `jobpipe doctor` also says whether they fit together.
 
     With --option, once for each, check what a load() would be given: `-o subscribe=orders -o maxRowsPerTrigger=1000`.
-    Ends with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown); with
+    Exits with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown); with
     --option also notes: what is right for spark.read and not for a stream.
     """
     settings.file = file or settings.file
     try:
         found = settings.resolved.file
+        if missing := check_files(settings.config, settings.resolved.sources):
+            raise config_error(missing)
         if settings.config.access is not None:
             read_access(settings.config.access)
         notes = _check_options(settings.file, options) if options else []
@@ -61,7 +66,7 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
         for note in notes:
             click.echo(f"note: {note}", err=True)
         where = " (found in the working folder)" if settings.resolved.in_working_folder else ""
-        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` tells what is in force'}{where}")
+        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` shows what is in force'}{where}")
     return Exit.OK
 
 
@@ -80,7 +85,7 @@ def _check_options(file: str | None, options: tuple[str, ...]) -> list[str]:
 
 
 @config.command()
-@click.option("--sources", is_flag=True, help="Tell where each value was set.")
+@click.option("--sources", is_flag=True, help="Show where each value was set.")
 @json_option
 @pass_settings
 def show(settings: Settings, sources: bool, as_json: bool) -> None:
@@ -107,26 +112,26 @@ def encrypt(new_key: bool) -> None:
     """Encrypt a secret for the configuration; it is asked for, or read from standard input.
 
     The key is where JOBPIPE_SECRET_KEY says (file:PATH or env:NAME), else in ~/.config/jobpipe/secret.key. Prints one
-    line, enc:..., which is the value of the key; whoever uses it needs the same key.
+    line, enc:..., which is the value of the key; programs that use it need the same key.
     """
     from jobpipe.config import secrets
 
     reference = secrets.key_reference()
     if new_key:
-        click.echo(f"the key is in {secrets.make_key(reference)}; who has it can read what it encrypts", err=True)
+        click.echo(f"the key is in {secrets.make_key(reference)}; anyone who has it can decrypt", err=True)
     if sys.stdin.isatty():
         text: str = click.prompt("Secret", hide_input=True, confirmation_prompt=True, err=True)
     else:
         text = sys.stdin.read().removesuffix("\n")
     if not text:
-        raise ConfigError("no secret came on standard input")
+        raise ConfigError("standard input held no secret")
     click.echo(secrets.encrypt(text))
 
 
 @config.command()
 @click.argument("name", required=False)
 def explain(name: str | None) -> None:
-    """Tell what NAME means, what is expected, its default, and how it can be set; without NAME list all of them.
+    """Explain NAME: its meaning, its values, its default, and how to set it; without NAME list all names.
 
     NAME is a key of the configuration, an option of format('jobpipe'), or an argument of JobPipeSink.
     """

@@ -38,4 +38,4 @@ class Settings:
 
 
 pass_settings = click.make_pass_decorator(Settings)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with keys that stay as they are.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")

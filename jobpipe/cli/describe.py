@@ -7,9 +7,12 @@ from typing import Any
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.flow import flow_offsets
+from jobpipe.cli.holds import HOLD_COLUMNS, hold_row
 from jobpipe.cli.leases import LEASE_COLUMNS, lease_row
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
-from jobpipe.cli.standing import connection, holder, last_seen, position, publisher
+from jobpipe.cli.status import connection, holder, last_seen, position, publisher
+from jobpipe.publisher.newcomers import author
 
 __all__ = ["describe"]
 
@@ -22,11 +25,14 @@ _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "REC
 @json_option
 @pass_settings
 def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
-    """Show all facts of TOPIC and its subscriptions.
+    """Show the state of TOPIC and of its subscriptions.
 
-    Offsets count batches; positions are epoch/offset. Lag is what a subscription has not acknowledged. A link is
-    connected, reconnecting (it broke a moment ago), or absent. With placement "host" the host servers are listed, with
-    what they keep of the topic: registered, absent, or lost. Ends with 1 if nobody serves the topic.
+    Offsets count batches. A position is the offset of the batch to be read next, and the epoch of the publisher that
+    sealed the batch before it. Lag is what a subscription has not acknowledged. A link is connected, reconnecting (it
+    broke a moment ago), or absent. Names of required subscriptions stay listed when these are dropped. With placement
+    "host", host servers are listed with their state (registered, absent, or lost) and what they keep of the topic.
+    Flows are those whose cursors lie here: they publish TOPIC, or read it and publish nothing; `jobpipe flow status`
+    shows more of them. Exits with 1 if the topic is not served.
     """
     from jobpipe.admin import Admin
 
@@ -46,6 +52,13 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
         click.echo()
     if status.get("leases"):
         emit_table(LEASE_COLUMNS, map(lease_row, status["leases"]), right=("FIRST OFFSET", "LAST OFFSET"))
+        click.echo()
+    if status.get("holds"):
+        emit_table(HOLD_COLUMNS, map(hold_row, status["holds"]), right=("FROM OFFSET",))
+        click.echo()
+    if status.get("flows"):
+        columns = ("FLOW", "SOURCE", "PARTITIONS", "OFFSETS", "IDLE")
+        emit_table(columns, map(_flow, status["flows"]), right=columns[2:])
         click.echo()
     refused = {name: held for name, held in status.get("identities", {}).items() if any("refused" in k for k in held)}
     if refused:
@@ -67,6 +80,7 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("publisher", publisher(status)),
         ("published last", _last_query(status)),
         ("waits for", status["waiting"]),
+        ("requires", ", ".join(status.get("required", ())) or None),
         ("ended", status["ended"]),
         ("endpoint", status["endpoint"]),
         ("data endpoint", status["data"]),
@@ -80,14 +94,20 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _last_query(status: dict[str, Any]) -> str | None:
-    """Return by which query, which a checkpoint holds, or plain publisher's name, the last batch was published."""
+    """Return who published the last batch: a query, whose id its checkpoint holds, or a plain publisher."""
     last = status.get("last_query")
-    return None if last is None else f"query {last['query_id']}, batch {last['batch_id']}, offset {last['n']}"
+    return None if last is None else f"{author(last['query_id'])}, batch {last['batch_id']}, offset {last['n']}"
 
 
 def _host(name: str, facts: dict[str, Any]) -> list[object]:
     away = seconds(facts["absent"]) if facts["absent"] else None
     return [name, facts["state"], away, count(facts["segments"]), size(facts["bytes"]), facts["endpoint"]]
+
+
+def _flow(line: dict[str, Any]) -> list[object]:
+    cursors = line["cursors"]
+    idle = seconds(min(each["idle"] for each in cursors))
+    return [line["flow"], line["topic"], count(len(cursors)), flow_offsets([each["n"] for each in cursors]), idle]
 
 
 def _identity(each: tuple[str, dict[str, int]]) -> list[object]:

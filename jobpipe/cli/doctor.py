@@ -22,10 +22,10 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @json_option
 @pass_settings
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Check this machine, and say what to do.
+    """Check this machine, and say how to fix what is wrong.
 
     Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Changes nothing, and
-    starts nothing but Java and the Python of Spark's workers, for a moment. Ends with 1 if any check fails. JSON keys
+    starts nothing but Java and the Python of Spark's workers, for a moment. Exits with 1 if any check fails. JSON keys
     of each: check, status (ok, warn, fail), detail, remedy.
     """
     found = []
@@ -46,10 +46,11 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield doctor_host.pyspark()
     yield doctor_host.worker_python()
     yield doctor_host.unix_sockets()
+    yield doctor_host.local_files()
     try:
         resolved = settings.resolved
     except ConfigError as error:
-        remedy = "mend it; `jobpipe config explain KEY` tells what is expected. The other checks need it"
+        remedy = "correct it; `jobpipe config explain KEY` says what is expected. The other checks need it"
         yield fail("configuration", error.message, remedy)
         return
     where = ", found in the working folder" if resolved.in_working_folder else ""

@@ -27,7 +27,7 @@ def certificates(config: Config) -> Iterator[Finding]:
     from jobpipe.net.tls import Credentials, client_context, configured
 
     if not config.tls:
-        detail = "encryption is switched off: no identities, nobody is refused"
+        detail = "encryption is switched off: peers have no identity, and none is refused"
         remedy = "set jobpipe.ssl.enabled and security.ssl.enabled to true"
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
@@ -42,7 +42,7 @@ def certificates(config: Config) -> Iterator[Finding]:
         client_context(files)
         found = expiries(files)
     except ConfigError as error:
-        yield fail("certificates", error.message, f"put it right, or {MAKE_NEW}")
+        yield fail("certificates", error.message, f"correct it, or {MAKE_NEW}")
         return
     if (finding := _revoked(files)) is not None:
         yield finding
@@ -58,7 +58,7 @@ def _revoked(files: Credentials) -> Finding | None:
     lists = describe_crls(files.revoked) if files.revoked.exists() else []
     if not any(each.issuer == own.issuer and own.serial in each.revoked for each in lists):
         return None
-    remedy = "whoever keeps the CA makes another, with a new key: jobpipe certs issue"
+    remedy = "issue another one, with a new key, where the CA is: jobpipe certs issue"
     return fail("certificates", f"{files.cert}: it is revoked, and refused everywhere", remedy)
 
 
@@ -82,7 +82,7 @@ def access(config: Config) -> Iterator[Finding]:
     try:
         found = read_access(config.access)
     except ConfigError as error:
-        yield fail("access list", error.message, "put it right: publishers do not start, or go on with the one before")
+        yield fail("access list", error.message, "correct it: publishers do not start, or keep the list they have")
         return
     yield ok("access list", f"{config.access}: {len(found.entries)} topics or patterns")
 
@@ -93,7 +93,9 @@ def registry(config: Config) -> Finding:
     from registry.embedded import EmbeddedZooKeeper
 
     if config.embedded and EmbeddedZooKeeper(config.home).status() is None:
-        return ok("registry", f"the embedded ZooKeeper of {config.home} does not run now; whoever needs it starts it")
+        return ok(
+            "registry", f"the embedded ZooKeeper of {config.home} does not run now; it is started when it is needed"
+        )
     began = time.monotonic()
     try:
         handler = open_handler(config)
@@ -105,7 +107,8 @@ def registry(config: Config) -> Finding:
     except JobpipeError as error:
         where = config.registry_connect
         remedy = (
-            f"see that ZooKeeper runs at {where}, can be reached from here, and knows us (docs/registry-security.md)"
+            f"make sure that ZooKeeper runs at {where}, can be reached from here, and knows us "
+            "(docs/registry-security.md)"
         )
         return fail("registry", error.message, remedy)
     spent = f"{time.monotonic() - began:.2f} s"

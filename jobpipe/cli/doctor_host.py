@@ -23,7 +23,7 @@ from jobpipe.errors import AddressError
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["java", "network", "pyspark", "python", "spool", "unix_sockets", "worker_python"]
+__all__ = ["java", "local_files", "network", "pyspark", "python", "spool", "unix_sockets", "worker_python"]
 
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
@@ -57,7 +57,7 @@ def java() -> Finding:
         return fail("java", f"it does not run: {error}", install)
     found = re.search(r'version "(1\.)?(\d+)[^"]*"', shown)
     if found is None:
-        return warn("java", f"{program} tells no version", f"see that it is {JAVA_LEAST} or later")
+        return warn("java", f"{program} prints no version", f"make sure that it is {JAVA_LEAST} or later")
     detail = f"{found[0].split(' ', 1)[1].strip(chr(34))} ({program})"
     return ok("java", detail) if int(found[2]) >= JAVA_LEAST else fail("java", detail, install)
 
@@ -92,25 +92,55 @@ def worker_python() -> Finding:
         remedy = f"export {found.origin}={sys.executable}"
     else:
         remedy += (
-            ". A program run by that Python does so itself by `import jobpipe` before its session; spark-submit not"
+            ". `import jobpipe` before the session does this in a program that this Python runs, but not under "
+            "spark-submit"
         )
     return fail("worker python", f"{detail}: {trouble}", remedy)
 
 
 def unix_sockets() -> Finding:
     """Spark's defaults switch the slow TCP path between JVM and Python off."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
-    with contextlib.suppress(OSError):
-        text = Path(folder, "spark-defaults.conf").read_text(errors="replace") if folder else ""
-        if re.search(rf"(?m)^\s*{re.escape(UNIX_SOCKETS)}[\s=:]+true\s*$", text):
-            return ok("spark settings", f"{UNIX_SOCKETS}=true")
+    if _spark_defaults().get(UNIX_SOCKETS) == "true":
+        return ok("spark settings", f"{UNIX_SOCKETS}=true")
     return warn(
         "spark settings",
         f"{UNIX_SOCKETS} is not set in Spark's defaults",
         f"give your sessions .config('{UNIX_SOCKETS}', 'true'), or jobpipe.spark.session.recommended_conf(): without "
         "it every Python task loses about 40 ms",
     )
+
+
+def local_files() -> Finding:
+    """Spark's defaults spare the processes that Hadoop starts for checkpoints on a local disk."""
+    from jobpipe.spark.local_files import CLASSES, FILE_IMPL, LOCAL_FS
+
+    given = _spark_defaults()
+    keys = ("spark.driver.defaultExtraClassPath", "spark.driver.extraClassPath")
+    paths = [place.rstrip("/") for key in keys for place in given.get(key, "").split(os.pathsep)]
+    if given.get(FILE_IMPL) != LOCAL_FS:
+        return warn(
+            "local files",
+            "Spark's defaults let Hadoop start about 20 processes (chmod, readlink) for each micro-batch whose "
+            "checkpoint is on a local disk",
+            "give your sessions jobpipe.spark.session.recommended_conf(checkpoints_local=True); for spark-submit, "
+            f"put `{keys[0]} {CLASSES}` and `{FILE_IMPL} {LOCAL_FS}` into spark-defaults.conf",
+        )
+    if str(CLASSES) not in paths:
+        detail = (
+            f"{LOCAL_FS}, set as {FILE_IMPL}, is not on the class path: no checkpoint of a local disk can be opened"
+        )
+        return fail("local files", detail, f"set {keys[0]} to {CLASSES}")
+    return ok("local files", f"{FILE_IMPL}={LOCAL_FS}")
+
+
+def _spark_defaults() -> dict[str, str]:
+    from jobpipe.errors import ConfigError
+    from jobpipe.spark.launched import spark_defaults
+
+    try:
+        return spark_defaults(os.environ)
+    except ConfigError:  # Spark will say so
+        return {}
 
 
 def network(config: Config) -> Iterator[Finding]:
@@ -129,7 +159,7 @@ def network(config: Config) -> Iterator[Finding]:
             for _ in range(PORTS_A_JOB):
                 stack.enter_context(bind_in_range(host, config.port_range))
     except AddressError as error:
-        remedy = f"a publisher job needs {PORTS_A_JOB}; end what holds them, or widen jobpipe.sinkserver.port.range"
+        remedy = f"a publisher job needs {PORTS_A_JOB}; stop what uses them, or widen jobpipe.sinkserver.port.range"
         yield fail("ports", error.message, remedy)
         return
     yield ok("ports", f"{PORTS_A_JOB} or more of {ports} are free")

@@ -26,15 +26,18 @@ def permissions(config: Config) -> Iterator[Finding]:
 
     if config.embedded:
         running = EmbeddedZooKeeper(config.home).status()
-        if running is not None and not running.guarded:
-            detail = "the embedded ZooKeeper was started by an older version: every user of this host may change it"
+        if running is not None and not running.tls:
+            risk = "who takes over its port can relay a job's login" if running.guarded else "can change it"
+            detail = (
+                f"the embedded ZooKeeper was started by an older version, without TLS: another user of this host {risk}"
+            )
             yield warn(CHECK, detail, "stop it when no job needs it: jobpipe registry stop")
-        return  # else only who knows the home's secret gets in
+        return  # else only who holds the home's certificate gets in
     if config.registry_sasl_mechanism == "DIGEST-MD5" and not config.registry_ssl_enabled:
-        detail = "who listens to the connection to the registry can guess the password of DIGEST-MD5 at leisure"
+        detail = "anyone who records the connection to the registry can guess the DIGEST-MD5 password offline"
         yield warn(CHECK, detail, f"set jobpipe.registerserver.ssl.enabled to true; {HOW}")
     if config.registry_sasl_mechanism is None and config.registry_ssl_cert is None and config.registry_acl is None:
-        detail = "everybody who reaches the registry may change what is registered"
+        detail = "anyone who can reach the registry can change registrations"
         yield warn(CHECK, detail, f"set jobpipe.registerserver.sasl.mechanism, or registerserver.ssl.cert; {HOW}")
         return
     try:

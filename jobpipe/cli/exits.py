@@ -30,9 +30,9 @@ class Exit(IntEnum):
 EXIT_CODES = """\
 \b
 Exit codes:
-  0    done, all well; also when the reader of our output ended (| head)
-  1    what was asked about is not there, or not healthy
-  2    wrong usage, or a wrong configuration
+  0    success; also when the reader of the output went away (| head)
+  1    not found, not healthy, or another error
+  2    usage error, or invalid configuration
   3    the registry or the publisher cannot be reached
   4    not authorized: a certificate or a permission is missing
   130  interrupted by Ctrl-C

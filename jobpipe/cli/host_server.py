@@ -16,9 +16,11 @@ __all__ = ["host_server"]
 def host_server(settings: Settings) -> None:
     """Keep and serve this host's segments, for publishers with spool.placement=host.
 
-    One a host, for all applications and topics of a namespace; runs in the foreground until SIGTERM or Ctrl-C. Tasks
-    on this host find it by jobpipe.hostserver.dir of their own configuration; without one, or when it does not answer,
-    their segments go to the coordinator. The segments stay on the disk, and are served again by the next server of the
+    Run one per host, for all applications and topics of a namespace; it stays in the foreground until SIGTERM or
+    Ctrl-C. Tasks on this host find it through jobpipe.hostserver.dir in their own configuration; if there is none, or
+    it does not answer, their segments go to the coordinator.
+
+    The segments stay on the disk, and are served again by the next server of the
     same folder.
     """
     from jobpipe.hostserver.program import serve_host

@@ -8,7 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_table, seconds, size
-from jobpipe.cli.standing import connection, last_seen, position, told
+from jobpipe.cli.status import connection, last_seen, position, told
 
 __all__ = ["lag"]
 
@@ -23,7 +23,8 @@ _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS"
 def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Show what each subscription has not acknowledged, of all topics that are served or of the given ones.
 
-    Positions are epoch/offset. A link is connected, reconnecting (it broke a moment ago), or absent. JSON keys of each:
+    A position is the offset of the batch to be read next, and the epoch of the publisher that sealed the batch before
+    it. A link is connected, reconnecting (it broke a moment ago), or absent. JSON keys of each:
     topic, head, publishing, publisher_gone (seconds since its process died), served_for (seconds, without a
     publisher), name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
     required, where.

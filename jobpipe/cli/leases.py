@@ -43,7 +43,7 @@ def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> 
 
 
 def lease_row(line: dict[str, Any]) -> list[object]:
-    """Return the cells of one lease, as ``status`` tells of it."""
+    """Return the cells of one lease, as ``status`` has it."""
     age = None if line["since"] is None else seconds(line["since"])
     first, last = count(line["first"]), count(line["last"])
     return [line["id"], first, last, age, seconds(line["left"]), line["connected"], line["owner"]]
@@ -52,7 +52,7 @@ def lease_row(line: dict[str, Any]) -> list[object]:
 @leases.command()
 @click.argument("topic")
 @click.argument("lease")
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: bool) -> None:
@@ -65,8 +65,8 @@ def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: boo
     with Admin(settings.config) as admin:
         done = admin.drop_lease(topic, lease, dry_run=dry_run)
     if as_json:
-        emit_json({**done, "dry_run": dry_run})
+        emit_json({**done.to_json(), "dry_run": dry_run})
         return
     verb = "would end" if dry_run else "ended"
-    owner = done["owner"] or "a reader of an earlier coordinator"
-    click.echo(f"{verb} lease {lease} of {owner}, which held offsets {count(done['first'])} to {count(done['last'])}")
+    owner = done.owner or "a reader of an earlier coordinator"
+    click.echo(f"{verb} lease {lease} of {owner}, which held offsets {count(done.first)} to {count(done.last)}")

@@ -19,12 +19,19 @@ from jobpipe.cli.demo import demo
 from jobpipe.cli.describe import describe
 from jobpipe.cli.doctor import doctor
 from jobpipe.cli.exits import EXIT_CODES, Exit, exit_of
+from jobpipe.cli.flow import flow
+from jobpipe.cli.holds import holds
 from jobpipe.cli.host_server import host_server
 from jobpipe.cli.lag import lag
 from jobpipe.cli.leases import leases
 from jobpipe.cli.output import printable
+from jobpipe.cli.plugins import plugins
 from jobpipe.cli.registry import registry
+from jobpipe.cli.runs import run
+from jobpipe.cli.schedule import schedule
 from jobpipe.cli.serve import serve
+from jobpipe.cli.server import server
+from jobpipe.cli.submitted import pipeline
 from jobpipe.cli.subscriptions import subscriptions
 from jobpipe.cli.tail import tail
 from jobpipe.cli.topics import topics
@@ -65,7 +72,7 @@ class _Program(click.Group):
         sys.exit(code if isinstance(code, int) else Exit.OK)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; when nobody reads our output any more, end as if all of it had been read."""
+        """Run the command; when the reader of our output is gone, end as if all of it had been read."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -84,14 +91,14 @@ def _tell(error: Exception, message: str, settings: Settings) -> None:
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--config", "file", metavar="FILE", help="Configuration file, instead of the usual places.")
-@click.option("-v", "--verbose", count=True, help="Log what happens, and tracebacks of errors; -vv for more.")
+@click.option("--config", "file", metavar="FILE", help="Configuration file to use instead of searching for one.")
+@click.option("-v", "--verbose", count=True, help="Log progress and the tracebacks of errors; -vv for more.")
 @click.version_option(jobpipe.__version__, prog_name="jobpipe")
 @pass_settings
 def cli(settings: Settings, file: str | None, verbose: int) -> None:
     """Chain Spark Structured Streaming jobs directly: look at topics, follow them, check the installation.
 
-    Listings take --json. `jobpipe COMMAND --help` tells more of each command.
+    Most listings take --json. `jobpipe COMMAND --help` explains each command.
     """
     settings.file, settings.verbose = file, verbose
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
@@ -106,10 +113,17 @@ for command in (
     describe,
     lag,
     subscriptions,
+    flow,
+    holds,
     leases,
     tail,
     serve,
     host_server,
+    pipeline,
+    run,
+    server,
+    plugins,
+    schedule,
     registry,
     config,
     certs,

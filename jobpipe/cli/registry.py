@@ -22,7 +22,7 @@ __all__ = ["registry"]
 
 @click.group()
 def registry() -> None:
-    """Start, stop and look at the registry."""
+    """Start, stop and inspect the registry."""
 
 
 @registry.command()
@@ -37,7 +37,7 @@ def registry() -> None:
 def start(settings: Settings, linger: float) -> None:
     """Start the embedded ZooKeeper of this home, unless it runs; print its endpoint.
 
-    Nobody needs to: whoever needs it first starts it.
+    It is not necessary: the first job that needs it starts it.
     """
     from jobpipe.discovery.handler import map_registry_errors
 
@@ -49,7 +49,7 @@ def start(settings: Settings, linger: float) -> None:
 @registry.command()
 @pass_settings
 def stop(settings: Settings) -> None:
-    """End the embedded ZooKeeper of this home, whoever uses it. Its data stay."""
+    """End the embedded ZooKeeper of this home, even while jobs use it. Its data stay."""
     from jobpipe.discovery.handler import map_registry_errors
 
     server = _embedded(settings.config)
@@ -61,10 +61,10 @@ def stop(settings: Settings) -> None:
 @json_option
 @pass_settings
 def status(settings: Settings, as_json: bool) -> int:
-    """Read the registry and tell how it stands; starts nothing.
+    """Read the registry and report its state; starts nothing.
 
-    Ends with 1 if the embedded one does not run, with 3 if a registry does not answer. JSON keys: connect, embedded,
-    running, endpoint, pid, since, namespace, topics, answer_seconds.
+    Exits with 1 if the embedded one is not running, with 3 if a registry does not answer. JSON keys: connect,
+    embedded, running, endpoint, pid, since, namespace, topics, answer_seconds.
     """
     from registry.embedded import EmbeddedZooKeeper
 
@@ -85,7 +85,7 @@ def status(settings: Settings, as_json: bool) -> int:
     elif facts["running"]:
         emit_pairs((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
     else:
-        click.echo(f"the embedded ZooKeeper of {config.home} does not run; the first job that needs it starts it")
+        click.echo(f"the embedded ZooKeeper of {config.home} is not running; the first job that needs it starts it")
     return Exit.OK if facts["running"] else Exit.UNHEALTHY
 
 
@@ -93,7 +93,7 @@ def status(settings: Settings, as_json: bool) -> int:
 @click.option(
     "--fix",
     is_flag=True,
-    help="Give each the ACL of jobpipe.registerserver.acl, in which auth is you: run it as the jobs do.",
+    help="Give each node the ACL of jobpipe.registerserver.acl. In it, auth is you: run this as the jobs' identity.",
 )
 @json_option
 @pass_settings
@@ -141,13 +141,13 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
 @json_option
 @pass_settings
 def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_json: bool) -> int:
-    """Mend the epoch of TOPIC, which another program has written to.
+    """Repair the epoch of TOPIC after another program has overwritten it.
 
-    A publisher refuses a topic whose epoch in the registry is no number, or further above its log's than take-overs can
-    have led to. This sets it to the log's, and lowers the log's where it has come to the end of the numbers. Run it on
-    the host of the spool, while nobody publishes the topic; batches, subscriptions and checkpoints stay as they are.
+    A publisher refuses a topic whose epoch in the registry is not a number, or further above its log's epoch than
+    takeovers can explain. This sets it to the log's, and lowers the log's if that is at the end of the range. Run it on
+    the host of the spool, while the topic has no publisher; batches, subscriptions and checkpoints stay as they are.
 
-    Ends with 1 if something is wrong and was left (--dry-run, or a publisher has the topic). JSON keys: topic,
+    Exits with 1 if something is wrong and was left so (--dry-run, or a publisher has the topic). JSON keys: topic,
     registered, data, catalog, epoch, owner, to_registered, to_epoch, done.
     """
     from jobpipe.discovery.repair import repair_epoch

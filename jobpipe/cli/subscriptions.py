@@ -9,17 +9,20 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table
 from jobpipe.cli.place import Place
-from jobpipe.cli.standing import connection, holder, last_seen, position, told
+from jobpipe.cli.status import connection, holder, last_seen, position, told
 from jobpipe.store.boundary import Boundary
 
 __all__ = ["subscriptions"]
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 
 
 @click.group()
 def subscriptions() -> None:
-    """List, move or drop subscriptions. The last two are refused while a live subscriber holds the name."""
+    """List, move, drop or require subscriptions.
+
+    Moving and dropping are refused while a live subscriber holds the name.
+    """
 
 
 @subscriptions.command("list")
@@ -30,7 +33,8 @@ def subscriptions() -> None:
 def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """List the subscriptions of all topics that are served, or of the given ones.
 
-    Positions are epoch/offset. JSON keys of each as those of `jobpipe lag`.
+    A position is the offset of the batch to be read next, and the epoch of the publisher that sealed the batch before
+    it. JSON keys of each as those of `jobpipe lag`.
     """
     if lines := told(settings, topics, timeout, as_json=as_json):
         columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
@@ -67,16 +71,16 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
     """Move subscription NAME of TOPIC.
 
     A checkpoint with a committed batch goes on where it stands: seek is for readers that start with a new checkpoint,
-    have committed nothing yet, or read without Spark.
+    have committed nothing yet, or read without Spark. It needs the right `admin` on the topic, or `read` under NAME.
     """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
         done = admin.seek(topic, name, to, dry_run=dry_run)
     if as_json:
-        emit_json({**done, "dry_run": dry_run})
+        emit_json({**done.to_json(), "dry_run": dry_run})
         return
-    click.echo(f"{'would move' if dry_run else 'moved'} {name} from {_offset(done['from'])} to {_offset(done['to'])}")
+    click.echo(f"{'would move' if dry_run else 'moved'} {name} from {_offset(done.before)} to {_offset(done.to)}")
 
 
 @subscriptions.command()
@@ -88,17 +92,60 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
 def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
     """Delete subscription NAME of TOPIC: nothing is kept for it any more.
 
-    A reader that returns with its checkpoint makes it anew where the checkpoint stands, and fails if what follows was
-    removed meanwhile.
+    A reader that returns with its checkpoint creates it again at the position of the checkpoint, and fails if what
+    follows was removed meanwhile. A required one stays required, and acks=all waits for it: `unrequire` it first.
     """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
         done = admin.drop(topic, name, dry_run=dry_run)
     if as_json:
-        emit_json({**done, "dry_run": dry_run})
+        emit_json({**done.to_json(), "dry_run": dry_run})
         return
-    click.echo(f"{'would drop' if dry_run else 'dropped'} {name}, which stood at {_offset(done['from'])}")
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {name}, which stood at {_offset(done.before)}")
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@_dry_run
+@json_option
+@pass_settings
+def require(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
+    """Make subscription NAME of TOPIC required, while its publisher runs.
+
+    It is created at the oldest batch if it is missing, never expires, and acks=all waits for it. That holds until the
+    publisher declares other required subscriptions than it did before. It needs the right `publish` or `admin`.
+    """
+    _change(settings, topic, name, required=True, dry_run=dry_run, as_json=as_json)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@_dry_run
+@json_option
+@pass_settings
+def unrequire(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
+    """Let subscription NAME of TOPIC be required no more, while its publisher runs; a publisher that waits goes on.
+
+    The subscription stays, until it is dropped or expires. That holds until the publisher declares other required
+    subscriptions than it did before. It needs the right `publish` or `admin`.
+    """
+    _change(settings, topic, name, required=False, dry_run=dry_run, as_json=as_json)
+
+
+def _change(settings: Settings, topic: str, name: str, *, required: bool, dry_run: bool, as_json: bool) -> None:
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        done = admin.require(topic, name, required=required, dry_run=dry_run)
+    if as_json:
+        emit_json({**done.to_json(), "dry_run": dry_run})
+        return
+    which = "required" if required else "not required"
+    said = f"{name} {'would be' if dry_run else 'is'} {which}" if done.before != required else f"{name} was {which}"
+    click.echo(f"{said}; required: {', '.join(done.required) or 'none'}")
 
 
 def _offset(value: Any) -> str:

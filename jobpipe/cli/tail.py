@@ -34,9 +34,9 @@ LEAST_DISCOVERY_SECONDS = 5.0
     help="Where to begin; TIME, such as 2026-11-21T10:00:00Z: with the first batch published then or later.  "
     "[default: latest; with --name: committed]",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after so many rows.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without news.")
-@click.option("--name", help="Read as this subscription, which stays.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="Stop after this many rows.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after so long without rows.")
+@click.option("--name", help="Read as this subscription, and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
 @pass_settings
 def tail(
@@ -50,11 +50,11 @@ def tail(
 ) -> None:
     """Print the rows of TOPIC and follow it.
 
-    Ends at the end mark of the topic, at --limit or --timeout, or on Ctrl-C. Leaves no trace: without --name it reads
-    beside all subscriptions. With --name it IS that subscription, with a durable position: a batch is acknowledged
-    when the next one is asked for, and what it has not acknowledged is kept.
+    Stops at the topic's end mark, at --limit or --timeout, or on Ctrl-C. Without --name it leaves no trace in the
+    topic. With --name it reads as that subscription and moves its durable position: a batch is acknowledged when the
+    next one is requested, and what it has not acknowledged is kept.
 
-    A topic that is not there yet is waited for up to discovery.timeout, or --timeout if that is less (at least 5 s).
+    Waits for a topic that is not there yet up to discovery.timeout, or --timeout if that is less (at least 5 s).
     """
     if starting == COMMITTED and name is None:
         raise click.UsageError("--from committed needs --name: only a subscription has a committed position")
@@ -65,12 +65,16 @@ def tail(
     from jobpipe.cli.rows import JsonLines, RowPrinter, TableLines
 
     printer: RowPrinter = JsonLines() if as_json else TableLines()
-    left = limit
-    with ExitStack() as stack, while_read():  # what is open is closed when nothing can interrupt it any more
+
+    def follow() -> None:
+        left = limit
         for batch in _batches(stack, config, topic, name, starting, timeout):
             printer.write(batch if left is None else batch.slice(0, left))
             if left is not None and (left := left - batch.num_rows) <= 0:
                 return
+
+    with ExitStack() as stack:  # what is open is closed when nothing can interrupt it any more
+        while_read(follow)
 
 
 def _batches(

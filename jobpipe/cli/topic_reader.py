@@ -9,19 +9,25 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.cli.standing import without_publisher
+from jobpipe.cli.status import without_publisher
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Boundary, Position
+from jobpipe.net.retry import RETRYABLE, Deadline
+from jobpipe.operations.administration import StatusRequest
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.ranges import News
+from jobpipe.operations.reading import BoundsRequest, RangeRequest, ReleaseRequest
+from jobpipe.operations.subscribing import PollRequest
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import fetch_plan
-from jobpipe.subscriber.hold import Held, held_while, lease_seconds
+from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import control_link
 
 __all__ = ["TopicReader"]
@@ -64,52 +70,51 @@ class TopicReader:
             DataLoss: rows were removed before we read them, or never were there.
             ConfigError: nothing was published since the time to begin at.
         """
-        news = self._call("bounds", {"name": "", "start": starting.to_json()})
-        if timeout is None and (why := without_publisher(self._call("status", {}))) is not None:
+        bounds = self._call(BoundsRequest(start=starting))
+        if timeout is None and (why := without_publisher(self._call(StatusRequest()).document)) is not None:
             log.warning("topic %s: %s", self._topic, why)
-        known = {"head": news["head"], "ended": news["ended"], "waiting": None}
-        at = Position.from_json(news["start"])
+        known = News(head=bounds.head, ended=bounds.ended)
+        at = bounds.start
         hold, quiet = True, time.monotonic()
         while True:
-            head = Position.from_json(known["head"])
-            if head != at:
-                yield from self._range(at, head, hold=hold)
-                at, hold, quiet = head, False, time.monotonic()
-            if known["ended"]:
+            if known.head != at:
+                yield from self._range(at, known.head, hold=hold)
+                at, hold, quiet = known.head, False, time.monotonic()
+            if known.ended:
                 return
             wait = POLL_SECONDS if timeout is None else min(POLL_SECONDS, quiet + timeout - time.monotonic())
             if wait <= 0:
                 return
-            known = self._call("poll", {**known, "wait": wait})
+            known = self._call(PollRequest(head=known.head, ended=known.ended, waiting=known.waiting, wait=wait))
 
     def _range(self, start: Position, end: Position, *, hold: bool) -> Iterator[pa.RecordBatch]:
         """Yield what lies between; ``hold`` keeps a backlog from retention while we read it."""
         held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config)) if hold else None
         if held is not None:
-            self._call("lease", held.args())
+            self._call(held.request())
             held = None if self._link is None else replace(held, control=self._link.peer)
         try:
-            answer = self._call("range", {"start": start.to_json(), "end": end.to_json()})
+            reply = self._call(RangeRequest(start=start, end=end))
             with held_while(held, self._config):
-                for plan in answer["plans"]:
-                    for fetched in fetch_plan(self._topic, plan, answer["data"], self._config):
+                for plan in reply.plans:
+                    for fetched in fetch_plan(self._topic, plan, reply.data, self._config):
                         yield fetched.batch
         finally:
             if hold and self._link is not None:
                 with contextlib.suppress(JobpipeError):  # it ends by itself
-                    self._link.call("release", {"id": self._lease}, timeout=CALL_SECONDS)
+                    ask_blocking(self._link, ReleaseRequest(id=self._lease), timeout=CALL_SECONDS)
 
-    def _call(self, op: str, args: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, request: RequestFor[R]) -> R:
         """Ask the coordinator, over as many links as it takes. Only for questions that may be repeated."""
-        deadline = time.monotonic() + self._config.discovery_timeout
+        deadline = Deadline(self._config.discovery_timeout)
         while True:
             if self._link is None:
                 self._link = self._owned.enter_context(control_link(self._config, self._locator, self._topic, deadline))
             try:
-                return self._link.call(op, args, timeout=CALL_SECONDS).result
+                return ask_blocking(self._link, request, timeout=CALL_SECONDS)
             except RETRYABLE:  # it ended, or it hands the topic over
                 self._link = None
                 self._owned.close()
-                if time.monotonic() >= deadline:
+                if deadline.passed:
                     raise
                 time.sleep(0.1)

@@ -8,7 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table, printable, size
-from jobpipe.cli.standing import publisher
+from jobpipe.cli.status import publisher
 
 if TYPE_CHECKING:
     from jobpipe.admin import TopicLine
@@ -22,17 +22,21 @@ _STATE = ("publisher", "publishing", "publisher_gone", "served_for")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--all", "everything", is_flag=True, help="List those too that nobody serves, and where they lie.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also list topics that are not served, and where their data is."
+)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to wait.")
 @json_option
 @click.pass_context
 def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) -> None:
-    """List the topics of the namespace that are served; with --all those too that are not.
+    """List the topics of the namespace that are served; with --all also those that are not.
 
-    Those that are not served are known to the registry, or have a spool in this host's jobpipe.spool.dir; the others of
-    their spools are on other hosts. JSON keys of each topic: topic, served, endpoint, data, parallelism, epoch,
+    Topics that are not served are those that the registry knows, and those with a spool in this host's
+    jobpipe.spool.dir; other spools are on other hosts.
+
+    JSON keys of each topic: topic, served, endpoint, data, parallelism, epoch,
     instance, ssl, publisher, publishing, publisher_gone (seconds since its process died), served_for (seconds, without
-    a publisher); all but the first two are null while nobody serves the topic. With --all also spool (its folder),
+    a publisher); all but the first two are null while the topic is not served. With --all also spool (its folder),
     rows, disk_bytes, unread (batches by subscription), serve (the command); null where no spool is here.
     """
     if ctx.invoked_subcommand is not None:
@@ -62,14 +66,14 @@ def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) 
 
 @topics.command()
 @click.argument("topic")
-@click.option("--unread", is_flag=True, help="Delete also what subscriptions have not read.")
+@click.option("--unread", is_flag=True, help="Also delete what subscriptions have not read.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; change nothing.")
 @pass_settings
 def delete(settings: Settings, topic: str, unread: bool, dry_run: bool) -> None:
     """Delete TOPIC: its spool on this host, and what the registry knows of it.
 
-    Refused, with 1, while somebody serves it, and while a subscription has not read everything. A topic that is
-    published again afterwards is another one: its subscriptions are gone, and queries need new checkpoints.
+    Refused (exit code 1) while the topic is served, or while a subscription has not read all of it. A topic that is
+    published again afterwards is a new one: its subscriptions are gone, and queries need new checkpoints.
     """
     from jobpipe.admin import Admin
 
@@ -141,7 +145,7 @@ def _print(lines: list[dict[str, Any]], *, everything: bool) -> None:
         columns[-1:] = ["ROWS", "DISK", "UNREAD BY", "SPOOL", "PUBLISHER"]
         for row, line in zip(rows, lines, strict=True):
             unread = line["unread"]
-            behind = None if unread is None else ", ".join(sorted(unread)) or "nobody"
+            behind = None if unread is None else ", ".join(sorted(unread)) or "none"
             row[-1:] = [count(line["rows"]), size(line["disk_bytes"]), behind, line["spool"], line["state"]]
     emit_table(columns, rows, right=("PARALLELISM", "EPOCH", "ROWS", "DISK"))
     if everything and any(not line["served"] for line in lines):

@@ -8,7 +8,7 @@ from jobpipe.config.definition import Definition, Key, Option, Problem, config_e
 from jobpipe.config.model import Config
 from jobpipe.config.names import suggest
 from jobpipe.config.show import Row, explain, find_key, keys, names, render
-from jobpipe.config.sources import Resolved, load, node_settings, resolve
+from jobpipe.config.sources import Resolved, config_from_dict, load, node_settings, resolve
 
 __all__ = [
     "Config",
@@ -20,6 +20,7 @@ __all__ = [
     "Row",
     "check_acks",
     "config_error",
+    "config_from_dict",
     "explain",
     "find_key",
     "keys",

@@ -10,10 +10,17 @@ from jobpipe.config.definition import Problem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
-__all__ = ["check_acks", "check_together", "depends_on", "lacks_certificates", "plaintext_beyond_loopback"]
+__all__ = [
+    "check_acks",
+    "check_files",
+    "check_together",
+    "depends_on",
+    "lacks_certificates",
+    "plaintext_beyond_loopback",
+]
 
 MAKE_CERTIFICATES = """\
-certificates beside it: jobs of several hosts meet at a registry that is not embedded, so each must prove who it is. \
+certificates with it: jobs of several hosts meet at a registry that is not embedded, so each must prove who it is. \
 Two commands are enough, with the same files on every host:
     jobpipe certs init --dir certs
     export JOBPIPE__SSL__CA="$PWD/certs/ca.crt" JOBPIPE__SSL__CERT="$PWD/certs/node.crt" \
@@ -51,6 +58,25 @@ def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collec
     return problems
 
 
+def check_files(config: Config, sources: Mapping[str, str]) -> list[Problem]:
+    """Return a problem for each certificate, key, CA or list in use that is not there, or cannot be read, on this host.
+
+    Loading a configuration does not look: another host may have the files.
+    """
+    used = [name for name, on in _FILE_KEYS.items() if on(config)]
+    problems = []
+    for about in KEYS:
+        if about.attribute not in used or (path := getattr(config, about.attribute)) is None:
+            continue
+        try:
+            with path.open("rb"):
+                pass
+        except OSError as error:
+            expected = f"a readable file ({error.strerror})"
+            problems.append(Problem(sources[about.name], about.name, about.show(path), expected))
+    return problems
+
+
 def depends_on(attribute: str) -> tuple[str, ...]:
     """Return the names of the other keys that decide whether a value of this one is right."""
     names = {about.attribute: about.name for about in KEYS}
@@ -59,7 +85,7 @@ def depends_on(attribute: str) -> tuple[str, ...]:
 
 
 def check_acks(config: Config, required_subscribers: Iterable[str] | None, min_subscribers: int | None) -> None:
-    """Check that ``acks=all`` has somebody to wait for; the sink knows its subscribers, this package does not.
+    """Check that ``acks=all`` has a subscriber to wait for; the sink knows its subscribers, this package does not.
 
     Raises:
         ConfigError: ``acks=all`` with neither required nor a least number of subscribers.
@@ -103,7 +129,7 @@ def _lost_before_the_wait_is_over(config: Config) -> str | None:
     if waits and config.hostserver_lost_after >= config.acks_timeout:
         return (
             f"less than jobpipe.acks.timeout ({config.acks_timeout:g} s): else acks=all gives up before a host counts "
-            "as lost, at each start anew, and a batch that was lost with it is never written again"
+            "as lost, at each start, and a batch that was lost with it is never written again"
         )
     return None
 
@@ -144,12 +170,20 @@ def _access_without_identities(config: Config) -> str | None:
     if config.access is not None and not config.tls:
         return (
             "null: encryption is switched off by jobpipe.ssl.enabled or security.ssl.enabled, and without certificates "
-            "nobody can be told from anybody"
+            "peers cannot be told apart"
         )
     return None
 
 
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+_FILE_KEYS: dict[str, Callable[[Config], bool]] = {
+    **dict.fromkeys((*_FILES, "ssl_crl"), lambda config: config.tls),
+    "access": lambda config: True,
+    **dict.fromkeys(
+        ("registry_ssl_ca", "registry_ssl_cert", "registry_ssl_key"), lambda config: config.registry_ssl_enabled
+    ),
+}
+"""Attributes that name a file, and when that is used."""
 _TLS = ("ssl_enabled", "platform_ssl", "registry_connect")
 _CHECKS = (
     _Check("acks", ("on_full",), _acks_and_drop),

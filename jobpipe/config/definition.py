@@ -96,8 +96,8 @@ class Option(Definition):
 
     Attributes:
         also: Other names of it, those of Spark's Kafka source.
-        needs: It says something only beside one of these.
-        excludes: It may not stand beside any of these.
+        needs: It has a meaning only together with one of these.
+        excludes: It may not be given together with any of these.
     """
 
     also: tuple[str, ...] = ()

@@ -47,24 +47,24 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return lower[found[0]] if found else None
 
 
-def suggest(name: str, spell: Callable[[Key], str], *, beside: Sequence[str] = ()) -> str:
+def suggest(name: str, spell: Callable[[Key], str], *, others: Sequence[str] = ()) -> str:
     """Return the words that help who gave the unknown ``name``: "did you mean ...?", or where the names are listed.
 
     Args:
         name: what was given.
         spell: returns a key's name as its giver would write it.
-        beside: names that were possible there beside the keys, such as a function's own arguments.
+        others: names that are possible there in addition to the keys, such as a function's own arguments.
     """
     known = by_loose_name(name)
     if known is None:
         # Without what almost all names begin with, which would make each one near to each other.
         bare = {loose.removeprefix("jobpipe."): about for loose, about in _LOOSE.items()}
-        found = closest(name.lower().removeprefix("jobpipe."), [*bare, *beside])
-        if found in beside:
+        found = closest(name.lower().removeprefix("jobpipe."), [*bare, *others])
+        if found in others:
             return f"did you mean {found}?"
         known = None if found is None else bare[found]
     if known is not None:
         return f"did you mean {spell(known)}?"
-    if len(beside) > SHOWN:
+    if len(others) > SHOWN:
         return "`jobpipe config explain` lists what is possible"
-    return f"possible are {', '.join(beside)}{' and ' if beside else ''}the keys that `jobpipe config show` lists"
+    return f"possible are {', '.join(others)}{' and ' if others else ''}the keys that `jobpipe config show` lists"

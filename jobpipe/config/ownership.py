@@ -1,4 +1,4 @@
-"""Whose files are believed: those that nobody but this user and root can change.
+"""Which files are trusted: those that only this user and root can change.
 
 What a configuration or an access list says decides whom a process trusts and which code it imports, and a folder that
 others may write to can be exchanged as a whole. The rule is the same for all of them, see :func:`why_distrusted`.
@@ -21,8 +21,8 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
     """Return why others could have changed a file or folder, as a phrase; None if only its user and root can.
 
     - The owner must be this process's user, or root.
-    - Not everybody may write, except to a folder with the sticky bit, as /tmp: there nobody else can rename or remove
-      what is ours.
+    - Others must not be able to write, except to a folder with the sticky bit, as /tmp: there they cannot rename or
+      remove what is ours.
     - A group may write if root owns the file, who chose that group, or if the group is root's, or the private group of
       this user: of the user's name and with no other member, as many systems give each user (umask 002).
     - A device of root's keeps nothing that is written to it: /dev/null is an empty configuration.
@@ -52,7 +52,7 @@ def _remedy(path: Path) -> str:
 def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[bytes, str | None]:
     """Return at most ``most`` bytes of a file, or what is wrong with its owner or mode, with a remedy.
 
-    Both are of the open file, so nobody can exchange it between the look and the reading.
+    Both are of the open file, so it cannot be exchanged between the check and the reading.
 
     Raises:
         OSError: it cannot be read.

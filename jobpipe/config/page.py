@@ -18,9 +18,9 @@ _HEAD = """# Options
 <!-- made from the definitions in jobpipe/config by `make docs`; do not edit -->
 
 Three kinds of settings: options of `format("jobpipe")`, arguments of `JobPipeSink`, and keys of the configuration,
-which both take too. All that is wrong is told at once, when the query or the sink is started. `jobpipe config explain
-NAME` tells of one, `jobpipe config check` of all that is wrong with a file, and `jobpipe config check --option
-NAME=VALUE` with a source's options.
+which both also accept. All problems are reported at once, when the query or the sink starts. `jobpipe config explain
+NAME` explains one setting, `jobpipe config check` reports all problems of a file, and `jobpipe config check --option
+NAME=VALUE` those of a source's options.
 """
 _SOURCE = """
 ## Source
@@ -31,7 +31,7 @@ Spark's Kafka source has the option it means the same here; [kafka.md](kafka.md)
 _SINK = """
 ## Sink
 
-`JobPipeSink(topic, *, ...)`, a callable for `foreachBatch`. Every key of the configuration may stand beside these, with
+`JobPipeSink(topic, *, ...)`, a callable for `foreachBatch`. Every key of the configuration may be given too, with
 underscores: `JobPipeSink("orders", retention_time="1h")`.
 """
 _KEYS = """

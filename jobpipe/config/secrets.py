@@ -46,7 +46,7 @@ class Secret:
         return "enc:***" if self.reference.startswith("enc:") else self.reference
 
     def reveal(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the secret. Keep it no longer than it is needed, and show it to nobody.
+        """Return the secret. Keep it no longer than it is needed, and never show it.
 
         Args:
             environ: the environment, default ``os.environ``.
@@ -69,7 +69,7 @@ def parse_secret(text: str, base: Path) -> Secret | None:
     if kind == "file" and rest and "\0" not in rest:
         try:
             return Secret(f"file:{os.path.abspath(base / Path(rest).expanduser())}")
-        except RuntimeError:  # ~somebody who does not exist
+        except RuntimeError:  # ~user, and there is no such user
             return None
     if (kind == "env" and _NAME.fullmatch(rest)) or (kind == "enc" and _TOKEN.fullmatch(rest)):
         return Secret(f"{kind}:{rest}")

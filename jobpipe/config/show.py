@@ -41,7 +41,7 @@ def find_key(name: str) -> Key:
     if about is None and name.lower() in MEANT:
         raise config_error([Problem("option", name, None, f"did you mean {MEANT[name.lower()]}?", unknown=True)])
     if about is None:
-        meant = suggest(name, lambda key: key.name, beside=[each for each, _ in names()])
+        meant = suggest(name, lambda key: key.name, others=[each for each, _ in names()])
         raise config_error([Problem("option", name, None, meant, unknown=True)])
     return about
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.definition import Option, Problem, shown
-from jobpipe.config.identity import NAME as TEXT
 from jobpipe.config.model import KEYS
 from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, PATH, BadValueError, Kind, choice, optional, whole
+from jobpipe.config.values import BOOLEAN, PATH, TEXT, BadValueError, Kind, choice, optional, whole
 
 __all__ = ["SINK_ARGUMENTS", "read_arguments"]
 
@@ -91,7 +90,7 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
         name="schema",
         kind=optional(_SCHEMA),
         default=None,
-        documentation="Columns, told to subscribers before the first batch, and demanded of every batch. null = those "
+        documentation="Columns, told to subscribers before the first batch, and required of every batch. null = those "
         "of the first batch.",
         group="sink",
     ),

@@ -44,15 +44,18 @@ def _name(raw: object, _base: Path) -> str:
 
 
 def _topics(raw: object, _base: Path) -> tuple[str, ...]:
-    names = [name.strip() for name in raw.split(",") if name.strip()] if isinstance(raw, str) else []
+    given = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, (list, tuple)) else ()  # a list of YAML
+    if not all(isinstance(name, str) for name in given):
+        raise BadValueError
+    names = [name.strip() for name in given if name.strip()]
     if not names:
         raise BadValueError
     for name in names:
-        _demand_name(name)
+        _require_name(name)
     return tuple(sorted(set(names)))
 
 
-def _demand_name(name: str) -> None:
+def _require_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise BadValueError(f"names of topics, and {name!r} is none: {_NAMES}")
 
@@ -63,14 +66,14 @@ def _pattern(raw: object, _base: Path) -> str:
     try:
         re.compile(raw)
     except re.error as error:
-        raise BadValueError(f"a regular expression of Python ({error})") from error
+        raise BadValueError(f"a Python regular expression ({error})") from error
     return raw
 
 
 def _assign(raw: object, _base: Path) -> dict[str, tuple[int, ...]]:
     found = _object(raw)
     for topic, numbers in found.items():
-        _demand_name(topic)
+        _require_name(topic)
         right = isinstance(numbers, list) and numbers and all(type(n) is int and n >= 1 for n in numbers)
         if not right or len(set(numbers)) != len(numbers):
             raise BadValueError(
@@ -132,7 +135,7 @@ def by_topic(raw: object, one: Callable[[Any], Any]) -> dict[str, Any]:
     """
     found = {}
     for topic, value in _object(raw).items():
-        _demand_name(topic)
+        _require_name(topic)
         try:
             found[topic] = one(value)
         except BadValueError as error:
@@ -205,7 +208,7 @@ _TIME = "a time: milliseconds since 1970 UTC, or as 2026-11-21T10:00:00Z"
 
 NAME = Kind("name", _NAMES, _name)
 TOPICS = Kind("topics", "topic, or topic,topic", _topics, ",".join)
-PATTERN = Kind("regular expression", "a regular expression of Python that a whole topic name matches", _pattern)
+PATTERN = Kind("regular expression", "a Python regular expression that must match the whole topic name", _pattern)
 ASSIGN = Kind(
     "JSON",
     'JSON such as {"orders": [1, 3]}: of each topic the numbers of parallel-1, parallel-2, ...; they begin at 1',

@@ -6,22 +6,148 @@ source wherever it has them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
 from jobpipe.config.definition import Option
 from jobpipe.config.source_kinds import ASSIGN, BOUND, BOUNDARY, ENDING, NAME, PATTERN, STARTING, TIME, TIMES, TOPICS
 from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
 
-__all__ = ["MEANT", "SOURCE_OPTIONS", "WHICH"]
+__all__ = ["MAX_TOPICS", "MEANT", "PLAIN", "SOURCE_OPTIONS", "WHICH", "PlainOptions"]
 
 WHICH = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+MAX_TOPICS = Option(
+    name="maxTopics",
+    kind=whole(1, 10_000),
+    default=100,
+    documentation="How many topics subscribePattern may match; more are an error, since each has a link of its own.",
+    group="topics",
+    needs=("subscribePattern",),
+)
+
+
+def _option(**about: Any) -> Any:
+    """Return a dataclass field that carries an option's definition; its default is the parsed ``default``."""
+    defined = Option(**about)
+    return field(default_factory=lambda: defined.parse(defined.default), metadata={"option": defined})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainOptions:
+    """The options whose value is used as it is parsed: times in seconds, sizes in bytes."""
+
+    max_rows: int | None = _option(
+        name="maxRowsPerTrigger",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="Rows of one micro-batch, shared fairly among the topics: whole published batches where one "
+        "fits, else a part of one, exact to one record batch. null = only maxBytesPerTrigger limits. Ignored by a "
+        "batch read.",
+        group="how much",
+        also=("maxOffsetsPerTrigger",),
+    )
+    max_bytes: int = _option(
+        name="maxBytesPerTrigger",
+        kind=size(1),
+        default="4GiB",
+        documentation="Bytes of one micro-batch, as stored in the spool, exact to one record batch. Ignored by a batch "
+        "read.",
+        group="how much",
+    )
+    min_rows: int | None = _option(
+        name="minRowsPerTrigger",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="Start no micro-batch before this many rows are available, unless maxTriggerDelay has passed, a "
+        "publisher waits for this subscription, or nothing more will come. Ignored by a batch read.",
+        group="how much",
+        also=("minOffsetsPerTrigger",),
+    )
+    max_trigger_delay: float = _option(
+        name="maxTriggerDelay",
+        kind=duration(),
+        default="15min",
+        documentation="How long minRowsPerTrigger may hold rows back.",
+        group="how much",
+        needs=("minRowsPerTrigger",),
+    )
+    min_partitions: int | None = _option(
+        name="minPartitions",
+        kind=optional(whole(1, 100_000)),
+        default=None,
+        documentation="Least number of tasks that a read is split into, if it has enough record batches. Above the "
+        "publisher's parallelism rows of one partition come out of several tasks, and order within it holds from "
+        "batch to batch only.",
+        group="how much",
+    )
+    max_rows_per_partition: int | None = _option(
+        name="maxRowsPerPartition",
+        kind=optional(whole(1)),
+        default=None,
+        documentation="Rows of one task, within one record batch; a larger read is split, as with minPartitions.",
+        group="how much",
+        also=("maxRecordsPerPartition",),
+    )
+    read_ahead: bool = _option(
+        name="readAhead",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Plan each micro-batch before its rows are there: its tasks start at once and wait for news, so "
+        "that rows are read as soon as they are published. While nothing comes, an empty micro-batch runs each second, "
+        "whose tasks hold their cores. For one topic by subscribe, with a trigger that goes on. A batch read takes no "
+        "notice. foreachBatch must look at each DataFrame: after one that no task read, a new coordinator and a "
+        "restart of the query end it with DataLoss.",
+        group="how much",
+    )
+    include_metadata: bool = _option(
+        name="includeMetadata",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Add the column _jobpipe: topic, offset, partition, parallelism, publisher, publish time, and "
+        "the row's number, so that order can be rebuilt.",
+        group="rows",
+    )
+    schema_evolution: str = _option(
+        name="schemaEvolution",
+        kind=choice("compatible", "strict"),
+        default="compatible",
+        documentation="What may differ between the schema of the query and that of a batch. compatible = columns that "
+        "only the batch has are left out, nullable ones that only the query has are null, numbers widen; anything "
+        "else ends the query before that batch. strict = nothing may differ. Flow jobs: schema_evolution=.",
+        group="rows",
+        recommended=("compatible", "strict"),
+    )
+    merge_schema: bool = _option(
+        name="mergeSchema",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Read topics of different schemas as one: all their columns, null where a topic has none, "
+        "numbers widened. Without it different schemas are an error.",
+        group="rows",
+    )
+    fail_on_data_loss: bool = _option(
+        name="failOnDataLoss",
+        kind=BOOLEAN,
+        default=True,
+        documentation="Fail when batches are gone that were to be read, with their offsets; false = skip, count and "
+        "log them.",
+        group="rows",
+    )
+
+
+PLAIN: Mapping[str, Option] = {each.name: each.metadata["option"] for each in fields(PlainOptions)}
+"""By the attribute of :class:`PlainOptions` that an option fills."""
 
 SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         name="subscribe",
         kind=TOPICS,
         default=None,
-        documentation="Topics to read, with commas between. Exactly one of subscribe, subscribePattern and assign.",
+        documentation="Topics to read, separated by commas. Exactly one of subscribe, subscribePattern and assign.",
         group="topics",
         excludes=("subscribePattern", "assign"),
     ),
@@ -29,7 +155,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="subscribePattern",
         kind=PATTERN,
         default=None,
-        documentation="Topics whose whole name matches; those that come while a stream runs are taken in, and begin "
+        documentation="Topics whose whole name matches. Topics that appear while a stream runs are added, and begin "
         "at earliest.",
         group="topics",
         excludes=("subscribe", "assign"),
@@ -38,19 +164,11 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="assign",
         kind=ASSIGN,
         default=None,
-        documentation="Topics, and of each the publisher's partitions to read.",
+        documentation="Topics, and which of the publisher's partitions to read of each.",
         group="topics",
         excludes=("subscribe", "subscribePattern"),
     ),
-    Option(
-        name="maxTopics",
-        kind=whole(1, 10_000),
-        default=100,
-        documentation="How many topics subscribePattern may match; more are an error, since each has a link of its "
-        "own.",
-        group="topics",
-        needs=("subscribePattern",),
-    ),
+    MAX_TOPICS,
     Option(
         name="name",
         kind=NAME,
@@ -82,7 +200,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="startingOffsetsByTimestamp",
         kind=TIMES,
         default=None,
-        documentation="As startingTimestamp, a time for each topic.",
+        documentation="Like startingTimestamp, with one time per topic.",
         group="where to start and end",
     ),
     Option(
@@ -118,7 +236,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="endingOffsetsByTimestamp",
         kind=TIMES,
         default=None,
-        documentation="As endingTimestamp, a time for each topic.",
+        documentation="Like endingTimestamp, with one time per topic.",
         group="where to start and end",
     ),
     Option(
@@ -148,102 +266,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         group="where to start and end",
         needs=("boundaryType",),
     ),
-    Option(
-        name="maxRowsPerTrigger",
-        kind=optional(whole(1)),
-        default=None,
-        documentation="Rows of one micro-batch, shared fairly among the topics: whole published batches where one "
-        "fits, else a part of one, within one record batch. null = no limit but that of maxBytesPerTrigger. A batch "
-        "read takes no notice.",
-        group="how much",
-        also=("maxOffsetsPerTrigger",),
-    ),
-    Option(
-        name="maxBytesPerTrigger",
-        kind=size(1),
-        default="4GiB",
-        documentation="Bytes of one micro-batch, as they lie in the spool, within one record batch. A batch read "
-        "takes no notice.",
-        group="how much",
-    ),
-    Option(
-        name="minRowsPerTrigger",
-        kind=optional(whole(1)),
-        default=None,
-        documentation="No micro-batch before so many rows are there, unless maxTriggerDelay is over, a publisher "
-        "waits for this subscription, or nothing more will come. A batch read takes no notice.",
-        group="how much",
-        also=("minOffsetsPerTrigger",),
-    ),
-    Option(
-        name="maxTriggerDelay",
-        kind=duration(),
-        default="15min",
-        documentation="How long minRowsPerTrigger may hold rows back.",
-        group="how much",
-        needs=("minRowsPerTrigger",),
-    ),
-    Option(
-        name="minPartitions",
-        kind=optional(whole(1, 100_000)),
-        default=None,
-        documentation="Tasks that a read is split into at least, as far as there are record batches. Above the "
-        "publisher's parallelism rows of one partition come out of several tasks, and order within it holds from "
-        "batch to batch only.",
-        group="how much",
-    ),
-    Option(
-        name="maxRowsPerPartition",
-        kind=optional(whole(1)),
-        default=None,
-        documentation="Rows of one task, within one record batch; a larger read is split, as with minPartitions.",
-        group="how much",
-        also=("maxRecordsPerPartition",),
-    ),
-    Option(
-        name="readAhead",
-        kind=BOOLEAN,
-        default=False,
-        documentation="Plan each micro-batch before its rows are there: its tasks start at once and wait for news, so "
-        "that rows are read as soon as they are published. While nothing comes, an empty micro-batch runs each second, "
-        "whose tasks hold their cores. For one topic by subscribe, with a trigger that goes on. A batch read takes no "
-        "notice.",
-        group="how much",
-    ),
-    Option(
-        name="includeMetadata",
-        kind=BOOLEAN,
-        default=False,
-        documentation="Add the column _jobpipe: topic, offset, partition, parallelism, publisher, publish time, and "
-        "the row's number, so that order can be rebuilt.",
-        group="rows",
-    ),
-    Option(
-        name="schemaEvolution",
-        kind=choice("compatible", "strict"),
-        default="compatible",
-        documentation="What may differ between the schema of the query and that of a batch. compatible = columns that "
-        "only the batch has are left out, nullable ones that only the query has are null, numbers widen; anything "
-        "else ends the query before that batch. strict = nothing may differ.",
-        group="rows",
-        recommended=("compatible", "strict"),
-    ),
-    Option(
-        name="mergeSchema",
-        kind=BOOLEAN,
-        default=False,
-        documentation="Read topics of different schemas as one: all their columns, null where a topic has none, "
-        "numbers widened. Without it different schemas are an error.",
-        group="rows",
-    ),
-    Option(
-        name="failOnDataLoss",
-        kind=BOOLEAN,
-        default=True,
-        documentation="Fail when batches are gone that were to be read, with their offsets; false = skip, count and "
-        "log them.",
-        group="rows",
-    ),
+    *PLAIN.values(),
     Option(
         name="config",
         kind=optional(PATH),

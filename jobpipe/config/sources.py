@@ -20,10 +20,20 @@ from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
-from jobpipe.config.reach import why_unreachable
+from jobpipe.config.registry_checks import why_unreachable
 from jobpipe.config.values import BadValueError
 
-__all__ = ["ENVIRONMENT_FILE", "SYSTEM_FILE", "Resolved", "find_file", "load", "node_settings", "resolve"]
+__all__ = [
+    "ENVIRONMENT_FILE",
+    "SYSTEM_FILE",
+    "Resolved",
+    "config_from_dict",
+    "find_file",
+    "load",
+    "node_settings",
+    "resolve",
+    "settled_environment",
+]
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +109,11 @@ def resolve(
 
 @functools.cache
 def _tell_once(file: Path | None) -> None:
-    """Log that the working folder's file is in force: nobody asked for it."""
+    """Log that the working folder's file is in force, which no option asked for."""
     log.info("%s of the working folder is in force: its registry, certificates and handler are used", file)
 
 
-def node_settings(attributes: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def node_settings(attributes: Iterable[str]) -> dict[str, Any]:
     """Return those of ``attributes`` that this process's own environment and file set, and nothing else.
 
     For a process that was given the configuration of another host's. Values are checked one by one, not together.
@@ -111,15 +121,18 @@ def node_settings(attributes: Iterable[str], environ: Mapping[str, str] | None =
     Raises:
         ConfigError: as :func:`load`.
     """
-    environ = os.environ if environ is None else environ
     merge = _Merge()
-    merge.add_loose(_from_environment(environ))
-    merge.add_file(None, environ)
+    merge.add_loose(_from_environment(os.environ))
+    merge.add_file(None, os.environ)
     return merge.values(attributes)
 
 
-def from_mapping(mapping: Mapping[str, str]) -> Config:
-    """Return the configuration with exactly these full keys, and the defaults for the others."""
+def config_from_dict(mapping: Mapping[str, str]) -> Config:
+    """Return the settings that :meth:`Config.to_dict` wrote; keys that are missing have their defaults.
+
+    Raises:
+        ConfigError: as :func:`load`.
+    """
     merge = _Merge()
     merge.add_exact(Entry(name, raw, "option", Path.cwd()) for name, raw in mapping.items())
     return merge.finish()
@@ -140,6 +153,20 @@ def find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
         if candidate.exists():
             return candidate, str(candidate)
     return None, DEFAULT
+
+
+def settled_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that set keys, such that they say the same in any working folder.
+
+    Raises:
+        BadValueError: a value is wrong; where :func:`load` has passed, none is.
+    """
+    found = {}
+    for entry in _from_environment(environ):
+        about = by_loose_name(entry.name)
+        if about is not None:
+            found[entry.given] = about.format(about.parse(entry.raw, entry.base))
+    return found
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
@@ -187,8 +214,8 @@ def _spell(entry: Entry, about: Key) -> str:
 class _Merge:
     """Collects values, the highest source first, and every problem on the way."""
 
-    def __init__(self, beside: Iterable[str] = ()) -> None:
-        self._beside = tuple(beside)  # what may stand among the options and is no key
+    def __init__(self, others: Iterable[str] = ()) -> None:
+        self._others = tuple(others)  # names that may be given as options, and are no keys
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {about.name: DEFAULT for about in KEYS}
         self._values: dict[str, Any] = {}
@@ -234,8 +261,8 @@ class _Merge:
                 self.sources[about.name] = entry.source
 
     def _unknown(self, entry: Entry) -> None:
-        beside = self._beside if entry.source == "option" else ()
-        expected = suggest(entry.name, lambda about: _spell(entry, about), beside=beside)
+        others = self._others if entry.source == "option" else ()
+        expected = suggest(entry.name, lambda about: _spell(entry, about), others=others)
         self.problems.append(unknown(entry.source, entry.given or entry.name, entry.raw, expected))
 
     def _problem(self, entry: Entry, name: str, value: str | None, expected: str) -> None:

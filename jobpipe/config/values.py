@@ -19,6 +19,7 @@ __all__ = [
     "BOOLEAN",
     "PATH",
     "SECRET",
+    "TEXT",
     "BadValueError",
     "Kind",
     "choice",
@@ -152,13 +153,20 @@ def _parse_boolean(raw: object, _base: Path) -> bool:
     raise BadValueError
 
 
+def _parse_line(raw: object, _base: Path) -> str:
+    text = plain_text(raw)
+    if not text.isprintable():
+        raise BadValueError
+    return text
+
+
 def _parse_path(raw: object, base: Path) -> Path:
     text = os.fspath(raw) if isinstance(raw, os.PathLike) else raw
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise BadValueError
     try:
         path = Path(text).expanduser()
-    except RuntimeError as error:  # ~somebody who does not exist
+    except RuntimeError as error:  # ~user, and there is no such user
         raise BadValueError from error
     return Path(os.path.abspath(base / path))
 
@@ -174,6 +182,7 @@ def _parse_secret(raw: object, base: Path) -> Secret:
 
 BOOLEAN = Kind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
 PATH = Kind("path", "a path; ~ is the home folder", _parse_path)
+TEXT = Kind("name", "a text on one line", _parse_line)
 SECRET = Kind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
 """Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
 

@@ -6,21 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
-from jobpipe.config import Config
+from jobpipe.config import config_from_dict
+from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.data_child import DataChild
-from jobpipe.coordinator.host import Host, Parent
-from jobpipe.coordinator.process import (
-    allow_files,
-    answer_fault,
-    answer_ready,
-    handle_signals,
-    read_order,
-    set_up_logging,
-)
+from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
 from jobpipe.discovery.trust import Trust
-from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
+from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.server import Server
 
 log = logging.getLogger(__name__)
@@ -28,23 +21,23 @@ log = logging.getLogger(__name__)
 
 async def run(order: dict[str, Any]) -> None:
     """Serve until there is nothing to do any more, or SIGTERM."""
-    config = Config.from_dict(order["config"])
+    config = config_from_dict(order["config"])
     parent = Parent(**order["parent"]) if order.get("parent") else None
     interface = pick_interface(config.subnet, embedded=config.embedded)
     advertised = config.advertise or interface
     trust = Trust(config)
     if not trust.encrypted:
-        demand_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
+        require_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
     sock = bind_in_range(interface, config.port_range)
     data = DataChild(
         config, interface=interface, advertised=advertised, instance=order["instance"], secret=order["secret"]
     )
     server: Server | None = None
-    host: Host | None = None
+    host: Coordinator | None = None
     try:
         await asyncio.to_thread(data.start)
         handler = await asyncio.to_thread(open_handler, config)
-        host = Host(
+        host = Coordinator(
             config,
             handler,
             control=Endpoint(advertised, sock.getsockname()[1]),
@@ -68,16 +61,5 @@ async def run(order: dict[str, Any]) -> None:
         await asyncio.to_thread(data.end)
 
 
-def main() -> None:
-    """Run the program."""
-    order = read_order()
-    set_up_logging(order["log_file"])
-    allow_files()
-    try:
-        asyncio.run(run(order))
-    except Exception as error:  # noqa: BLE001 - told to the starter, or logged when it no longer listens
-        answer_fault(error)
-
-
 if __name__ == "__main__":
-    main()
+    run_program(run)

@@ -7,31 +7,38 @@ read-only connections; it decides nothing.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
-from jobpipe.coordinator.access import demand_role
-from jobpipe.coordinator.receiving import receive_file
+from jobpipe.coordinator.access import require_role
+from jobpipe.coordinator.segment_files import map_range, part_header, receive_file
+from jobpipe.coordinator.turns import TurnThread
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
+from jobpipe.net.budget import identity_of
 from jobpipe.net.capability import check_write_ticket
 from jobpipe.net.link import Link
-from jobpipe.operations.data import DATA, FetchRequest, PutRequest
+from jobpipe.operations.data import (
+    DATA,
+    FetchReply,
+    FetchRequest,
+    KeptPart,
+    PutReply,
+    PutRequest,
+    ServedReply,
+)
+from jobpipe.operations.fields import Fields
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.table import read_request
-from jobpipe.store import CatalogReader, Cursor, Piece
 from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
-from jobpipe.store.index import PACKED_CHUNK as CHUNK
-from jobpipe.store.mapping import map_range
+from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 __all__ = ["DataService"]
@@ -48,10 +55,10 @@ class _Open:
 
     reader: CatalogReader
     inode: int
-    executor: ThreadPoolExecutor
+    thread: TurnThread
 
     async def run(self, work: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await self.thread.run(work)
 
 
 class DataService:
@@ -73,16 +80,17 @@ class DataService:
         return self.directories.get(topic, self._config.spool_dir / topic)
 
     async def _catalog(self, topic: str) -> _Open:
-        while (looking := self._looking.get(topic)) is not None:
-            await asyncio.wait({looking})
-        looking = self._looking[topic] = asyncio.ensure_future(self._look(topic))
-        looking.add_done_callback(partial(self._looked, topic))
+        if (looking := self._looking.get(topic)) is not None:
+            await asyncio.wait({looking})  # it may have looked before we came; the next look is for all who wait here
+        if (looking := self._looking.get(topic)) is None:
+            looking = self._looking[topic] = asyncio.ensure_future(self._look(topic))
+            looking.add_done_callback(partial(self._looked, topic))
         return await asyncio.shield(looking)  # a peer that leaves must not let another thread wait for a hung disk
 
     def _looked(self, topic: str, looking: asyncio.Future[_Open]) -> None:
         del self._looking[topic]
         if not looking.cancelled():
-            looking.exception()  # perhaps nobody waits for it any more
+            looking.exception()  # perhaps no request waits for it any more
 
     async def _look(self, topic: str) -> _Open:
         """Open the topic's catalog, if it is not open or another file has its place; one call a topic at a time.
@@ -90,7 +98,7 @@ class DataService:
         Whatever asks the disk does so in the topic's own thread: a spool that hangs holds up its own topic only.
         """
         directory, known = self._directory(topic), self._open.get(topic)
-        executor = ThreadPoolExecutor(1, thread_name_prefix=f"read-{topic}") if known is None else known.executor
+        thread = TurnThread(f"read-{topic}") if known is None else known.thread
 
         def work() -> _Open:
             try:
@@ -102,26 +110,25 @@ class DataService:
             reader = CatalogReader.open(directory, topic)
             if known is not None:  # the log was wiped and made again
                 known.reader.close()
-            return _Open(reader, inode, executor)
+            return _Open(reader, inode, thread)
 
         try:
-            found = self._open[topic] = await asyncio.get_running_loop().run_in_executor(executor, work)
+            found = self._open[topic] = await thread.run(work, whose="")
         except BaseException:
             if known is None:
-                executor.shutdown(wait=False)
+                thread.close(lambda: None)
             raise
         return found
 
     async def _shut(self, catalog: _Open) -> None:
-        await catalog.run(catalog.reader.close)
-        catalog.executor.shutdown(wait=False)
+        await catalog.thread.close(catalog.reader.close)
 
     # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
         check_hello(hello)
-        demand_role(self._trust, link)
+        require_role(self._trust, link)
         catalog = await self._catalog(hello.topic)
         log_id, epoch = await catalog.run(lambda: (catalog.reader.log_id, catalog.reader.epoch))
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)
@@ -130,14 +137,16 @@ class DataService:
         """Answer ``fetch``, ``put`` and ``served``."""
         operation, asked = read_request(DATA, request, link.hello.role)
         if operation.right is not None:
-            self._trust.demand(link, operation.right, link.hello.topic)
+            self._trust.require(link, operation.right, link.hello.topic)
+        reply: Fields
         match asked:
             case FetchRequest():
-                return await self._fetch(link, request.id, asked), b""
+                reply = await self._fetch(link, request.id, asked)
             case PutRequest():
-                return await self._put(link, request, asked), b""
+                reply = await self._put(link, request, asked)
             case _:
-                return {"bytes": self._served[link.hello.topic]}, b""
+                reply = ServedReply(self._served[link.hello.topic])
+        return reply.to_json(), reply.blob
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
@@ -150,45 +159,29 @@ class DataService:
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, link: Link, request_id: int, asked: FetchRequest) -> dict[str, Any]:
+    async def _fetch(self, link: Link, request_id: int, asked: FetchRequest) -> FetchReply:
         catalog = await self._catalog(link.hello.topic)
         batches = rows = 0
         cursor: Cursor | None = None
+        look = partial(catalog.reader.segments, asked.start, asked.end, asked.partition, skip=asked.skip, limit=PAGE)
         while True:
-
-            def page(cursor: Cursor | None = cursor) -> tuple[list[Piece], Cursor | None]:
-                return catalog.reader.pieces(
-                    asked.start, asked.end, asked.partition, skip=asked.skip, limit=PAGE, cursor=cursor
-                )
-
-            pieces, cursor = await catalog.run(page)
+            pieces, cursor = await catalog.run(partial(look, cursor=cursor))
+            if not pieces and cursor is not None:  # what is wanted lies far from there
+                identity = identity_of(link.peer_names, link.peer)
+                async with self._trust.budgets.expensive(identity, link.hello.topic, "fetch"):
+                    while not pieces and cursor is not None:
+                        pieces, cursor = await catalog.run(partial(look, cursor=cursor))
             for piece in pieces:
                 await self._send(link, request_id, catalog, piece)
                 batches += piece.record_batches
                 rows += piece.rows
             if cursor is None:
-                return {"record_batches": batches, "rows": rows}
+                return FetchReply(record_batches=batches, rows=rows)
 
-    async def _send(self, link: Link, request_id: int, catalog: _Open, piece: Piece) -> None:
-        length = sum(chunk.length for chunk in piece.chunks)
-        kept = {} if piece.host is None else self._kept(link.hello.topic, piece)
-        await link.send_part(
-            request_id,
-            {
-                **kept,
-                "n": piece.n,
-                "partition": piece.partition,
-                "partitions": piece.partitions,
-                "schema_id": piece.schema_id,
-                "sealed_ms": piece.sealed_ms,
-                "epoch": piece.epoch,
-                "publisher": piece.publisher,
-                "row0": piece.row0,
-                "rows": piece.rows,
-                "record_batches": piece.record_batches,
-                "length": length,
-            },
-        )
+    async def _send(self, link: Link, request_id: int, catalog: _Open, piece: SegmentRange) -> None:
+        kept = None if piece.host is None else self._kept(link.hello.topic, piece)
+        header = part_header(piece, kept)
+        await link.send_part(request_id, header.to_json())
         if piece.host is not None:
             return  # the reader asks there
         if piece.data is not None:
@@ -200,7 +193,7 @@ class DataService:
             await link.send_data(view[offset : offset + chunk.length], chunk.crc)
             self._served[link.hello.topic] += chunk.length
 
-    def _kept(self, topic: str, piece: Piece) -> dict[str, Any]:
+    def _kept(self, topic: str, piece: SegmentRange) -> KeptPart:
         """Return where the bytes of a piece lie with a host server, and what they must be.
 
         Raises:
@@ -221,26 +214,26 @@ class DataService:
                 reason="host lost",
                 **facts,
             )
-        chunks = b"".join(CHUNK.pack(chunk.offset, chunk.length, chunk.crc) for chunk in piece.chunks)
-        return {
-            "host": piece.host,
-            "endpoint": endpoint,
-            "log": self.places.get(topic, ""),
-            "file": piece.path.name,
-            "offset": piece.offset,
-            "chunks": base64.b64encode(chunks).decode("ascii"),
-        }
+        return KeptPart(
+            host=piece.host,
+            endpoint=endpoint,
+            log=self.places.get(topic, ""),
+            file=piece.path.name,
+            offset=piece.offset,
+            chunks=tuple(piece.chunks),
+        )
 
-    async def _put(self, link: Link, request: Request, asked: PutRequest) -> dict[str, Any]:
+    async def _put(self, link: Link, request: Request, asked: PutRequest) -> PutReply:
         topic = link.hello.topic
         check_write_ticket(self._secret, topic, str(write_id_of(asked.file)), asked.ticket)
+        link.note_proof()
         # Whether it is forced to disk is not this process's own setting: that is of the sink that happened to start it.
         path = self._directory(topic) / SEGMENTS / asked.file
         await receive_file(link, request, path, asked.length, fsync=asked.fsync)
-        return {"length": asked.length}
+        return PutReply(asked.length)
 
 
-def _map(reader: CatalogReader, piece: Piece) -> tuple[memoryview, int]:
+def _map(reader: CatalogReader, piece: SegmentRange) -> tuple[memoryview, int]:
     """Map the piece's part of its file; return a view of it and what to add to a chunk's offset.
 
     Raises:

@@ -8,23 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config import Config
+from jobpipe.config import config_from_dict
 from jobpipe.coordinator.data import DataService
-from jobpipe.coordinator.process import (
-    allow_files,
-    answer_fault,
-    answer_ready,
-    handle_signals,
-    read_order,
-    set_up_logging,
-)
+from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import bind_in_range
 
 
 async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
-    config = Config.from_dict(order["config"])
+    config = config_from_dict(order["config"])
     trust = Trust(config)
     service = DataService(config, order["instance"], trust, order["secret"])
     server = trust.server(service)
@@ -57,16 +50,5 @@ async def run(order: dict[str, Any]) -> None:
     await service.close()
 
 
-def main() -> None:
-    """Run the program."""
-    order = read_order()
-    set_up_logging(order["log_file"])
-    allow_files()
-    try:
-        asyncio.run(run(order))
-    except Exception as error:  # noqa: BLE001 - told to the starter
-        answer_fault(error)
-
-
 if __name__ == "__main__":
-    main()
+    run_program(run)

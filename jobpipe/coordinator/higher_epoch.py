@@ -10,13 +10,13 @@ from collections.abc import Callable
 from jobpipe.coordinator.lasting import Lasting
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
-from registry.epochs import MAX_STEP
+from registry.records import MAX_STEP
 
 __all__ = ["HigherEpoch"]
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 2.0  # between two questions to the registry, whoever names whatever how often
+ASK_SECONDS = 2.0  # between two questions to the registry, however often peers name one
 PATIENCE_SECONDS = 3.0  # that a peer waits for the answer
 
 
@@ -37,7 +37,7 @@ class HigherEpoch:
         self._asked_at = 0.0
 
     async def exists(self) -> bool:
-        """Tell whether another publisher was given an epoch above ours; False while nobody can say."""
+        """Tell whether another publisher was given an epoch above ours; False while that cannot be known."""
         if self._asking is None or (self._asking.done() and time.monotonic() - self._asked_at >= ASK_SECONDS):
             self._asked_at = time.monotonic()
             self._asking = self._lasting.start(self._ask())

@@ -15,12 +15,14 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.discovery.dial import dial
 from jobpipe.discovery.hosts import HostDirectory
-from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
+from jobpipe.net.link import Link
+from jobpipe.operations.calls import ask
+from jobpipe.operations.data import ServedRequest
+from jobpipe.operations.hostserver import FilesRequest, ForgetLogsRequest, RemoveRequest
 from jobpipe.wire.messages import Hello
 
 __all__ = ["HostServers"]
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0  # between two looks at the registry, less where lost_after is short
 SWEEP_SECONDS = 600.0  # between two looks for files that lost attempts left on a host
 CALL_SECONDS = 20.0
-SERVED_SECONDS = 1.0  # for a figure in a listing
+SERVED_SECONDS = 1.0  # for a figure in a listing; so old it may be
 
 
 class HostServers:
@@ -48,6 +50,7 @@ class HostServers:
         self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
         self._looking = asyncio.Lock()
         self._tidying: set[ServedTopic] = set()
+        self._served: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}  # by topic, and asked when
 
     @property
     def registered(self) -> list[str]:
@@ -70,7 +73,7 @@ class HostServers:
     async def look(self, topics: list[ServedTopic]) -> None:
         """Ask the registry which host servers there are, and tell the data process and the topics.
 
-        While the registry is away nobody gets lost: then nobody can know.
+        While the registry is away no server counts as lost: then it cannot be known.
 
         Args:
             topics: All that are served, and the one that is about to be.
@@ -119,7 +122,7 @@ class HostServers:
             return
         self._tidying.add(topic)
         try:
-            urgent = await topic.run(topic.store.hosts_to_sweep)
+            urgent = await topic.run(topic.store.retirer.hosts_to_sweep)
             now = time.monotonic()
             self._swept_at = {key: at for key, at in self._swept_at.items() if now - at < SWEEP_SECONDS}
             for host, endpoint in list(self._endpoints.items()):
@@ -130,8 +133,6 @@ class HostServers:
             await topic.look_where_kept()
         except JobpipeError as error:
             log.info("topic %s: tidying of host servers waits: %s", topic.topic, error)
-        except (KeyError, TypeError, ValueError) as error:
-            log.warning("topic %s: a host server gave a malformed answer: %r", topic.topic, error)
         finally:
             self._tidying.discard(topic)
 
@@ -142,57 +143,64 @@ class HostServers:
             log.info("topic %s: host server %s cannot be tidied now: %s", topic.topic, host, error)
             return
         try:
-            after, removed, where = "", 0, {"log": topic.log_id, "token": topic.store.write_token}
+            after, removed, log_id, token = "", 0, topic.log_id, topic.store.write_token
             while True:
-                files = (await link.call("files", {**where, "after": after}, timeout=CALL_SECONDS)).result["files"]
+                files = (await ask(link, FilesRequest(log_id, token, after), timeout=CALL_SECONDS)).files
                 if not files:
                     break
                 after = files[-1]
-                orphans = await topic.run(topic.store.orphans, files, topic.writing)
+                orphans = await topic.run(topic.store.retirer.orphans, list(files), topic.being_written)
                 if orphans:
-                    answer = await link.call("remove", {**where, "files": orphans}, timeout=CALL_SECONDS)
-                    removed += int(answer.result["removed"])
-            idle = topic.config.subscription_expiry
-            forgotten = await link.call("forget_logs", {**where, "idle": idle}, timeout=CALL_SECONDS)
-            if removed or forgotten.result["forgotten"]:
+                    remove = RemoveRequest(log_id, token, tuple(orphans))
+                    removed += (await ask(link, remove, timeout=CALL_SECONDS)).removed
+            forget = ForgetLogsRequest(log_id, token, topic.config.subscription_expiry)
+            forgotten = await ask(link, forget, timeout=CALL_SECONDS)
+            if removed or forgotten.forgotten:
                 log.info("topic %s: host server %s removed %d files", topic.topic, host, removed)
         finally:
             await link.close()
 
     async def _connect(self, topic: str, endpoint: str, role: str) -> Link:
         hello = Hello(topic=topic, role=role, name="coordinator", instance=f"coordinator-{os.getpid()}")
-        where = Endpoint.parse(endpoint)
-        tls = await asyncio.to_thread(dial_tls, self._config, where)
-        return await connect(where, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
+        return await dial(self._config, Endpoint.parse(endpoint), hello)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     async def served(self, topic: ServedTopic) -> dict[str, Any]:
-        """Return how many bytes of the topic each process has served since its start; None for one that is silent."""
+        """Return how many bytes of the topic each process has served since its start; None for one that is silent.
+
+        Each question dials each of them, so there is one in a second, for all who ask.
+        """
+        now = time.monotonic()
+        self._served = {name: known for name, known in self._served.items() if now - known[0] < SERVED_SECONDS}
+        if topic.topic not in self._served:
+            self._served[topic.topic] = now, asyncio.ensure_future(self._ask_served(topic))
+        return await asyncio.shield(self._served[topic.topic][1])
+
+    async def _ask_served(self, topic: ServedTopic) -> dict[str, Any]:
         asked = {"data process": str(self._data.endpoint)}
         if topic.uses_hosts:
             asked |= self._endpoints
 
-        async def ask(endpoint: str) -> int | None:
+        async def bytes_served(endpoint: str) -> int | None:
             try:
                 async with asyncio.timeout(SERVED_SECONDS):
                     link = await self._connect(topic.topic, endpoint, "admin")
                     try:
-                        return int((await link.call("served", timeout=SERVED_SECONDS)).result["bytes"])
+                        return (await ask(link, ServedRequest(), timeout=SERVED_SECONDS)).bytes
                     finally:
                         await link.close()
-            except (JobpipeError, TimeoutError):
+            except (JobpipeError, TimeoutError, KeyError, TypeError, ValueError):
                 return None
 
-        answers = await asyncio.gather(*(ask(endpoint) for endpoint in asked.values()))
+        answers = await asyncio.gather(*(bytes_served(endpoint) for endpoint in asked.values()))
         return dict(zip(asked, answers, strict=True))
 
-    async def describe(self, topic: ServedTopic) -> dict[str, Any]:
-        """Return what each host server keeps of the topic, and whether it is there: registered, absent or lost.
+    def describe(self, kept: dict[str, dict[str, int]]) -> dict[str, Any]:
+        """Return what each host server keeps of a topic, and whether it is there: registered, absent or lost.
 
         ``absent`` is for how many seconds it has been away, as far as this coordinator knows.
         """
-        kept = await topic.run(topic.store.kept_by_hosts)
         lost = self.lost
         return {
             host: {

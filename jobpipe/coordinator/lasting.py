@@ -24,7 +24,7 @@ class Lasting:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """Run ``work`` in a task; an error that nobody waits for is logged."""
+        """Run ``work`` in a task; an error that no caller waits for is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -39,7 +39,7 @@ class Lasting:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, JobpipeError):
-            log.info("%s", error)  # whoever asked, if he is still there, is told
+            log.info("%s", error)  # the one who asked is told, if still there
         else:
             log.error("a task of the coordinator failed", exc_info=error)
 

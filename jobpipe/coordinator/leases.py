@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound
 from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.link import Link
-from jobpipe.operations.control import LeaseRequest
-
-if TYPE_CHECKING:
-    from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.operations.administration import LeaseReply
+from jobpipe.operations.reading import LeaseRequest
 
 __all__ = ["LEASE_GRACE_SECONDS", "MAX_LEASES", "Leases"]
 
@@ -46,7 +45,7 @@ class Leases:
         budgets: what each identity holds.
     """
 
-    def __init__(self, topic: ServedTopic, budgets: Budgets) -> None:
+    def __init__(self, topic: TopicState, budgets: Budgets) -> None:
         self._topic = topic
         self._budgets = budgets
         self._known: dict[str, Lease] = {}
@@ -75,7 +74,7 @@ class Leases:
             self._budgets.take(owner, "leases", 1)
             known = self._known[asked.id] = Lease(owner, asked.first, asked.last, now, now, link)
         try:
-            await self._topic.run(self._topic.store.lease, asked.id, asked.first, asked.last, asked.seconds)
+            await self._topic.run(self._topic.store.leases.hold, asked.id, asked.first, asked.last, asked.seconds)
         except BaseException:
             if known.ends == known.since and self._known.get(asked.id) is known:
                 self._forget(asked.id)
@@ -95,17 +94,17 @@ class Leases:
         if self._of(key, identity_of(link.peer_names, link.peer)) is not None:
             await self._end(key)
 
-    async def drop(self, key: str, *, dry_run: bool) -> dict[str, Any]:
+    async def drop(self, key: str, *, dry_run: bool) -> LeaseReply:
         """Take a lease away, for an administrator; return what it held.
 
         Raises:
             TopicNotFound: there is no such lease.
         """
-        for line in self.lines(await self._topic.run(self._topic.store.leases)):
+        for line in self.lines(await self._topic.run(self._topic.store.leases.all)):
             if line["id"] == key:
                 if not dry_run:
                     await self._end(key)
-                return line
+                return LeaseReply(**line)
         raise TopicNotFound(f"topic {self._topic.topic!r} has no lease {key!r}", topic=self._topic.topic, lease=key)
 
     def disconnected(self, link: Link) -> None:
@@ -126,14 +125,14 @@ class Leases:
     def tell_store(self) -> None:
         """Tell the log which leases end sooner; in the topic's thread."""
         for key, ends in list(self._shorter.items()):
-            self._topic.store.shorten_lease(key, ends - time.monotonic())
+            self._topic.store.leases.shorten(key, ends - time.monotonic())
             self._shorter.pop(key, None)
 
     def lines(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what ``status`` tells of leases: offsets, owner, and since when, and for how long, in seconds.
 
         Args:
-            stored: as :meth:`TopicLog.leases` gives them. The owner of one that was made at an earlier coordinator, and
+            stored: as :meth:`Leases.all` gives them. The owner of one that was made at an earlier coordinator, and
                 not renewed since, is not known.
         """
         now, lines = time.monotonic(), []
@@ -160,7 +159,7 @@ class Leases:
         return known
 
     async def _end(self, key: str) -> None:
-        await self._topic.run(self._topic.store.release, key)
+        await self._topic.run(self._topic.store.leases.release, key)
         self._forget(key)
         self._topic.acked.ring()  # a publisher may wait for room
 

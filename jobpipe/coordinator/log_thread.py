@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from jobpipe.coordinator.turns import TurnThread
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull, TopicNotFound
-from jobpipe.store import TopicLog
+from jobpipe.store.topic_log import TopicLog
 
 __all__ = ["LogThread"]
 
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class LogThread:
-    """Runs work on a log, one piece after the other, in the order of the calls. Owns the log and its thread."""
+    """Runs work on a log, one piece at a time, taking turns between identities. Owns the log and its thread."""
 
     def __init__(self, topic: str, store: TopicLog) -> None:
         self.store = store
         self._topic = topic
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{topic}")
+        self._thread = TurnThread(f"log-{topic}")
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -32,7 +32,14 @@ class LogThread:
         """True from the call of :meth:`begin_close` on."""
         return self._closing is not None
 
-    async def run(self, work: Callable[[], R], then: Callable[[R], object] | None = None, *, reserve: bool = True) -> R:
+    async def run(
+        self,
+        work: Callable[[], R],
+        then: Callable[[R], object] | None = None,
+        *,
+        reserve: bool = True,
+        whose: str | None = None,
+    ) -> R:
         """Run ``work`` in the log's thread: a slow disk never blocks the loop.
 
         Every change to a log may be repeated, so ``work`` runs once more: after a commit of unknown outcome, the log
@@ -43,6 +50,7 @@ class LogThread:
             then: Called with the result, in the loop, before the caller goes on, and also if the caller is cancelled
                 meanwhile: what ``work`` has changed in the log, ``then`` changes in memory.
             reserve: ``work`` may use the room that is kept for a full disk.
+            whose: see :meth:`TurnThread.run`.
 
         Raises:
             TopicNotFound: the log was closed meanwhile.
@@ -54,12 +62,12 @@ class LogThread:
         def told() -> R:
             result = self._mended(work, reserve=reserve)
             if then is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody asks any more
+                with contextlib.suppress(RuntimeError):  # the loop has ended: no request is left
                     # The loop runs it before it learns that we are done, so calls keep the order of their work.
                     loop.call_soon_threadsafe(then, result)
             return result
 
-        return await loop.run_in_executor(self._executor, told)
+        return await self._thread.run(told, whose=whose)
 
     def _mended(self, work: Callable[[], R], *, reserve: bool) -> R:
         try:
@@ -77,8 +85,7 @@ class LogThread:
     def begin_close(self) -> None:
         """Take no more work from now on, and close the log after what the thread was told before. Idempotent."""
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().run_in_executor(self._executor, self._close)
-            self._executor.shutdown(wait=False)
+            self._closing = self._thread.close(self._close)
 
     async def close(self, seconds: float) -> None:
         """Write what is pending and close the log; the thread ends. Idempotent.

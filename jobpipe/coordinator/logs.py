@@ -35,7 +35,7 @@ class BoundedHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def bound(descriptor: int, path: Path, limit: int = LOG_BYTES) -> None:
-    """Copy and cut the file if it has more than ``limit`` bytes; a log that cannot be bounded stops nobody.
+    """Copy and cut the file if it has more than ``limit`` bytes; a log that cannot be bounded stops nothing.
 
     What another process writes between copy and cut is lost.
     """

@@ -1,9 +1,8 @@
-"""Who publishes a topic: claim it in the registry, or find out that somebody living has it.
+"""Who publishes a topic: claim it in the registry, or find out that a living process has it.
 
 An owner's record is only a hint. Same place (host, boot and PID namespace) and dead process: its claim is removed at
-once. Otherwise it is asked: a
-coordinator that outlived its publisher hands the topic over; one whose publisher lives refuses, and the newcomer's
-error names it; silence means waiting for its registry session to end.
+once. Otherwise it is asked: a coordinator that outlived its publisher hands the topic over; one whose publisher lives
+refuses, and the newcomer's error names it; silence means waiting for its registry session to end.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import asyncio
 import logging
 import os
 import ssl
-import time
 from collections.abc import Callable
-from typing import Any
 
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import connect
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.administration import Driver, HandoverRequest
+from jobpipe.operations.calls import ask
 from jobpipe.wire.messages import Hello
 from registry.handler import RegisterServerHandler
 from registry.machine import lives
@@ -50,10 +49,10 @@ async def claim_topic(
     Raises:
         TopicOwned: a live publisher has it; the message names it.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     while True:
         # Before the claim: asking a silent owner takes seconds, in which its session may well have ended.
-        late = time.monotonic() > deadline
+        late = deadline.passed
         mine = make_owner()
         try:
             with map_registry_errors():
@@ -89,7 +88,7 @@ async def _ask(
     endpoint = Endpoint.parse(owner.endpoint)
     try:
         tls = await asyncio.to_thread(find_tls, endpoint)
-        link = await connect(endpoint, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None)
+        link = await connect(endpoint, hello, tls=tls)
     except (LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound) as silence:
         if "right" in silence.fields:  # it has proven the topic
             raise NotAuthorized(
@@ -100,24 +99,31 @@ async def _ask(
         log.info("topic %s: its owner at %s does not answer (%s)", topic, owner.endpoint, silence)
         return
     try:
-        reply = await link.call("handover", {"topic": topic}, timeout=15.0)
+        reply = await ask(link, HandoverRequest(), timeout=15.0)
     except (LinkError, TopicNotFound):
         return
     finally:
         await link.close()
-    if not reply.result.get("released"):
-        raise _owned(topic, owner, "one topic has one live publisher", reply.result.get("driver")) from error
+    if not reply.released:
+        raise _owned(topic, owner, "one topic has one live publisher", reply.driver) from error
 
 
-def _owned(topic: str, owner: OwnerRecord, why: str, driver: dict[str, Any] | None = None) -> TopicOwned:
+def _owned(topic: str, owner: OwnerRecord, why: str, driver: Driver | None = None) -> TopicOwned:
     """Return the error; only an owner that answers tells its driver, which is what its user can stop."""
     who = f"{owner.name!r} on {owner.host}"
     if driver is not None:
-        application = f"application {driver['application']!r}, " if driver["application"] else ""
-        who += f", {application}driver pid {driver['pid']}"
+        application = f"application {driver.application!r}, " if driver.application else ""
+        who += f", {application}driver pid {driver.pid}"
+    told = None if driver is None else driver.to_json()
     return TopicOwned(
         f"topic {topic!r} already has a publisher: {who}, coordinator pid {owner.pid}, endpoint {owner.endpoint}, "
         f"epoch {owner.epoch}; {why}. Stop it first, or publish to another topic",
         topic=topic,
-        owner={"name": owner.name, "host": owner.host, "pid": owner.pid, "endpoint": owner.endpoint, "driver": driver},
+        owner={
+            "name": owner.name,
+            "host": owner.host,
+            "pid": owner.pid,
+            "endpoint": owner.endpoint,
+            "driver": told,
+        },
     )

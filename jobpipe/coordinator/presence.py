@@ -79,7 +79,7 @@ class ParentWatch:
     def presence(self, topic: ServedTopic, *, lagging: bool) -> Presence:
         """Return what is known of a topic's publisher; ``lagging``: a subscription has not read everything."""
         dead = self.is_dead()
-        if (topic.publishing or topic.settings.serve) and not dead:
+        if (topic.publishing or topic.asked.serve) and not dead:
             return Presence(topic.publishing)
         if not topic.publishing or self._dead_since is None:
             return Presence(False, served_for=self.left(topic) if lagging else 0.0)

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -24,18 +25,16 @@ from jobpipe.coordinator.logs import BoundedHandler, bound
 from jobpipe.errors import ConfigError, JobpipeError, WaitTimeout, from_fault, to_fault
 
 __all__ = [
-    "allow_files",
-    "answer_fault",
     "answer_ready",
     "handle_signals",
-    "read_order",
+    "run_program",
     "set_up_logging",
     "start_program",
 ]
 
 log = logging.getLogger(__name__)
 
-START_TRIES = 3  # of a program that somebody kills before it answers
+START_TRIES = 3  # of a program that is killed before it answers
 END_SECONDS = 2.0  # for one that closed its standard output to end
 
 
@@ -78,7 +77,7 @@ def _start_once(
     except OSError as error:
         raise ConfigError(f"{log_file} cannot be written: {error.strerror}", file=str(log_file)) from error
     try:
-        bound(descriptor, log_file)  # of a program that always crashes, nobody else would
+        bound(descriptor, log_file)  # nothing else bounds the log of a program that always crashes
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],  # imports nothing from the working folder, which may be anybody's
             stdin=subprocess.PIPE,
@@ -119,7 +118,7 @@ def _start_once(
             f"{module} {why}; its log is {log_file}",
             program=module,
             log=str(log_file),
-            killed=code < 0 and not late.is_set(),  # by somebody else: the next one may live
+            killed=code < 0 and not late.is_set(),  # by another process: the next one may live
         )
     answer = json.loads(line)
     if "fault" in answer:
@@ -143,8 +142,18 @@ def _close(pipe: IO[bytes] | None) -> None:
             pipe.close()
 
 
-def read_order() -> dict[str, Any]:
-    """Return the order that the starter wrote."""
+def run_program(run: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]) -> None:
+    """Run a program as its starter ordered; a failure is told to the starter, or logged when it no longer listens."""
+    order = _read_order()
+    set_up_logging(order["log_file"])
+    _allow_files()
+    try:
+        asyncio.run(run(order))
+    except Exception as error:  # noqa: BLE001 - told to the starter
+        _answer_fault(error)
+
+
+def _read_order() -> dict[str, Any]:
     order = json.loads(sys.stdin.buffer.readline())
     if not isinstance(order, dict):
         raise TypeError("an order is a JSON object")
@@ -157,7 +166,7 @@ def answer_ready(**ready: Any) -> None:
     sys.stdout.flush()
 
 
-def answer_fault(error: BaseException) -> NoReturn:
+def _answer_fault(error: BaseException) -> NoReturn:
     """Tell the starter what went wrong, and end."""
     if not isinstance(error, JobpipeError):
         log.error("start failed", exc_info=error)
@@ -182,7 +191,7 @@ def set_up_logging(log_file: str | None = None) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def allow_files() -> None:
+def _allow_files() -> None:
     """Raise this process's limit of open files to what it may have: connections and segments beyond 1024 need it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

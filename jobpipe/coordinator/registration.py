@@ -14,17 +14,17 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.discovery.epochs import implausible
 from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.repair import implausible
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.store import RecoveryPoint, TopicLog
-from registry.epochs import MAX_EPOCH, MAX_STEP
+from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.topic_log import TopicLog
 from registry.errors import BadRecord
 from registry.handler import RegisterServerHandler
 from registry.machine import Place, start_ticks
-from registry.records import OwnerRecord, RegisterRecord
+from registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
 __all__ = ["Registration"]
 
@@ -98,18 +98,18 @@ class Registration:
 
     async def announce(self, topic: ServedTopic) -> None:
         """Put the epoch into the claim, and register where the topic is served."""
-        owner = self._owner(topic.settings.publisher, topic.epoch)
+        owner = self._owner(topic.asked.name, topic.epoch)
         with map_registry_errors():
             await asyncio.to_thread(self._handler.claim, topic.topic, owner)
         await self.register(topic)
 
     async def register(self, topic: ServedTopic) -> None:
         """Register where the topic is served; again, it replaces what was registered."""
-        for index in range(1, topic.settings.parallelism + 1):
+        for index in range(1, topic.asked.parallelism + 1):
             record = RegisterRecord(
                 host=self._control.host,
                 port=self._control.port,
-                parallelism=topic.settings.parallelism,
+                parallelism=topic.asked.parallelism,
                 index=index,
                 coordinator=str(self._control),
                 data=str(self._data.endpoint),
@@ -194,7 +194,7 @@ class Registration:
         with map_registry_errors():
             known = self._handler.recovery_point(topic)
         if acks == "all":
-            keep(store.recovery_point().to_text())
+            keep(store.recovery.point().to_text())
             return keep
         if known is not None:
             keep(None)

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from jobpipe.coordinator.subscribers import Subscribers
+from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import ConfigError, DataLoss, TopicNotFound
-from jobpipe.store import Boundary, Plan, Position
+from jobpipe.net.retry import Deadline
+from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.plan import Plan
+from jobpipe.store.position import Position
 
-if TYPE_CHECKING:
-    from jobpipe.coordinator.topic import ServedTopic
-
-__all__ = ["MAX_BIND_SECONDS", "Limits", "NextSlot", "SlotBinder"]
+__all__ = ["MAX_BIND_SECONDS", "NextSlot", "SlotBinder"]
 
 MAX_BIND_SECONDS = 1.0  # that a slot waits for news; then it is bound empty, and Spark asks for the next one
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a slot may be bound to.
-
-    Attributes:
-        end: Where the read ends.
-        max_rows, max_bytes: As for a plan.
-        schemas: Ids of the schemas that fit what the query reads; the binding stops before any other.
-    """
-
-    end: Boundary | None
-    max_rows: int | None
-    max_bytes: int | None
-    schemas: Collection[int]
 
 
 @dataclass(frozen=True)
@@ -39,7 +23,7 @@ class NextSlot:
     """Where a stream goes on.
 
     Attributes:
-        made: The slot was added. It is not where the read is over and the place before is the same: all is said.
+        made: The slot was added. False where the read is over and the slot before it begins at the same place.
         plan: What lies there now, whatever the limits are; begins where the slot does.
         stop: Where the read ends, None while that is open.
         over: Nothing more will come: the read ends there, or an end mark is the newest batch. The slot is bound empty,
@@ -57,22 +41,23 @@ class NextSlot:
 class SlotBinder:
     """Makes and binds the slots of one topic; every change to the log goes through the topic's thread."""
 
-    def __init__(self, topic: ServedTopic) -> None:
+    def __init__(self, topic: TopicState, subscribers: Subscribers) -> None:
         self._topic = topic
+        self._subscribers = subscribers
         self._name = topic.topic
 
     async def next(
         self,
         name: str,
         grant: int,
+        *,
         start: Position,
         last: str | None,
         slot: str,
         end: Boundary | None,
-        *,
         witnessed: bool,
     ) -> NextSlot:
-        """Acknowledge what the slot ``last`` was bound to, whose batch is committed, and make the next one behind it.
+        """Acknowledge what the slot ``last`` was bound to, whose batch is committed, and make the next one after it.
 
         Args:
             start: where ``last`` begins; without it, where to begin.
@@ -83,38 +68,38 @@ class SlotBinder:
         Raises:
             ConfigError: the topic's publisher uses ``acks=all``.
             DataLoss: ``start`` does not fit, or ``last`` is not known.
-            Fenced: the name was given to somebody else.
+            Fenced: the name was given to another subscriber.
         """
         if self._topic.config.acks == "all":
             raise ConfigError(
-                f"topic {self._name!r}: readAhead=true does not go with jobpipe.acks=all of the publisher: should the "
-                "spool be lost, the topic goes on where all have read, and positions alone could not tell whether the "
-                "last range that was read ahead has been. Leave readAhead out",
+                f"topic {self._name!r}: readAhead=true cannot be combined with the publisher's jobpipe.acks=all: if "
+                "the spool were lost, the topic would continue where all have read, and positions alone could not tell "
+                "whether the last range that was read ahead has been read. Leave readAhead out",
                 topic=self._name,
             )
 
         def work() -> tuple[NextSlot, bool]:
             store = self._topic.store
-            begin = start if last is None else self._settled(name, grant, start, last, committed=not witnessed)
+            begin = start if last is None else self._slot_end(name, grant, start, last, committed=not witnessed)
             here = self._resolved(begin)
-            store.declare(name, grant, here)
-            advanced = store.acknowledge(name, grant, here)
-            stop = None if end is None else store.end_of(end)
-            plan = store.plan(here, until=_until(here, stop))
-            over = plan.end.place == here.place and _is_over(here, stop, ended=store.ended())
-            newest = None if plan.schema_id is not None else store.newest_schema()
+            store.subscriptions.declare(name, grant, here)
+            advanced = store.subscriptions.acknowledge(name, grant, here)
+            stop = None if end is None else store.locator.end(end)
+            plan = store.planner.plan(here, until=_until(here, stop))
+            over = plan.end.place == here.place and _is_over(here, stop, ended=store.batches.ended())
+            newest = None if plan.schema_id is not None else store.schemas.newest()
             schema_id = plan.schema_id if newest is None else newest[0]
             made = not over or here.place != start.place
             if made:
-                store.add_slot(name, grant, slot, here, empty=over)  # who has read all may find nobody here any more
+                store.slots.add(name, grant, slot, here, empty=over)  # once all is read, the topic may be gone
             return NextSlot(made, plan, stop, over, schema_id), advanced
 
-        self._topic.subscribers.held(name, grant)
+        self._subscribers.held(name, grant)
         found, _ = await self._topic.run_then(work, lambda done: self._topic.note_progress() if done[1] else None)
         return found
 
-    async def settle(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:
-        """Return where a slot ends; one that nobody has bound gets no row, and its end from now on.
+    async def resolve_slot_end(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:
+        """Return where a slot ends; one that was never bound gets no row, and its end from now on.
 
         Args:
             start: where it begins.
@@ -122,20 +107,25 @@ class SlotBinder:
 
         Raises:
             DataLoss: it is not known, or whether it was bound cannot be told.
-            Fenced: the name was given to somebody else.
+            Fenced: the name was given to another subscriber.
         """
-        self._topic.subscribers.held(name, grant)
+        self._subscribers.held(name, grant)
         return await self._topic.run(
-            lambda: self._resolved(self._settled(name, grant, start, slot, committed=committed))
+            lambda: self._resolved(self._slot_end(name, grant, start, slot, committed=committed))
         )
 
-    async def bind(self, name: str, grant: int, slot: str, limits: Limits, wait: float) -> list[Plan]:
+    async def bind(
+        self, name: str, grant: int, slot: str, limits: Limits, *, schemas: Collection[int], wait: float
+    ) -> list[Plan]:
         """Return what a slot was bound to, or bind it: to what is there, as soon as something is.
 
         Concurrent calls get the same answer, and so do all later ones, also from the next coordinator.
 
         Args:
             grant: checked against the log alone: a worker may be here before its driver is back.
+            slot: its id.
+            limits: of the range.
+            schemas: ids of those that fit what the query reads; the binding stops before any other.
             wait: seconds after which it is bound without a row, at most :data:`MAX_BIND_SECONDS`.
 
         Returns:
@@ -143,50 +133,52 @@ class SlotBinder:
 
         Raises:
             DataLoss: the slot is not known, or its range does not fit any more.
-            Fenced: the name was given to somebody else.
+            Fenced: the name was given to another subscriber.
         """
-        deadline = time.monotonic() + min(wait, MAX_BIND_SECONDS)
+        deadline = Deadline(min(wait, MAX_BIND_SECONDS))
         while True:
-            patient, head = time.monotonic() < deadline, self._topic.head
-            found = await self._topic.run(self._bound, name, grant, slot, limits, patient=patient)
+            patient, head = not deadline.passed, self._topic.head
+            found = await self._topic.run(self._bound, name, grant, slot, limits, schemas, patient=patient)
             if found is not None:
                 return found
             if self._topic.head == head:  # else there is news since
-                await self._topic.news.wait(max(deadline - time.monotonic(), 0.0))
+                await self._topic.news.wait(deadline.left())
 
     # -- in the topic's thread -----------------------------------------------------------------------------------------
 
-    def _bound(self, name: str, grant: int, slot: str, limits: Limits, *, patient: bool) -> list[Plan] | None:
+    def _bound(
+        self, name: str, grant: int, slot: str, limits: Limits, schemas: Collection[int], *, patient: bool
+    ) -> list[Plan] | None:
         store = self._topic.store
-        known = store.slot(name, grant, slot)
+        known = store.slots.get(name, grant, slot)
         end = known.end
         start = self._resolved(known.start)
         if end is None:
-            wanted = self._choose(start, limits)
+            wanted = self._choose(start, limits, schemas)
             if wanted is None and patient:
                 return None
-            end = store.bind_slot(name, grant, slot, wanted or start).end
+            end = store.slots.bind(name, grant, slot, wanted or start).end
         assert end is not None  # noqa: S101 - it is bound
         end = self._resolved(end)
-        store.check(start)
-        return store.describe_range(start, end) or [store.plan(start, until=start)]
+        store.batches.check(start)
+        return store.planner.describe(start, end) or [store.planner.plan(start, until=start)]
 
-    def _choose(self, start: Position, limits: Limits) -> Position | None:
+    def _choose(self, start: Position, limits: Limits, schemas: Collection[int]) -> Position | None:
         """Return up to where a slot is bound, None while there is nothing and something may come."""
         store = self._topic.store
-        stop = None if limits.end is None else store.end_of(limits.end)
+        stop = None if limits.end is None else store.locator.end(limits.end)
         until = _until(start, stop)
-        plan = store.plan(start, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)
+        plan = store.planner.plan(start, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)
         if plan.end.place == start.place:
-            return start if _is_over(start, stop, ended=store.ended()) else None
-        if plan.schema_id is not None and plan.schema_id not in limits.schemas:
+            return start if _is_over(start, stop, ended=store.batches.ended()) else None
+        if plan.schema_id is not None and plan.schema_id not in schemas:
             return start  # the driver judges it
-        lost = store.lost(plan.start.n, plan.end.n + (1 if plan.end.r else 0), self._topic.gone)
+        lost = store.hosts.lost(plan.start.n, plan.end.n + (1 if plan.end.r else 0), self._topic.gone)
         if not lost:
             return plan.end
-        return start if lost[0].n <= start.n else store.at(lost[0].n)
+        return start if lost[0].n <= start.n else store.batches.at(lost[0].n)
 
-    def _settled(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:
+    def _slot_end(self, name: str, grant: int, start: Position, slot: str, *, committed: bool) -> Position:
         """Return where a slot ends; bind it, empty, if it is not bound, and that can be told.
 
         An older copy of the catalog may lack a binding that tasks went by. So where the batch is ``committed``, and the
@@ -194,7 +186,7 @@ class SlotBinder:
         copy of the moments between would have had to be made, lost and restored within one micro-batch.
         """
         store = self._topic.store
-        known = store.slot(name, grant, slot)
+        known = store.slots.get(name, grant, slot)
         if (known.start.log, known.start.place) != (start.log, start.place):
             raise self._loss(name, slot, f"it begins at offset {known.start.n}, and by the checkpoint at {start.n}")
         if known.end is not None:
@@ -205,7 +197,7 @@ class SlotBinder:
                 slot,
                 "its batch is committed, and the spool does not know what it read: it may be an older copy",
             )
-        end = store.bind_slot(name, grant, slot, known.start).end
+        end = store.slots.bind(name, grant, slot, known.start).end
         assert end is not None  # noqa: S101 - it is bound
         return end
 
@@ -220,7 +212,7 @@ class SlotBinder:
         )
 
     def _resolved(self, position: Position) -> Position:
-        here = self._topic.store.resolve(position)
+        here = self._topic.store.recovery.resolve(position)
         if here is None:
             raise TopicNotFound(
                 f"topic {self._name!r}: batch {position.n - 1} is there again once its publisher has repeated it",
@@ -234,5 +226,5 @@ def _until(start: Position, stop: Position | None) -> Position | None:
 
 
 def _is_over(here: Position, stop: Position | None, *, ended: bool) -> bool:
-    """Tell whether nothing will come behind ``here``, where nothing lies now."""
+    """Tell whether nothing will come after ``here``, where nothing lies now."""
     return ended if stop is None else stop.place <= here.place or ended

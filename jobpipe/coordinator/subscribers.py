@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobpipe.coordinator.holder import Holder
+from jobpipe.coordinator.plans import Plans
+from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import (
     ConfigError,
     Fenced,
@@ -21,83 +23,95 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.link import Link
-from jobpipe.store import Ahead, Boundary, Cutter, Plan, Position, Subscription
+from jobpipe.operations.administration import MovedReply, RequiredReply
+from jobpipe.operations.publishing import MAX_REQUIRED
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.cuts import Cutter
+from jobpipe.store.plan import Plan
+from jobpipe.store.position import Position
+from jobpipe.store.subscription import Subscription
 
-if TYPE_CHECKING:
-    from jobpipe.coordinator.topic import ServedTopic
-
-__all__ = ["Holder", "Subscribers"]
+__all__ = ["Subscribers"]
 
 log = logging.getLogger(__name__)
 
-RECONNECT_SECONDS = 30.0  # a reader whose link broke dials each 2 s: after so long it is gone
 UNDECIDED_SECONDS = 5.0  # for one whose link broke before it asked where to begin
-PING_SECONDS = 2.0  # for the holder of a name that somebody else wants
-
-
-@dataclass
-class Holder:
-    """The live holder of one subscription's name."""
-
-    instance: str
-    grant: int
-    link: Link | None
-    where: dict[str, Any]
-    reconnects: int = 0
-    seen: float = field(default_factory=time.monotonic)
-    since: float = field(default_factory=time.monotonic)  # that it has, or has not, its link
-    broken: bool = False  # its link ended without a goodbye
+PING_SECONDS = 2.0  # for the holder of a name that another subscriber wants
 
 
 class Subscribers:
-    """Knows the holder of each subscription's name; every change to the log goes through the topic's thread."""
+    """Knows the holder of each subscription's name; every change to the log goes through the topic's thread.
 
-    def __init__(self, topic: ServedTopic) -> None:
+    Attributes:
+        plans: what they read next.
+    """
+
+    def __init__(self, topic: TopicState) -> None:
         self._topic = topic
         self._name = topic.topic
         self._holders: dict[str, Holder] = {}
         self._granting = asyncio.Lock()
+        self.plans = Plans(topic)
 
-    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
+    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> Holder:
         """Give the subscription's name to a reader.
+
+        Args:
+            name: the subscription's.
+            instance: the reader's.
+            link: over which it asks.
+            where: its host and process, for people.
+            owner: the identity whose names are bounded; "" for one whose are not.
 
         Raises:
             NameTaken: another live reader has it, found out by a ping.
+            ConfigError: the name is new, and there are too many.
         """
         async with self._granting:  # of two newcomers one must see the other
-            return await self._grant(name, instance, link, where)
+            return await self._grant(name, instance, link, where, owner)
 
-    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any]) -> Holder:
+    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str) -> Holder:
         holder = self._holders.get(name)
         if holder is not None and holder.instance == instance:
             holder.link = link
             holder.seen = holder.since = time.monotonic()
             holder.reconnects += 1
             return holder
-        await self._demand_free(name)
+        await self._require_free(name)
 
         def work() -> tuple[int, int]:
             # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
             store = self._topic.store
-            self._subscribe(name)
-            known = next((s for s in store.subscriptions() if s.name == name), None)
-            if known is not None and known.holder is not None and known.holder.get("instance") == instance:
+            self._subscribe(name, owner)
+            known = store.subscriptions.get(name)
+            if known.holder is not None and known.holder.get("instance") == instance:
                 return known.grant, 1  # it outlived an earlier coordinator
-            return store.grant(name, {"instance": instance, **where}), 0
+            whose = {"owner": owner} if owner else {}
+            return store.subscriptions.grant(name, {"instance": instance, **where, **whose}), 0
 
         def granted(given: tuple[int, int]) -> None:
-            ended = link.ended  # nobody would tell of it again
+            ended = link.ended  # it would not be told again
             fresh = Holder(instance, given[0], link if ended is None else None, where, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
             self._holders[name] = fresh
+            self.plans.wake(name)
 
         await self._topic.run_then(work, granted)
         return self._holders[name]
 
-    def _subscribe(self, name: str) -> None:
+    def _subscribe(self, name: str, owner: str) -> None:
         """Make the subscription, if it is new and there is room for it; in the log's thread."""
+        store = self._topic.store
+        self._require_room(name, owner)
+        store.subscriptions.subscribe(name, required=name in store.required.names())
+
+    def _require_room(self, name: str, owner: str = "") -> None:
+        """See that there is room for a subscription, unless it is there; in the log's thread.
+
+        One identity gets no more than half of the names: else a reader that may read under a pattern keeps out others.
+        """
         store, most = self._topic.store, self._topic.config.max_subscriptions
-        names = {known.name for known in store.subscriptions()}
+        names = store.subscriptions.names()
         if name not in names and len(names) >= most:
             raise ConfigError(
                 f"topic {self._name!r} has {len(names)} subscriptions, and takes no new one: its publisher's "
@@ -107,9 +121,19 @@ class Subscribers:
                 name=name,
                 limit=most,
             )
-        store.subscribe(name, required=name in self._topic.settings.required)
+        share = max(1, most // 2)
+        if name not in names and owner and (held := store.subscriptions.owners()[owner]) >= share:
+            raise ConfigError(
+                f"topic {self._name!r}: {owner} holds {held} subscriptions, and takes no new one: one identity may "
+                f"hold half of what its publisher's jobpipe.subscription.max allows, which is {most}. Drop those that "
+                "nobody needs by `jobpipe subscriptions drop`, or raise it",
+                topic=self._name,
+                name=name,
+                identity=owner,
+                limit=share,
+            )
 
-    async def _demand_free(self, name: str) -> None:
+    async def _require_free(self, name: str) -> None:
         holder = self._holders.get(name)
         if holder is None or holder.link is None:
             return
@@ -119,7 +143,7 @@ class Subscribers:
             log.info("topic %s: the holder of %s does not answer, its name passes on", self._name, name)
             return
         raise NameTaken(
-            f"topic {self._name!r}: subscription {name!r} is held by a live subscriber ({_where(holder.where)}); give "
+            f"topic {self._name!r}: subscription {name!r} is held by a live subscriber ({holder.place}); give "
             "this query another name, or stop that one",
             topic=self._name,
             name=name,
@@ -130,13 +154,13 @@ class Subscribers:
         """Return the holder, checking its grant number.
 
         Raises:
-            Fenced: the name was given to somebody else since.
+            Fenced: the name was given to another subscriber since.
         """
         holder = self._holders.get(name)
         if holder is None or holder.grant != grant:
             raise Fenced(
                 f"topic {self._name!r}: subscription {name!r} was taken over by another subscriber"
-                + (f" ({_where(holder.where)})" if holder else ""),
+                + (f" ({holder.place})" if holder else ""),
                 topic=self._name,
                 name=name,
                 grant=grant,
@@ -150,18 +174,18 @@ class Subscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
         Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
-        :meth:`jobpipe.store.locate.Locator.window`.
+        :meth:`jobpipe.store.locate.Locator.locate`.
         """
 
         def decide() -> tuple[Position, int]:
             store = self._topic.store
-            if start.kind != "committed" and store.waits_for_publisher:
+            if start.kind != "committed" and store.recovery.undecided:
                 raise TopicNotFound(
                     f"topic {self._name!r}: its spool was lost; where it goes on is known once its publisher has "
                     "sealed the next batch",
                     topic=self._name,
                 )
-            known = {s.name: s for s in store.subscriptions()}.get(name)
+            known = {s.name: s for s in store.subscriptions.all()}.get(name)
             if known is None:
                 raise Fenced(
                     f"topic {self._name!r}: subscription {name!r} was dropped or expired",
@@ -170,11 +194,11 @@ class Subscribers:
                 )
             if known.first is not None and known.holds_first:
                 if end is not None and not skip_removed:  # else what lay before the end may be gone
-                    store.demand_order(known.first, end)
+                    store.locator.require_order(known.first, end)
                 return known.first, 0
-            committed = store.head() if known.acked is None else known.acked
-            window = store.window(start, end, committed=committed, skip_removed=skip_removed)
-            return store.first_position(name, window.start), window.lost
+            committed = store.batches.head() if known.acked is None else known.acked
+            window = store.locator.locate(start, end, committed=committed, skip_removed=skip_removed)
+            return store.subscriptions.first_position(name, window.start), window.lost
 
         return await self._topic.run(decide)
 
@@ -183,49 +207,10 @@ class Subscribers:
         self.held(name, grant)
 
         def work() -> bool:
-            here = self._topic.store.resolve(position)
-            return here is not None and self._topic.store.acknowledge(name, grant, here)
+            here = self._topic.store.recovery.resolve(position)
+            return here is not None and self._topic.store.subscriptions.acknowledge(name, grant, here)
 
         await self._topic.run_then(work, lambda advanced: self._topic.note_progress() if advanced else None)
-
-    async def plan(
-        self,
-        name: str,
-        grant: int,
-        start: Position,
-        end: Boundary | None,
-        max_rows: int | None,
-        max_bytes: int | None,
-        *,
-        count: bool = False,
-    ) -> tuple[Plan, Position | None, Ahead | None]:
-        """Acknowledge ``start``, whose batch is committed, and plan what follows it, at most to ``end``.
-
-        Args:
-            count: Tell too how much there is behind ``start``, whatever the limits are.
-
-        Returns:
-            The plan, and the position of ``end`` once that is decided; nothing is planned if it lies before ``start``.
-        """
-        self.held(name, grant)
-
-        def work() -> tuple[Plan, Position | None, Ahead | None, bool]:
-            store = self._topic.store
-            here = store.resolve(start)
-            if here is None:  # it has the batch that the publisher is about to repeat
-                ahead = Ahead(0, 0, start, final=False) if count else None
-                return Plan(start, start, 0, 0, 0, None, False), None, ahead, False
-            store.declare(name, grant, here)
-            advanced = store.acknowledge(name, grant, here)
-            stop = None if end is None else store.end_of(end)
-            until = here if stop is not None and stop.place < here.place else stop
-            ahead = store.ahead(here, until) if count else None
-            return store.plan(here, until=until, max_rows=max_rows, max_bytes=max_bytes), stop, ahead, advanced
-
-        plan, stop, ahead, _ = await self._topic.run_then(
-            work, lambda found: self._topic.note_progress() if found[3] else None
-        )
-        return plan, stop, ahead
 
     async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
         """Return the plans of a range that an earlier run planned; what lies in it is kept for the holder.
@@ -239,16 +224,16 @@ class Subscribers:
         def work() -> list[Plan]:
             store = self._topic.store
             first, last = self._resolved(start, end)
-            store.declare(name, grant, first)
-            store.check(last)
-            return store.describe_range(first, last)
+            store.subscriptions.declare(name, grant, first)
+            store.batches.check(last)
+            return store.planner.describe(first, last)
 
         return await self._topic.run(work)
 
     async def cutter(
         self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], Cutter]
     ) -> Cutter:
-        """Return what cuts a planned range; ``make`` is :meth:`TopicLog.cutter` with its limits.
+        """Return what cuts a planned range; ``make`` is :meth:`Planner.cutter` with its limits.
 
         Raises:
             TopicNotFound, DataLoss: as :meth:`describe`.
@@ -257,7 +242,7 @@ class Subscribers:
         return await self._topic.run(lambda: make(*self._resolved(start, end)))
 
     def _resolved(self, start: Position, end: Position) -> tuple[Position, Position]:
-        first, last = self._topic.store.resolve(start), self._topic.store.resolve(end)
+        first, last = self._topic.store.recovery.resolve(start), self._topic.store.recovery.resolve(end)
         if first is None or last is None:
             raise TopicNotFound(
                 f"topic {self._name!r}: its spool was lost; batch {end.n - 1} is there again once its publisher "
@@ -266,49 +251,82 @@ class Subscribers:
             )
         return first, last
 
-    async def seek(self, name: str, to: Boundary, *, dry_run: bool) -> dict[str, Any]:
-        """Move a subscription nobody holds.
+    async def seek(self, name: str, to: Boundary, *, dry_run: bool) -> MovedReply:
+        """Move a subscription that has no holder.
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss, ConfigError: as :meth:`jobpipe.store.locate.Locator.window`.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.locate.Locator.locate`.
         """
 
-        def work() -> dict[str, Any]:
+        def work() -> MovedReply:
             store, known = self._topic.store, self._known(name)
-            target = store.window(to, None, committed=known.acked or store.tail()).start
+            target = store.locator.locate(to, None, committed=known.acked or store.batches.tail()).start
             if not dry_run:
-                store.seek(name, target)
-            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": target.n}
+                store.subscriptions.seek(name, target)
+            return MovedReply(name, None if known.acked is None else known.acked.n, target.n)
 
         async with self._granting:  # else a reader may take the name between the two
-            await self._demand_free(name)
+            await self._require_free(name)
             return await self._topic.run_then(work, lambda _: self._topic.acked.ring())
 
-    async def drop(self, name: str, *, dry_run: bool) -> dict[str, Any]:
-        """Delete a subscription nobody holds; what only it kept may go from now on.
+    async def drop(self, name: str, *, dry_run: bool) -> MovedReply:
+        """Delete a subscription that has no holder; what only it kept may go from now on.
 
         Raises:
             NameTaken: a live subscriber holds it.
         """
 
-        def work() -> dict[str, Any]:
+        def work() -> MovedReply:
             known = self._known(name)
             if not dry_run:
-                self._topic.store.drop(name)
-            return {"name": name, "from": None if known.acked is None else known.acked.n, "to": None}
+                self._topic.store.subscriptions.drop(name)
+            return MovedReply(name, None if known.acked is None else known.acked.n, None)
 
-        def dropped(_: dict[str, Any]) -> None:
+        def dropped(_: MovedReply) -> None:
             if not dry_run:
-                self._holders.pop(name, None)
+                self._forget(name)
             self._topic.acked.ring()
 
         async with self._granting:
-            await self._demand_free(name)
+            await self._require_free(name)
             return await self._topic.run_then(work, dropped)
 
+    async def require(self, name: str, *, required: bool, dry_run: bool) -> RequiredReply:
+        """Make a subscription required, created at the tail if it is missing, or not required any more.
+
+        A publisher that waits for it, or for what it keeps, looks again at once.
+
+        Raises:
+            ConfigError: there is no room for another subscription, or for another required one.
+        """
+
+        def work() -> tuple[bool, frozenset[str]]:
+            known = self._topic.store.required.names()
+            if required and name not in known:
+                self._require_room(name)
+                if len(known) >= MAX_REQUIRED:
+                    raise ConfigError(
+                        f"topic {self._name!r} has {len(known)} required subscriptions, and takes no other one",
+                        topic=self._name,
+                        name=name,
+                        limit=MAX_REQUIRED,
+                    )
+            changed = known | {name} if required else known - {name}
+            if not dry_run:
+                changed = self._topic.store.required.change(name, required=required)
+            return name in known, changed
+
+        def changed(_: object) -> None:
+            if not dry_run:
+                self._topic.acked.ring()
+
+        async with self._granting:  # else it may be forgotten as one that never began
+            before, now = await self._topic.run_then(work, changed)
+        return RequiredReply(before, tuple(sorted(now)))
+
     def _known(self, name: str) -> Subscription:
-        for known in self._topic.store.subscriptions():
+        for known in self._topic.store.subscriptions.all():
             if known.name == name:
                 return known
         raise SubscriptionNotFound(f"topic {self._name!r} has no subscription {name!r}", topic=self._name, name=name)
@@ -322,11 +340,11 @@ class Subscribers:
                 holder.broken = not isinstance(why, LinkEnded)
 
     def state(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return what ``describe`` says of a subscription beside its position: whether and whence it is connected.
+        """Return what ``describe`` says of a subscription besides its position: whether and whence it is connected.
 
         ``since`` and ``last_seen`` are seconds ago. A holder that only an earlier coordinator has seen is absent.
         """
-        holder, now = self._holders.get(line["name"]), time.monotonic()
+        holder = self._holders.get(line["name"])
         if holder is None:
             stored = line["holder"] or {}
             return {
@@ -336,48 +354,34 @@ class Subscribers:
                 "last_seen": round(line["silent"], 3) if stored else None,
                 "where": {"host": stored["host"], "pid": stored["pid"]} if "pid" in stored else None,
             }
-        if holder.link is not None:
-            state, seen = "connected", holder.link.silence
-        else:
-            back = holder.broken and now - holder.since < RECONNECT_SECONDS
-            state, seen = "reconnecting" if back else "absent", now - holder.seen
-        return {
-            "state": state,
-            "since": round(now - holder.since, 3),
-            "reconnects": holder.reconnects,
-            "last_seen": round(seen, 3),
-            "where": holder.where,
-        }
+        return holder.state()
 
     async def forget_undecided(self) -> None:
-        """Drop what was taken and left before it stood anywhere, as by a reader that does not like the schema.
+        """Drop names that were claimed and released without a position, as by a reader that rejects the schema.
 
         It would keep the whole log.
         """
         if self._granting.locked():
             return  # another time
         async with self._granting:  # a reader that comes back just now must find its name
-            for known in await self._topic.run(self._topic.store.subscriptions):
+            for known in await self._topic.run(self._topic.store.subscriptions.all):
                 left = self._holders.get(known.name)
                 if known.acked is not None or known.required or left is None or left.link is not None:
                     continue
                 if time.monotonic() - left.seen > UNDECIDED_SECONDS:
                     log.info("topic %s: subscription %s never began, and its reader is gone", self._name, known.name)
                     await self._topic.run_then(
-                        partial(self._topic.store.drop, known.name), partial(self._forget, known.name)
+                        partial(self._topic.store.subscriptions.drop, known.name), partial(self._forget, known.name)
                     )
 
-    def _forget(self, name: str, _: object) -> None:
+    def _forget(self, name: str, _: object = None) -> None:
         self._holders.pop(name, None)
+        self.plans.wake(name)
 
     def tell_store(self) -> None:
         """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""
         for name, holder in list(self._holders.items()):
             if holder.link is not None:
-                self._topic.store.touch(name)
+                self._topic.store.subscriptions.touch(name)
             elif time.monotonic() - holder.seen > self._topic.config.read_timeout:
-                self._topic.store.drop_declared(name)
-
-
-def _where(where: dict[str, Any]) -> str:
-    return f"host {where.get('host', '?')}, pid {where.get('pid', '?')}"
+                self._topic.store.subscriptions.drop_declared(name)

@@ -8,30 +8,29 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Container
+from typing import Any
 
-from jobpipe.config import Config
-from jobpipe.coordinator.bell import Bell
+from jobpipe.coordinator.flows import Flows, WrittenNow
+from jobpipe.coordinator.holds import Holds, hold_words
 from jobpipe.coordinator.leases import Leases
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
-from jobpipe.errors import (
-    Fenced,
-    RegistryUnavailable,
-    SpoolError,
-    SpoolFull,
-    TopicOwned,
-)
+from jobpipe.coordinator.topic_state import KnownLog, TopicState
+from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
-from jobpipe.store import NewBatch, Position, Retention, SegmentInfo, TopicLog, new_write_id
+from jobpipe.operations.publishing import OpenRequest
+from jobpipe.store.files import new_write_id
+from jobpipe.store.holds import held_back
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.position import Position
+from jobpipe.store.retention import Retention
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import TopicLog
 
-__all__ = ["ServedTopic", "TopicSettings"]
+__all__ = ["ServedTopic"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1000  # characters of why the publisher waits; subscribers say them again in each poll
@@ -42,82 +41,38 @@ KEEP_SECONDS = 2.0  # that a batch waits for the registry to take its recovery p
 SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behind
 
 
-@dataclass(frozen=True)
-class TopicSettings:
-    """What the publisher asks for, beside the configuration."""
-
-    publisher: str
-    parallelism: int
-    required: tuple[str, ...] = ()
-    min_subscribers: int = 0
-    writing: str = ""  # write id of a batch in progress, when the coordinator before this one died
-    serve: bool = False  # nobody publishes: what is sealed is served until a publisher comes
-    application: str = ""  # the publisher's, for errors
-    opener: str = ""  # the publisher's random id, so that it may ask again when the answer was lost
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What a log holds when it is taken over."""
-
-    head: Position
-    ended: bool
-    kept: frozenset[str]
-    status: dict[str, Any]
-
-    @classmethod
-    def of(cls, store: TopicLog) -> _Known:
-        """Ask the log; blocking."""
-        return cls(store.head(), store.ended(), frozenset(store.kept_by_hosts()), store.status())
-
-
-class ServedTopic:
-    """Serialises all work on one topic's log in a thread of its own, and keeps what is only true while we live.
-
-    A caller of any method may be cancelled at any time: then the log's thread still ends what it has begun. So what is
-    kept here changes by :meth:`run_then`, never by what the caller does next.
-    """
+class ServedTopic(TopicState):
+    """A topic with its parts: seals its batches, makes room, reports its status. The base class is what they share."""
 
     def __init__(
         self,
         topic: str,
         thread: LogThread,
-        config: Config,
-        settings: TopicSettings,
+        asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None,
-        known: _Known,
+        known: KnownLog,
         budgets: Budgets | None,
     ) -> None:
         """For :meth:`open` alone."""
+        super().__init__(topic, thread, asked, known)
         store = thread.store
-        self.topic = topic
-        self.config = config
-        self.settings = settings
-        self.log_id = store.log_id
         self.epoch = store.epoch
         self.epoch_drawn = store.epoch  # the highest that the registry gave us; the log may be about to take it
         self.renewing = asyncio.Lock()  # held while the epoch is raised
-        self.head = known.head
-        self.ended = known.ended
-        self.publishing = not settings.serve  # a publisher holds the topic; False once it closed, died or was fenced
+        self.publishing = not asked.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
-        self.slots = SlotBinder(self)
+        self.slots = SlotBinder(self, self.subscribers)
         self.leases = Leases(self, budgets or Budgets())
-        self.news = Bell()  # head moved, schema known, publisher waits
-        self.acked = Bell()  # some acknowledgement advanced
-        self.progress_at = time.monotonic()
-        self.kept = set(known.kept)  # ids of host servers that keep segments, those of now and some before
-        self.gone: frozenset[str] = frozenset()  # those of them that are lost
-        self._store = store
-        self._thread = thread
-        self._end_mark = NewBatch.end_mark(settings.parallelism)  # one: to seal it again is the same call
+        self.holds = Holds(self)
+        self.flows = Flows(self, self.subscribers)
+        self._end_mark = NewBatch.end_mark(asked.parallelism)  # one: to seal it again is the same call
         self._ticked_at = time.monotonic()
-        self.writing = {settings.writing}  # write ids of batches in progress; a sweep under way looks at this very set
+        self.writing = {asked.writing}  # write ids of batches in progress; a sweep under way looks at this very set
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
-        self._asked: asyncio.Future[dict[str, Any]] | None = None
+        self._asked_status: asyncio.Future[dict[str, Any]] | None = None
         self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
         self._keeping: asyncio.Future[None] | None = None
         self._trouble: str | None = None  # of the disk, as the last tick found it
@@ -128,8 +83,7 @@ class ServedTopic:
         cls,
         topic: str,
         store: TopicLog,
-        config: Config,
-        settings: TopicSettings,
+        asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None = None,
         budgets: Budgets | None = None,
     ) -> ServedTopic:
@@ -140,34 +94,11 @@ class ServedTopic:
         """
         thread = LogThread(topic, store)
         try:
-            known = await thread.run(lambda: _Known.of(store))
-            return cls(topic, thread, config, settings, keep_recovery_point, known, budgets)
+            known = await thread.run(lambda: KnownLog.of(store))
+            return cls(topic, thread, asked, keep_recovery_point, known, budgets)
         except BaseException:
             await thread.close(0.0)
             raise
-
-    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run ``work`` in the log's thread; see :meth:`LogThread.run`."""
-        return await self._thread.run(lambda: work(*args, **kwargs))
-
-    async def run_then(self, work: Callable[[], R], then: Callable[[R], object]) -> R:
-        """Run ``work`` in the log's thread, and ``then`` in the loop, whatever becomes of the caller."""
-        return await self._thread.run(work, then)
-
-    @property
-    def closed(self) -> bool:
-        """True once the topic is not served here any more."""
-        return self._thread.closed
-
-    @property
-    def store(self) -> TopicLog:
-        """The log; to be used through :meth:`run` only."""
-        return self._store
-
-    @property
-    def uses_hosts(self) -> bool:
-        """True where segments lie, or may be put, with host servers."""
-        return self.config.spool_placement == "host" or bool(self.kept)
 
     @property
     def retention(self) -> Retention:
@@ -178,8 +109,14 @@ class ServedTopic:
             bytes=config.retention_bytes,
             ack_grace=config.ack_grace,
             subscription_expiry=config.subscription_expiry,
-            min_subscribers=self.settings.min_subscribers,
+            min_subscribers=self.asked.min_subscribers,
+            expire_holds=not self.asked.serve,
         )
+
+    @property
+    def being_written(self) -> Container[str]:
+        """Write ids of what is being written, as it is when it is asked."""
+        return WrittenNow(self.writing, self.flows.writing)
 
     def begin_write(self) -> str:
         """Return a new batch's write id; files of all earlier ones that no batch refers to may be swept from now on."""
@@ -191,7 +128,7 @@ class ServedTopic:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Tell whether another batch may come without more ado; in the log's thread."""
+        """Tell whether there is room for another batch without any clean-up; in the log's thread."""
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
@@ -206,19 +143,19 @@ class ServedTopic:
             return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
-        if short > 0:  # nobody needs to wait, but what may go should go: the disk is smaller than the cap
+        if short > 0:  # no need to wait, but what may go should go: the disk is smaller than the cap
             with contextlib.suppress(SpoolFull):
-                await self.run(self._store.retain, self.retention, need=short)
+                await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
             self._set_waiting(None)
             return None
         need = await self.run(self._store.used_bytes) - limit + 1
-        await self.run(self._store.retain, self.retention, need=need)
+        await self.run(self._store.retirer.retain, self.retention, need=need)
         if await self.run(self._store.used_bytes) < limit:
             self._set_waiting(None)
             return None
         if self.config.on_full == "drop_oldest":
-            removed = await self.run(self._store.drop_oldest, need)
+            removed = await self.run(self._store.retirer.drop_oldest, need)
             log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
             self._set_waiting(None)
             return None
@@ -236,14 +173,17 @@ class ServedTopic:
         status = self._store.status()
         subscriptions = status["subscriptions"]
         acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
+        hold = held_back(self._store.holds.all(), acked)
         for line in self.leases.lines(status["leases"][:1]):
-            if line["first"] < acked:  # what it holds, no subscription needs
+            if line["first"] < (acked if hold is None else hold.offset):  # what it holds, no subscription needs
                 return (
                     f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} holds what lies "
                     f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
                 )
+        missing = self.asked.min_subscribers
+        if hold is not None and (subscriptions or not missing):
+            return hold_words(self.topic, hold)
         if not subscriptions:
-            missing = self.settings.min_subscribers
             return f"no subscription exists yet and min_subscribers={missing}" if missing else "nobody has read it yet"
         slow = max(subscriptions, key=lambda line: line["lag"]["batches"])
         return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
@@ -263,7 +203,7 @@ class ServedTopic:
             schema: of the batch, as Arrow and Spark have it; None for an end mark.
 
         Returns:
-            The position behind it, and whether another batch may come at once.
+            The position after it, and whether another batch may come at once.
 
         Raises:
             Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt: see :meth:`TopicLog.seal`.
@@ -283,17 +223,16 @@ class ServedTopic:
         await self._prepare_recovery(batch, rows=any(segment.rows for segment in segments))
 
         def work() -> tuple[Position, Position, bool, bool]:
-            store, number = self._store, None if schema is None else self._store.add_schema(*schema)
+            store, number = self._store, None if schema is None else self._store.schemas.add(*schema)
             position = store.seal(dataclasses.replace(batch, schema_id=number), segments, writing=self.writing)
             with contextlib.suppress(SpoolError):  # sealed it is
-                return position, store.head(), store.ended(), self.has_room()
-            return position, store.head(), store.ended(), False
+                return position, store.batches.head(), store.batches.ended(), self.has_room()
+            return position, store.batches.head(), store.batches.ended(), False
 
         def sealed(found: tuple[Position, Position, bool, bool]) -> None:
-            _, self.head, self.ended, _ = found
+            _, head, ended, _ = found
             self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
-            self.kept |= {segment.host for segment in segments if segment.host is not None}
-            self.news.ring()
+            self.note_sealed(head, ended, segments)
 
         # The disk's reserve is not for batches. One turn of the log's thread: each more costs a millisecond under load.
         position, _, _, room = await self._thread.run(work, sealed, reserve=False)
@@ -311,7 +250,7 @@ class ServedTopic:
         def raised(_: None) -> None:
             self.epoch = epoch
 
-        await self.run_then(lambda: self._store.take_over(epoch, self.settings.publisher), raised)
+        await self.run_then(lambda: self._store.take_over(epoch, self.asked.name), raised)
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
         """With ``acks=all`` say in the registry where the topic goes on if the spool is lost from now on.
@@ -321,69 +260,34 @@ class ServedTopic:
         """
         if self._keep_recovery_point is None:
             return
-        point = await self.run(self._store.recovery_point_before, batch, rows=rows)
+        point = await self.run(
+            self._store.recovery.before, batch.query_id, batch.batch_id, rows=rows, end_mark=batch.end
+        )
         if point is None:
             return
         if self._keeping is None or self._keeping.done():  # an older point must not be written after this one
             self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
             await asyncio.wait({self._keeping}, timeout=KEEP_SECONDS)
         if not self._keeping.done():
-            log.warning("topic %s: the registry is slow or away; a loss of the spool now would show", self.topic)
+            log.warning("topic %s: the registry is slow or away; losing the spool now is data loss", self.topic)
             return
         try:
             self._keeping.result()
         except TopicOwned as error:
             raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
         except RegistryUnavailable as error:
-            log.warning("topic %s: %s; a loss of the spool now would show", self.topic, error)
-
-    async def missing_acks(self, n: int) -> list[str]:
-        """Return the names that ``acks=all`` still waits for at offset ``n``."""
-        acked = {s.name: s.acked for s in await self.run(self._store.subscriptions)}
-        missing = [name for name in self.settings.required if acked.get(name) is None or acked[name].n < n]  # type: ignore[union-attr]
-        done = sum(1 for position in acked.values() if position is not None and position.n >= n)
-        if done < self.settings.min_subscribers:
-            missing.append(
-                f"{self.settings.min_subscribers - done} more of min_subscribers={self.settings.min_subscribers}"
-            )
-        return missing
-
-    async def lost(self, first: int, end: int) -> list[dict[str, Any]]:
-        """Return the batches from ``first`` to ``end`` (exclusive) of which lost host servers kept a part, as JSON."""
-        if not self.gone:
-            return []
-
-        def work() -> list[dict[str, Any]]:
-            return [
-                {
-                    "start": self._store.at(batch.n).to_json(),
-                    "end": self._store.at(batch.n + 1).to_json(),
-                    "rows": batch.rows,
-                    "hosts": list(batch.hosts),
-                }
-                for batch in self._store.lost(first, end, self.gone)
-            ]
-
-        return await self.run(work)
-
-    async def look_where_kept(self) -> None:
-        """Read anew which host servers keep segments; those of a batch that is being sealed are added after that."""
-
-        def seen(hosts: dict[str, Any]) -> None:
-            self.kept = set(hosts)
-
-        await self.run_then(self._store.kept_by_hosts, seen)
+            log.warning("topic %s: %s; losing the spool now is data loss", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether a batch that Spark repeats is lost in part, and somebody has not read it."""
+        """Tell whether a batch that Spark repeats is lost in part, and a subscription has not read it."""
         if not self.gone:
             return False
 
         def work() -> bool:
-            head = self._store.head().n
-            if not self._store.is_last(query_id, batch_id) or not self._store.lost(head - 1, head, self.gone):
+            batches, head = self._store.batches, self._store.batches.next_n()
+            if not batches.is_newest(query_id, batch_id) or not self._store.hosts.lost(head - 1, head, self.gone):
                 return False
-            acked = [known.acked for known in self._store.subscriptions()]
+            acked = [known.acked for known in self._store.subscriptions.all()]
             return not acked or any(position is None or position.n < head for position in acked)
 
         return await self.run(work)
@@ -393,26 +297,16 @@ class ServedTopic:
 
         def work() -> Position:
             self._store.take_back(query_id, batch_id)
-            return self._store.head()
+            return self._store.batches.head()
 
         def taken_back(head: Position) -> None:
             self.head = head
 
         await self.run_then(work, taken_back)
         log.warning(
-            "topic %s: batch %d of query %s is lost in part with %s; it is written anew",
+            "topic %s: batch %d of query %s is lost in part with %s; it is written again",
             *(self.topic, batch_id, query_id, ", ".join(sorted(self.gone))),
         )
-
-    def note_progress(self) -> None:
-        """Note that an acknowledgement advanced."""
-        self.progress_at = time.monotonic()
-        self.acked.ring()
-
-    async def lagging(self) -> dict[str, int]:
-        """Return the subscriptions that have not acknowledged all, with their lag in batches."""
-        status = await self.run(self._store.status)
-        return {line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"] > 0}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -428,8 +322,8 @@ class ServedTopic:
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
         status.update(
-            publisher=self.settings.publisher,
-            parallelism=self.settings.parallelism,
+            publisher=self.asked.name,
+            parallelism=self.asked.parallelism,
             waiting=self.waiting,
             ended=self.ended,
         )
@@ -441,17 +335,17 @@ class ServedTopic:
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
         # One question at a time: they would pile up behind a disk that hangs. One that is answered is an old one.
-        if self._asked is None or self._asked.done():
-            self._asked = asyncio.ensure_future(self.run(self._store.status))
-        asked = self._asked
+        if self._asked_status is None or self._asked_status.done():
+            self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))  # it is for all
+        asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)
         trouble = self._trouble
         if asked.done():
-            if self._asked is asked:
-                self._asked = None
+            if self._asked_status is asked:
+                self._asked_status = None
             self._status, self._status_at = asked.result(), time.monotonic()
         else:
-            trouble = f"no answer from the disk for {time.monotonic() - self._status_at:.1f} s; this state is so old"
+            trouble = f"no answer from the disk for {time.monotonic() - self._status_at:.1f} s; this state is that old"
         return copy.deepcopy(self._status), trouble
 
     async def tick(self, *, retain: bool) -> None:
@@ -460,23 +354,22 @@ class ServedTopic:
         seconds, self._ticked_at = now - self._ticked_at, now
 
         def work() -> tuple[Position, bool] | None:
-            self._store.tick(seconds)
-            self._store.flush()
+            self._store.clock.tick(seconds)
+            self._store.subscriptions.flush()
             self._store.shorten()
             if not retain:
                 return None
             self.subscribers.tell_store()
             self.leases.tell_store()
-            self._store.retain(self.retention)
-            if not self.settings.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
+            self._store.retirer.retain(self.retention)
+            if not self.asked.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                 self._swept_at = time.monotonic()
-                self._store.sweep(self.writing)
-            return self._store.head(), self._store.ended()
+                self._store.retirer.sweep(self.being_written)
+            return self._store.batches.head(), self._store.batches.ended()
 
         def seen(found: tuple[Position, bool] | None) -> None:
             if found is not None and found != (self.head, self.ended):  # sealed by a commit that seemed to fail
-                self.head, self.ended = found
-                self.news.ring()
+                self.note_sealed(*found, None)
 
         try:
             await self.run_then(work, seen)

@@ -1,4 +1,4 @@
-"""``jobpipe demo``: the four jobs of ``examples/flights`` as four processes, watched live, their results checked."""
+"""``jobpipe demo``: runs the pipeline of ``examples/flights`` in a folder of its own, and checks its results."""
 
 from jobpipe.demo.run import run_demo
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -14,9 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from jobpipe.demo.watch import TopicView
+from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
 
-__all__ = ["AUDIT", "Fact", "audit_facts", "expected_report", "report_facts", "topic_facts"]
+__all__ = [
+    "AUDIT",
+    "Fact",
+    "audit_facts",
+    "broken_lines",
+    "dead_letters",
+    "dead_letters_facts",
+    "expected_report",
+    "report_facts",
+    "topic_facts",
+]
 
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
@@ -57,12 +68,59 @@ def audit_facts(file: Path) -> list[Fact]:
     return [Fact(f"audit: {fact}", expected, found.get(fact, "nothing")) for fact, expected in AUDIT.items()]
 
 
-def topic_facts(views: Iterable[TopicView]) -> list[Fact]:
-    """Every subscription must have acknowledged every row by the end."""
+def topic_facts(statuses: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
+    """Every subscription must have acknowledged every row by the end, as the catalogs have it."""
     return [
-        Fact(f"{view.topic}: rows that {line.name} has not acknowledged", 0, line.lag_rows)
-        for view in views
-        for line in view.subscriptions
+        Fact(f"{topic}: rows that {line['name']} has not acknowledged", 0, line["lag"]["rows"])
+        for topic, status in statuses.items()
+        for line in status["subscriptions"]
+    ]
+
+
+def broken_lines(parts: Path, source: Path) -> list[str]:
+    """Return the lines of the part files that are not in the zipped CSV file of all flights."""
+    with zipfile.ZipFile(source) as archive:
+        known = set(archive.read("flights.csv").decode().splitlines())
+    lines = (line for part in sorted(parts.iterdir()) for line in part.read_text().splitlines())
+    return [line for line in lines if line not in known]
+
+
+def dead_letters(spool: Path, topic: str) -> list[str]:
+    """Return the rows of a topic of dead letters as they came, from the topic's catalog and segments.
+
+    Raises:
+        JobpipeError: it has no spool there, or the spool is damaged.
+    """
+    reader = CatalogReader.open(spool / topic, topic)
+    try:
+        start, end = reader.batches.tail(), reader.batches.head()
+        rows: list[str] = []
+        cursor: Cursor | None = None
+        while True:
+            pieces, cursor = reader.segments(start, end, 0, cursor=cursor)
+            for piece in pieces:
+                rows += map(str, _segment(piece)["row"].to_pylist())
+            if cursor is None:
+                return rows
+    finally:
+        reader.close()
+
+
+def _segment(piece: SegmentRange) -> pa.Table:
+    if piece.path is None:  # the catalog has it
+        return pa.ipc.open_stream(piece.data or b"").read_all()
+    with piece.path.open("rb") as file:
+        file.seek(piece.offset)
+        return pa.ipc.open_stream(file).read_all()
+
+
+def dead_letters_facts(broken: int, put_in: Iterable[str], letters: Iterable[str]) -> list[Fact]:
+    """Compare the dead letters with the ``broken`` lines that were put in."""
+    expected, got = Counter(put_in), Counter(letters)
+    wrong = (expected - got) + (got - expected)
+    return [
+        Fact("dead letters: rows", broken, got.total()),
+        Fact("dead letters: rows that differ", 0, wrong.total()),
     ]
 
 

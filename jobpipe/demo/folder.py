@@ -1,21 +1,41 @@
-"""The demo's private folder: locked while it is used, wiped at the start, with a configuration of its own."""
+"""The demo's private folder: locked while it is used, wiped at the start, with a configuration of its own.
+
+What a demo starts bears its mark, an environment variable that names the folder. So the next demo in the folder finds
+and ends what one that was killed has left.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import yaml
 
-from jobpipe.demo.jobs import MARK, end_processes, marked_processes
 from jobpipe.errors import ConfigError
 from registry.embedded import EmbeddedZooKeeper
 
-__all__ = ["CONFIG", "HOME", "LOCK", "job_environment", "private_folder"]
+__all__ = [
+    "CONFIG",
+    "GRACE_SECONDS",
+    "HOME",
+    "LOCK",
+    "MARK",
+    "end_processes",
+    "job_environment",
+    "marked_processes",
+    "own_environment",
+    "private_folder",
+]
+
+MARK = "JOBPIPE_DEMO"  # environment variable that every process of one demo inherits, with its folder as the value
+GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 
 LOCK = "demo.lock"  # also the sign that the folder is ours to wipe
 CONFIG = "jobpipe.yaml"
@@ -64,17 +84,51 @@ def _wipe(work: Path) -> None:
 
 
 def _configuration(work: Path) -> str:
-    # Four JVMs start at once on what may be two cores: a topic may take longer to appear than by default.
-    settings = {"jobpipe": {"home": str(work / HOME), "discovery": {"timeout": "5min"}}}
+    # Four JVMs start at once on what may be two cores: a topic may take longer to appear than by default. Dead letters,
+    # which no job reads, are counted at the end, however long that takes.
+    settings = {
+        "jobpipe": {"home": str(work / HOME), "discovery": {"timeout": "5min"}, "retention": {"time": "24h"}},
+    }
     return "# written by jobpipe demo\n" + yaml.safe_dump(settings)
 
 
-def job_environment(work: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of the jobs: that of this process, without its settings of jobpipe and Spark."""
-    environ = os.environ if environ is None else environ
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name not in FOREIGN and not name.upper().startswith("JOBPIPE__")
+def job_environment(work: Path) -> dict[str, str]:
+    """Return what the environment of the demo's jobs has besides that of this process."""
+    pythons = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+    return {MARK: str(work), "SPARK_LOCAL_IP": "127.0.0.1", **pythons}
+
+
+@contextmanager
+def own_environment(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Take this process's settings of jobpipe and Spark away for the time of the demo: its jobs would inherit them."""
+    foreign = {
+        name: value for name, value in environ.items() if name in FOREIGN or name.upper().startswith("JOBPIPE__")
     }
-    return {**kept, "JOBPIPE_CONFIG": str(work / CONFIG), "SPARK_LOCAL_IP": "127.0.0.1", MARK: str(work)}
+    for name in foreign:
+        del environ[name]
+    try:
+        yield
+    finally:
+        environ.update(foreign)
+
+
+def marked_processes(work: Path) -> list[psutil.Process]:
+    """Return the live processes of the demo in ``work``: the jobs and all that they started, detached or not."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == str(work) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def end_processes(processes: list[psutil.Process]) -> None:
+    """End these processes and wait for them: SIGTERM, and SIGKILL after :data:`GRACE_SECONDS`."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=GRACE_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=GRACE_SECONDS)

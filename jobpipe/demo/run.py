@@ -1,4 +1,4 @@
-"""Runs the demo from start to end: starts the jobs, shows them, checks their results, leaves nothing running."""
+"""Runs the demo from start to end: prepares input, runs the pipeline, checks its results, leaves nothing running."""
 
 from __future__ import annotations
 
@@ -7,33 +7,50 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from jobpipe.admin import Admin
 from jobpipe.config import Config, load
-from jobpipe.demo.board import Board, open_board
-from jobpipe.demo.facts import Fact, audit_facts, report_facts, topic_facts
-from jobpipe.demo.folder import CONFIG, HOME, job_environment, private_folder
-from jobpipe.demo.jobs import Job, end_processes, marked_processes
-from jobpipe.demo.places import flights_examples, flights_zip
-from jobpipe.demo.watch import Watcher
+from jobpipe.demo.facts import (
+    Fact,
+    audit_facts,
+    broken_lines,
+    dead_letters,
+    dead_letters_facts,
+    report_facts,
+    topic_facts,
+)
+from jobpipe.demo.folder import (
+    CONFIG,
+    GRACE_SECONDS,
+    HOME,
+    end_processes,
+    job_environment,
+    marked_processes,
+    own_environment,
+    private_folder,
+)
+from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip
 from jobpipe.errors import JobpipeError
-from jobpipe.store import TopicLog
+from jobpipe.pipelines.foreground import last_lines, run_pipeline
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.supervisor import JobView
+from jobpipe.store.spools import read_status
 from registry.embedded import EmbeddedZooKeeper
 
-__all__ = ["FILES", "TOPICS", "run_demo"]
+__all__ = ["BROKEN", "DEAD_LETTERS", "FILES", "TOPICS", "run_demo"]
 
-JOBS = ("publish_flights", "delays", "report", "audit")
 TOPICS = ("flights", "delays")
+DEAD_LETTERS = "flights.dead-letters"
 FILES = 120  # micro-batches of the first job
-POLL_SECONDS = 1.0
+BROKEN = 20  # lines of the input that do not parse
 PREPARE_SECONDS = 120.0
+POLL_SECONDS = 0.2
 COORDINATOR_SECONDS = 30.0  # from the end of the last job to the end of the last coordinator
 INTERRUPTED = 130
 
@@ -41,7 +58,7 @@ INTERRUPTED = 130
 class _DemoFailedError(Exception):
     """The demo cannot go on; ``job`` is the one to blame, if one is."""
 
-    def __init__(self, message: str, job: Job | None = None) -> None:
+    def __init__(self, message: str, job: JobView | None = None) -> None:
         super().__init__(message)
         self.job = job
 
@@ -54,7 +71,7 @@ def run_demo(
     plain: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the four flights jobs over an embedded ZooKeeper of their own and check what they found.
+    """Run the pipeline of the flights over an embedded ZooKeeper of its own and check what its jobs found.
 
     Args:
         work: folder of everything the demo writes, default ``./.demo``; wiped at the start, kept at the end.
@@ -72,9 +89,9 @@ def run_demo(
     console = console or Console()
     started = time.monotonic()
     examples, source = flights_examples(), flights_zip()
-    with _interruptible(), private_folder(work):
+    with _interruptible(), private_folder(work), own_environment():
         try:
-            facts = _run(work, examples, source, files, started + timeout, open_board(console, plain=plain))
+            facts = _run(work, examples, source, files, started + timeout, console, plain=plain)
         except KeyboardInterrupt:
             console.print("interrupted; everything the demo started was ended")
             return INTERRUPTED
@@ -88,21 +105,20 @@ def run_demo(
         return 0 if ok else 1
 
 
-def _run(work: Path, examples: Path, source: Path, files: int, deadline: float, board: Board) -> list[Fact]:
+def _run(
+    work: Path, examples: Path, source: Path, files: int, deadline: float, console: Console, *, plain: bool
+) -> list[Fact]:
     """Run the jobs to their end, tidy up whatever happens, and return the facts."""
     zookeeper = EmbeddedZooKeeper(work / HOME)
-    jobs: list[Job] = []
+    config = load(work / CONFIG, environ={})
     try:
         _prepare(work, examples, files)
         zookeeper.ensure()
-        watcher = _run_jobs(work, examples, jobs, deadline, board)
-        facts = [*audit_facts(work / "audit.json"), *report_facts(work / "report.csv", source)]
-        facts += topic_facts(watcher.views)
+        _run_jobs(work, config, examples / PIPELINE, deadline, console, plain=plain)
+        facts = _facts(work, config, source)
         facts.append(Fact("jobs and coordinators left running", 0, len(marked_processes(work))))
     finally:
         with _uninterruptible():
-            for job in jobs:
-                job.stop()
             end_processes(marked_processes(work))
             zookeeper.stop()
     facts.append(Fact("ZooKeeper left running", False, zookeeper.status() is not None))
@@ -110,49 +126,46 @@ def _run(work: Path, examples: Path, source: Path, files: int, deadline: float, 
 
 
 def _prepare(work: Path, examples: Path, files: int) -> None:
-    command = [sys.executable, str(examples / "prepare.py"), "--work", str(work), "--files", str(files)]
+    options = ["--work", str(work), "--files", str(files), "--broken", str(BROKEN)]
+    command = [sys.executable, str(examples / "prepare.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PREPARE_SECONDS, check=False)
     if done.returncode != 0:
         raise _DemoFailedError(f"prepare.py failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def _run_jobs(work: Path, examples: Path, jobs: list[Job], deadline: float, board: Board) -> Watcher:
-    """Start the jobs, into ``jobs``, and show them until they and their coordinators have ended."""
-    environ = job_environment(work)
-    config = load(work / CONFIG, environ={})
-    with ExitStack() as stack:
-        admin = stack.enter_context(Admin(config))
-        stack.enter_context(board)
-        watcher = Watcher(admin, TOPICS)
-        for name in JOBS:
-            jobs.append(Job(examples / f"{name}.py", work, environ))  # noqa: PERF401 - owned even if the next start fails
-        while any(job.exit_code is None for job in jobs):
-            for job in jobs:
-                if job.exit_code:
-                    board.show(watcher.views, jobs)
-                    raise _DemoFailedError(f"job {job.name} failed with exit code {job.exit_code}", job)
-            if time.monotonic() > deadline:
-                running = [job for job in jobs if job.exit_code is None]
-                raise _DemoFailedError(f"job {running[0].name} did not end in time", running[0])
-            watcher.poll()
-            board.show(watcher.views, jobs)
-            time.sleep(POLL_SECONDS)
-        until = min(deadline, time.monotonic() + COORDINATOR_SECONDS)
-        while marked_processes(work) and time.monotonic() < until:  # the coordinators; what is left then is a fact
-            watcher.poll()
-            time.sleep(0.2)
-        watcher.end(lambda topic: _catalog_status(config, topic))
-        board.show(watcher.views, jobs)
-    return watcher
+def _run_jobs(work: Path, config: Config, file: Path, deadline: float, console: Console, *, plain: bool) -> None:
+    """Run the pipeline until its jobs and their coordinators have ended."""
+    ran = run_pipeline(
+        load_pipeline(file, given={"work": str(work)}),
+        config=config,
+        config_file=work / CONFIG,
+        console=console,
+        plain=plain,
+        timeout=max(0.0, deadline - time.monotonic()),
+        environment=job_environment(work),
+        stop_seconds=GRACE_SECONDS,
+    )
+    if ran.stopped_by is not None:
+        raise KeyboardInterrupt
+    if ran.failed:
+        job = ran.failed[0]
+        raise _DemoFailedError(f"job {job.name} failed: {job.detail}", job)
+    if ran.late:
+        job = next((job for job in ran.jobs if job.state is not JobState.FINISHED), ran.jobs[0])
+        raise _DemoFailedError(f"job {job.name} did not end in time", job)
+    until = min(deadline, time.monotonic() + COORDINATOR_SECONDS)
+    while marked_processes(work) and time.monotonic() < until:  # the coordinators; what is left then is a fact
+        time.sleep(POLL_SECONDS)
 
 
-def _catalog_status(config: Config, topic: str) -> dict[str, Any]:
-    """Return what is in the catalog of a topic that nobody serves any more."""
-    log = TopicLog.open(config.spool_dir / topic, topic, fsync=False)
-    try:
-        return log.status()
-    finally:
-        log.close()
+def _facts(work: Path, config: Config, source: Path) -> list[Fact]:
+    put_in = broken_lines(work / "input", source)
+    return [
+        *audit_facts(work / "audit.json"),
+        *report_facts(work / "report.csv", source),
+        *dead_letters_facts(BROKEN, put_in, dead_letters(config.spool_dir, DEAD_LETTERS)),
+        *topic_facts({topic: read_status(config.spool_dir / topic, topic) for topic in TOPICS}),
+    ]
 
 
 def _explain(console: Console, error: Exception, work: Path) -> None:
@@ -160,14 +173,13 @@ def _explain(console: Console, error: Exception, work: Path) -> None:
     job = error.job if isinstance(error, _DemoFailedError) else None
     if job is not None:
         console.print(f"the last lines of {job.log}:", markup=False, highlight=False, soft_wrap=True)
-        for line in job.tail(20):
+        for line in last_lines(job.log):
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     _name_logs(console, work)
 
 
 def _name_logs(console: Console, work: Path) -> None:
-    places = f"{work / 'logs'} and {work / HOME / 'logs'}"
-    console.print(f"the logs are in {places}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"the logs are in {work / HOME / 'logs'}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_facts(console: Console, facts: list[Fact], seconds: float) -> None:

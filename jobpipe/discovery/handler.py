@@ -80,11 +80,14 @@ def open_handler(config: Config) -> RegisterServerHandler:
 
 
 def _options(config: Config) -> dict[str, str]:
-    """Return what a handler is told, but for ``connect``; it holds the password, if there is one."""
+    """Return what a handler is told, but for what the embedded ZooKeeper says of itself; a password may be in it."""
     values: dict[str, object] = {
         "topic.storage": config.namespace,
         "session.timeout": config.registry_session_timeout,
         "connect.timeout": config.registry_connect_timeout,
+        "acl": config.registry_acl,
+    }
+    identity: dict[str, object] = {
         "sasl.mechanism": config.registry_sasl_mechanism,
         "sasl.username": config.registry_sasl_username,
         "sasl.password": None if config.registry_sasl_password is None else config.registry_sasl_password.reveal(),
@@ -94,6 +97,7 @@ def _options(config: Config) -> dict[str, str]:
         "ssl.ca": config.registry_ssl_ca,
         "ssl.cert": config.registry_ssl_cert,
         "ssl.key": config.registry_ssl_key,
-        "acl": config.registry_acl,
     }
+    if not config.embedded:
+        values |= identity
     return {name: str(value) for name, value in values.items() if value is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from jobpipe.config.names import closest
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
+from jobpipe.net.retry import Deadline
 from registry.handler import RegisterServerHandler
 from registry.records import RegisterRecord
 
@@ -126,7 +126,7 @@ class TopicLocator:
             self._listeners.setdefault(topic, []).append(tell)
 
     def current(self, topic: str) -> Location | None:
-        """Return the best known location, None when nobody serves the topic now."""
+        """Return the best known location, None when the topic is not served now."""
         with self._changed:
             known = self._known.get(topic)
             return None if known is None else known.best()
@@ -149,7 +149,7 @@ class TopicLocator:
             return False
 
     def why_absent(self, topic: str) -> str:
-        """Return what the registry knows of a topic that nobody serves, and what to do; empty if it does not answer."""
+        """Return what the registry knows of a topic that is not served, and what to do; empty if it does not answer."""
         place = self.current(topic)
         if place is not None:
             return f"it is registered at {place.control}, which does not serve it: gone a moment ago, or cut off"
@@ -182,11 +182,10 @@ class TopicLocator:
             TopicNotFound: none came in time.
         """
         self.follow(topic)
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._changed:
             while (found := self._known[topic].best() if topic in self._known else None) is None:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or self._closed:
+                if deadline.passed or self._closed:
                     raise TopicNotFound(
                         f"topic {topic!r}: no publisher registered it under {self._config.namespace} within "
                         f"{timeout:.3g} s (registry {self._config.registry_connect}); start the publisher, check the "
@@ -195,7 +194,7 @@ class TopicLocator:
                         namespace=self._config.namespace,
                         timeout=timeout,
                     )
-                self._changed.wait(min(remaining, 1.0))
+                self._changed.wait(deadline.left(1.0))
             return found
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from jobpipe.config import Config, node_settings
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
-from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.tls import Credentials, latest_context
 
 __all__ = ["TravellingCredentials", "on_this_node"]
@@ -89,7 +89,7 @@ def on_this_node(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
         ConfigError: see :meth:`TravellingCredentials.context`; or encryption is off, and the endpoint beyond loopback.
     """
     if not config.tls:
-        demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
+        require_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
     files = TravellingCredentials.of(config)
     return None if files is None else files.context()
 

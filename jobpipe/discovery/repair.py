@@ -1,4 +1,4 @@
-"""Mends the epoch of a topic that another program has written to: in the registry, and in the topic's log."""
+"""Epochs that no takeover can have led to: the error, and the repair in the registry and in the topic's log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,40 @@ from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
-from registry.epochs import MAX_EPOCH, MAX_STEP, parse_epoch
 from registry.errors import BadRecord
 from registry.names import check_name
+from registry.records import MAX_EPOCH, MAX_STEP, parse_epoch
 from registry.tree import TreeHandler
 
-__all__ = ["EpochRepair", "repair_epoch"]
+__all__ = ["EpochRepair", "implausible", "repair_epoch"]
 
 MAX_LOG_EPOCH = MAX_EPOCH - MAX_STEP
 """A log above it could soon be taken over no more: the numbers end."""
 
 SHOWN_BYTES = 40
+
+
+def implausible(topic: str, registered: int | None, known: int | None) -> ConfigError:
+    """Return the error for an epoch that is not taken over.
+
+    Args:
+        registered: The registry's; None if that cannot be read.
+        known: The log's; None if it was not looked at.
+    """
+    if known is not None and known >= MAX_EPOCH:
+        what = f"the epoch of its log is {known}, above which there is none (at most {MAX_EPOCH})"
+    elif registered is None:
+        what = "the epoch that the registry holds is not a valid number"
+    else:
+        what = f"the registry holds epoch {registered}, its log {known}; more than {MAX_STEP} apart, it cannot be right"
+    return ConfigError(
+        f"topic {topic!r}: {what}. Nothing was taken over. Another program has written to the registry: see who may "
+        f"(docs/registry-security.md). Then run `jobpipe registry repair {topic} --dry-run` on the host of the spool "
+        "to see what it would change, and without --dry-run to change it",
+        topic=topic,
+        registered=registered,
+        epoch=known,
+    )
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class EpochRepair:
         data: What the registry's node holds, shortened, for people; None if there is no node.
         catalog: The log's catalog on this host; None if there is none.
         epoch: The log's epoch; None if it is not known.
-        owner: Who has claimed the topic; None if nobody has.
+        owner: Who has claimed the topic; None without a claim.
         to_registered, to_epoch: What they become; None for what is right.
         done: The change was made.
     """
@@ -56,7 +79,7 @@ class EpochRepair:
 def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_run: bool = False) -> EpochRepair:
     """Set the registry's epoch, and the log's where it has no room left, to numbers that a take-over can go on from.
 
-    The next publisher gets a higher epoch than any that sealed a batch, so whoever sealed before stays fenced.
+    The next publisher gets a higher epoch than any that sealed a batch, so every earlier publisher stays fenced.
 
     Args:
         config: Where registry and spool are.
@@ -127,7 +150,7 @@ def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepa
     target = plan.to_registered
     if plan.to_epoch is not None:
         # First a number that no publisher can take over from, if it is not there already; the claim is looked at in the
-        # same step. So nobody can open the log between the two changes, and what is interrupted can be repeated.
+        # same step. So no process can open the log between the two changes, and what is interrupted can be repeated.
         _write(handler, plan, MAX_EPOCH)
         shared = config.spool_placement == "shared"
         lowered = lower_epochs(directory, plan.topic, MAX_LOG_EPOCH, MAX_EPOCH, fsync=config.fsync, shared=shared)

@@ -8,7 +8,7 @@ import ssl
 
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
-from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.tls import Credentials, client_context, configured, latest_context
 
 __all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
@@ -32,7 +32,7 @@ def credentials(config: Config) -> Credentials | None:
 
 
 def with_credentials(config: Config) -> Config:
-    """Return ``config`` with the certificate files in force written out, for workers that shall not look for them."""
+    """Return ``config`` with the certificate files in force written out, for workers that must not look for them."""
     files = credentials(config)
     return (
         config
@@ -48,13 +48,13 @@ def client_tls(config: Config) -> ssl.SSLContext | None:
 
 
 def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
-    """Return the context to dial ``endpoint`` with, None in plaintext. Ask anew for each link: certificates change.
+    """Return the context to dial ``endpoint`` with, None in plaintext. Ask again for each link: certificates change.
 
     Raises:
         ConfigError: as :func:`jobpipe.net.tls.latest_context`; encryption is off, and the endpoint is beyond loopback.
     """
     if not config.tls:
-        demand_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
+        require_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
         return None
     try:
         files = _found[config] = credentials(config)

@@ -1,7 +1,7 @@
 """Whom a server lets in: its certificates and its access list, both as the files are now.
 
 One for each serving process. Its server asks it for the TLS context of each connection and lets it look at the files
-(:class:`jobpipe.net.server.RenewableTls`); its service asks :meth:`Trust.demand` before whatever it does for somebody.
+(:class:`jobpipe.net.server.RenewableTls`); its service asks :meth:`Trust.require` before it does anything for a peer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
 from jobpipe.net.admission import Limits
 from jobpipe.net.audit import audit, who
-from jobpipe.net.budget import Budgets
+from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.expiry import ExpiryWatch
 from jobpipe.net.link import Link
 from jobpipe.net.server import Handler, Server
@@ -35,10 +35,10 @@ MAX_DECIDED = 4096
 class Trust:
     """The identities and rights that one serving process goes by.
 
-    Who has the very names of this process's own certificate is this job itself, or its next life, and may do
-    everything. Others need an entry in ``security.access``. Without such a list nobody else is let in, but for the
-    embedded mode, where everybody is who has a certificate of the home's CA. In plaintext there are no identities, and
-    everybody may do everything.
+    A peer with exactly the names of this process's own certificate is the same job, or its next process, and may do
+    everything. Others need an entry in ``security.access``. Without such a list no other peer is let in, except in
+    embedded mode, where every certificate of the home's CA is. In plaintext there are no identities, and everybody may
+    do everything.
 
     Attributes:
         budgets: what each identity holds of the process.
@@ -89,7 +89,7 @@ class Trust:
         return changed
 
     def _take_in_changes(self) -> None:
-        """Read list and own names anew if their files have changed."""
+        """Read list and own names again if their files have changed."""
         with self._reading:  # the server's look in its thread, or a refusal in the loop
             stamps = self._stamps()
             if stamps == self._seen:
@@ -103,9 +103,9 @@ class Trust:
                 log.error("%s; the access list stays as it was", error.message)
                 return
             self._decided = {}
-            log.info("access list and own certificate were read anew")
+            log.info("access list and own certificate were read again")
 
-    def demand(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
+    def require(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
         """See that the holder of the link's certificate has a right; as :meth:`allows`.
 
         Raises:
@@ -140,8 +140,15 @@ class Trust:
             decided[key] = own or self._list.allows(link.peer_names, right, topic, subscription)
         return decided[key]
 
+    def shared_with(self, link: Link) -> str:
+        """Return the identity whose share of a topic is bounded; "" for this server's own, and where there are none."""
+        names = link.peer_names
+        if self._open or not names or frozenset(names) == self._own:
+            return ""
+        return identity_of(names, link.peer)
+
     def refusal(self, link: Link, right: str, topic: str, subscription: str | None) -> NotAuthorized:
-        """Return the error for somebody who has not a right."""
+        """Return the error for a peer that lacks a right."""
         doing = {PUBLISH: "publish", READ: "read"}.get(right, "administer")
         under = "" if subscription is None else f" as subscription {subscription!r}"
         name = link.peer_names[0] if link.peer_names else "its certificate's name"
@@ -157,7 +164,8 @@ class Trust:
                 f"enter {name}{what} under {topic}: {right}: in {self._config.access} on {host}, its publisher's list"
             )
         return NotAuthorized(
-            f"topic {topic!r}: the certificate of {who(link.peer_names)} does not allow to {doing} it{under}; {remedy}",
+            f"topic {topic!r}: the certificate of {who(link.peer_names)} does not give the right to {doing} it{under}; "
+            f"{remedy}",
             principal=list(link.peer_names),
             right=right,
             topic=topic,

@@ -12,7 +12,7 @@ from jobpipe.discovery.hosts import HostDirectory
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.hostserver.service import HostService
-from jobpipe.net.address import Endpoint, bind_in_range, demand_plaintext_allowed, pick_interface
+from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.retry import backoff
 from jobpipe.net.server import Server
 from jobpipe.store.hostfolder import HostFolder
@@ -39,7 +39,7 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
     try:
         interface = pick_interface(config.subnet, embedded=config.embedded)
         if not trust.encrypted:
-            demand_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
+            require_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
         server = trust.server(HostService(folder, trust, keep_seconds=config.subscription_expiry))
         await server.start(sock)

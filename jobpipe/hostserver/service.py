@@ -10,19 +10,20 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from jobpipe.coordinator.access import demand_role
-from jobpipe.coordinator.receiving import receive_file
+from jobpipe.coordinator.access import require_role
+from jobpipe.coordinator.segment_files import map_range, receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
 from jobpipe.net.capability import log_place
 from jobpipe.net.link import Link
 from jobpipe.operations import hostserver as ops
+from jobpipe.operations.data import ServedReply
+from jobpipe.operations.fields import Fields, Nothing
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import read_request
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder
-from jobpipe.store.mapping import map_range
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 __all__ = ["HostService"]
@@ -47,7 +48,7 @@ class HostService:
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Admit a peer for one topic, on which it may have the role that it names."""
         check_hello(hello)
-        demand_role(self._trust, link)
+        require_role(self._trust, link)
         return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._folder.id)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
@@ -55,24 +56,26 @@ class HostService:
         topic = link.hello.topic
         operation, asked = read_request(HOSTSERVER, request, link.hello.role)
         if operation.right is not None:
-            self._trust.demand(link, operation.right, topic)
+            self._trust.require(link, operation.right, topic)
+        reply: Fields
         match asked:
             case ops.ReadRequest():
-                return await self._read(link, request.id, asked), b""
+                reply = await self._read(link, request.id, asked)
             case ops.OfWrittenLog():
-                return await self._write(link, request, topic, asked), b""
+                reply = await self._write(link, request, topic, asked)
             case _:
-                return {"bytes": self._served[topic]}, b""
+                reply = ServedReply(self._served[topic])
+        return reply.to_json(), reply.blob
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Nothing is kept per link."""
 
-    async def _write(self, link: Link, request: Request, topic: str, asked: ops.OfWrittenLog) -> dict[str, Any]:
+    async def _write(self, link: Link, request: Request, topic: str, asked: ops.OfWrittenLog[Any]) -> Fields:
         folder, place = self._folder, log_place(topic, asked.log, asked.token)
         match asked:
             case ops.PrepareRequest():
                 await asyncio.to_thread(folder.prepare, topic, place)
-                return {}
+                return Nothing()
             case ops.HostPutRequest(
                 file=name, length=length, fsync=fsync
             ):  # fsync: the sink's setting, not this server's
@@ -80,21 +83,21 @@ class HostService:
                 await receive_file(link, request, directory / name, length, fsync=fsync)
                 if fsync:
                     await asyncio.to_thread(sync_directory, directory)
-                return {}
+                return Nothing()
             case ops.AdoptRequest(file=name, length=length, fsync=fsync):
                 await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
-                return {}
+                return Nothing()
             case ops.FilesRequest(after=after):
-                return {"files": await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)}
+                return ops.FilesReply(tuple(await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)))
             case ops.RemoveRequest(files=names):
-                return {"removed": await asyncio.to_thread(folder.remove, topic, place, list(names))}
+                return ops.RemoveReply(await asyncio.to_thread(folder.remove, topic, place, list(names)))
             case ops.ForgetLogsRequest(idle=idle):
                 idle = max(idle, self._keep_seconds)  # other logs are not the caller's to remove at once
-                return {"forgotten": await asyncio.to_thread(folder.forget_logs, topic, place, idle)}
+                return ops.ForgetLogsReply(tuple(await asyncio.to_thread(folder.forget_logs, topic, place, idle)))
             case _:
                 raise AssertionError(f"{type(asked).__name__} has no answer here")
 
-    async def _read(self, link: Link, request_id: int, asked: ops.ReadRequest) -> dict[str, Any]:
+    async def _read(self, link: Link, request_id: int, asked: ops.ReadRequest) -> ops.ReadReply:
         """Stream chunks of a segment: what the catalog says of them comes with the request, and goes back as it is."""
         topic, name, chunks = link.hello.topic, asked.file, asked.chunks
         path = self._folder.segments(topic, asked.log) / name
@@ -115,4 +118,4 @@ class HostService:
             start = skew + chunk.offset
             await link.send_data(view[start : start + chunk.length], chunk.crc)
             self._served[topic] += chunk.length
-        return {"length": length}
+        return ops.ReadReply(length)

@@ -20,10 +20,10 @@ from jobpipe.errors import AddressError, ConfigError
 __all__ = [
     "Endpoint",
     "bind_in_range",
-    "demand_plaintext_allowed",
     "host_addresses",
     "is_loopback",
     "pick_interface",
+    "require_plaintext_allowed",
 ]
 
 LOOPBACK = "127.0.0.1"
@@ -79,7 +79,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def demand_plaintext_allowed(endpoint: Endpoint, *, allowed: bool) -> None:
+def require_plaintext_allowed(endpoint: Endpoint, *, allowed: bool) -> None:
     """See that an endpoint may be dialled, or listened on, without encryption.
 
     Raises:
@@ -126,7 +126,7 @@ def bind_in_range(
     """Return a socket that listens on ``host`` at a free port of the range, both ends included.
 
     The ports are tried once each from a random one on, so that jobs that start together seldom meet. A port whose last
-    connections are still in TIME_WAIT is free; one that somebody listens on is not. The socket listens already:
+    connections are still in TIME_WAIT is free; one that is listened on is not. The socket listens already:
     on Linux two sockets may *bind* one port with SO_REUSEADDR, and only ``listen`` tells who has it.
 
     Raises:
@@ -200,7 +200,7 @@ def _primary() -> str:
             return text
     outside = [address for address in _parsed() if _is_outside(address)]
     if not outside:
-        raise _no_interface("this host has no address but loopback; name one by jobpipe.sinkserver.subnet", subnet=None)
+        raise _no_interface("this host has only loopback addresses; set jobpipe.sinkserver.subnet", subnet=None)
     return str(min(outside, key=lambda address: (address.version, int(address))))
 
 

@@ -1,9 +1,9 @@
 """Which connections a server lets in before it knows who they are. Pure: ``now`` is passed in, in seconds, monotonic.
 
 A connection is judged by its source address alone, before a byte of TLS is spent on it: a token bucket for each address
-gives one token to a connection and takes ten more for one that was never welcomed. So an address that only knocks is
-held to a few handshakes a second, and those that come with a good certificate from elsewhere find the server free.
-Who comes with many addresses is a matter for the network's firewall.
+gives one token to a connection and takes ten more for one that was never welcomed. So an address that
+never completes a handshake gets only a few attempts a second, and clients from elsewhere are not delayed. An attacker
+with many addresses is a matter for the network's firewall.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Admission:
 
 
 def source_of(address: object) -> str:
-    """Return what stands for the host behind a socket address: its IPv4 address, or its IPv6 network of 64 bits."""
+    """Return what stands for the host of a socket address: its IPv4 address, or its IPv6 network of 64 bits."""
     host = str(address[0]) if isinstance(address, tuple) and address else "unknown"
     if ":" not in host:
         return host

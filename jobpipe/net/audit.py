@@ -1,23 +1,65 @@
-"""One line for each refusal and each change by an administrator: who, whence, what, with what result; no payload."""
+"""One line for each refusal and each change by an administrator: who, from where, what, with what result; no payload.
+
+What a stranger can make happen as often as it likes is logged at a bounded rate.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from jobpipe.net.quiet import Quiet
+from jobpipe.net.budget import identity_of
 
-__all__ = ["audit", "who"]
+__all__ = ["LEFT_OUT", "RateLimitedLog", "audit", "lines_left_out", "who"]
 
 log = logging.getLogger("jobpipe.audit")
+
+LEFT_OUT = "log lines refused"
+"""What ``status`` calls the lines that :func:`audit` did not log."""
 
 SHOWN = 200  # characters of what a peer says
 REFUSALS_A_SECOND = 1.0  # of one identity, after a burst
 REFUSALS_AT_ONCE = 100
-MAX_QUIET = 256  # identities whose rate is remembered; the one longest not refused goes first
-_quiet: OrderedDict[str, Quiet] = OrderedDict()
+MAX_LIMITED = 256  # identities whose rate is remembered; the one longest not refused goes first
+_limited: OrderedDict[str, RateLimitedLog] = OrderedDict()
+
+
+class RateLimitedLog:
+    """Logs at most ``burst`` lines at once and ``rate`` a second; the next line counts those left out.
+
+    Attributes:
+        left_out: Lines since the last one that was logged.
+        left_out_ever: All of them.
+    """
+
+    def __init__(self, log: logging.Logger, *, rate: float = 1.0, burst: int = 20) -> None:
+        self._log = log
+        self._rate = rate
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._then = time.monotonic()
+        self.left_out = 0
+        self.left_out_ever = 0
+
+    def log(self, level: int, text: str, *args: object, error: BaseException | None = None) -> None:
+        """Log a line, with a traceback if there is an ``error``, or leave it out."""
+        if not self._log.isEnabledFor(level):
+            return
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._rate)
+        self._then = now
+        if self._tokens < 1.0:
+            self.left_out += 1
+            self.left_out_ever += 1
+            return
+        self._tokens -= 1.0
+        if self.left_out:
+            text, args = f"{text} (%d lines of this kind were left out before)", (*args, self.left_out)
+            self.left_out = 0
+        self._log.log(level, text, *args, exc_info=error)
 
 
 def audit(
@@ -38,7 +80,7 @@ def audit(
         names: of its verified certificate; none before there is one, and in plaintext.
         peer: its address.
         what: the operation, or the right that it wants.
-        result: ``refused`` or ``done``, with the reason or what was done behind it.
+        result: ``refused`` or ``done``, followed by the reason or what was done.
         instance: what it calls itself, to find it in its own log.
     """
     facts = {"what": what, "topic": topic, "subscription": subscription, "instance": instance or None, "result": result}
@@ -47,17 +89,22 @@ def audit(
     if not result.startswith("refused"):
         log.info("principal=%s peer=%s %s", principal, peer, said)
         return
-    _quiet_of(principal).log(logging.WARNING, "principal=%s peer=%s %s", principal, peer, said)
+    _limited_log(identity_of(names, peer)).log(logging.WARNING, "principal=%s peer=%s %s", principal, peer, said)
 
 
-def _quiet_of(principal: str) -> Quiet:
+def _limited_log(identity: str) -> RateLimitedLog:
     """Return what holds an identity's refusals to a rate: it can be refused thousands of times a second."""
-    if principal not in _quiet:
-        _quiet[principal] = Quiet(log, rate=REFUSALS_A_SECOND, burst=REFUSALS_AT_ONCE)
-        if len(_quiet) > MAX_QUIET:
-            _quiet.popitem(last=False)
-    _quiet.move_to_end(principal)
-    return _quiet[principal]
+    if identity not in _limited:
+        _limited[identity] = RateLimitedLog(log, rate=REFUSALS_A_SECOND, burst=REFUSALS_AT_ONCE)
+        if len(_limited) > MAX_LIMITED:
+            _limited.popitem(last=False)
+    _limited.move_to_end(identity)
+    return _limited[identity]
+
+
+def lines_left_out() -> Counter[str]:
+    """Return how many lines about refusals of each identity this process did not log, of those refused last."""
+    return +Counter({identity: limited.left_out_ever for identity, limited in _limited.items()})
 
 
 def who(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.blocking_pump import BlockingPump
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import check_welcome
 from jobpipe.net.stream import greeting, mapped, peer_of, tune
 from jobpipe.net.timing import Timing
@@ -63,12 +64,13 @@ class BlockingLink(BlockingPump):
         hello: Hello,
         *,
         tls: ssl.SSLContext | None,
-        server_hostname: str | None,
+        server_hostname: str | None = None,
         timing: Timing | None = None,
     ) -> BlockingLink:
         """Open a link and wait for WELCOME; arguments and errors are those of :func:`jobpipe.net.link.connect`."""
         timing = timing or Timing()
         peer = str(endpoint)
+        server_hostname = server_hostname or topic_server_name(hello.topic)
         with mapped(peer, "connect to"):
             sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timing.connect)
         try:
@@ -127,7 +129,7 @@ class BlockingLink(BlockingPump):
             LinkError: the stream was cut.
         """
         with self._io("next part"):
-            self._demand_stream()
+            self._require_stream()
             event = self._receive(time.monotonic() + self.timing.silence)
             if isinstance(event, DataHeader):
                 raise RemoteProtocolError(f"{self.peer} sent DATA where a PART or the end was due", peer=self.peer)
@@ -145,7 +147,7 @@ class BlockingLink(BlockingPump):
             RemoteProtocolError: the part, or the stream, ended instead.
         """
         with self._io("next chunk"):
-            self._demand_stream()
+            self._require_stream()
             event = self._receive(time.monotonic() + self.timing.silence)
             if isinstance(event, DataHeader):
                 self._chunk = event
@@ -195,14 +197,12 @@ class BlockingLink(BlockingPump):
 
     # ------------------------------------------------------------------------------------------------------ uploads
 
-    def start_upload(
-        self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"", *, length: int, timeout: float
-    ) -> None:
+    def start_upload(self, op: str, args: dict[str, Any] | None = None, *, length: int, timeout: float) -> None:
         """Ask, and announce ``length`` bytes: send exactly so many with :meth:`send_data`, then :meth:`end_upload`."""
         if length <= 0:
             raise LocalProtocolError("an upload has at least one byte; use call without", length=length)
         with self._io(op):
-            self._begin(op, args, blob, length, timeout)
+            self._begin(op, args, b"", length, timeout)
 
     def send_data(self, payload: bytes | memoryview) -> None:
         """Send the next bytes of the upload, any number; cut into frames here, not copied.
@@ -240,7 +240,7 @@ class BlockingLink(BlockingPump):
         self._next_id += 1
         self._request = request
 
-    def _demand_stream(self) -> None:
+    def _require_stream(self) -> None:
         if self._request is None or self._chunk is not None:
             raise LocalProtocolError("no stream is open, or its last chunk was not read")
 

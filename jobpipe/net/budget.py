@@ -6,27 +6,41 @@ links counts once.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
+from weakref import WeakValueDictionary
 
 from jobpipe.errors import LinkError
 
-__all__ = ["Budgets", "identity_of"]
+__all__ = ["SHOWN", "Budgets", "asking", "identity_of"]
 
 LIMITS: Mapping[str, int] = {
     "requests": 16 * 1024 * 1024,
+    "uploads": 256 * 1024 * 1024,  # 200 tasks at once, each with a full window
     "answers": 64 * 1024 * 1024,
     "leases": 1000,  # each spark.read leaves one, for read.timeout
+    "expensive requests": 1024,  # more than a job has tasks that start again in the middle of a range
 }
-"""By kind: bytes of unanswered requests as they lie in memory; bytes of answers that the peer has not taken; leases."""
+"""By kind: bytes of requests as they lie in memory, from their first byte until they are answered; of a peer that may
+publish, bytes of uploads and of requests that have not come whole; bytes of answers that the peer has not taken;
+leases; requests that run or wait for their turn, see :meth:`Budgets.expensive`.
+
+There is one more kind without a limit, ``the job's uploads``: those of links that have shown that they are of the job.
+"""
+
+asking: ContextVar[str] = ContextVar("asking", default="")
+"""The identity whose request the current task answers; "" for the server's own work."""
 
 SHOWN = 100
 """Identities that ``status`` lists, those with most first."""
 
 
 def identity_of(names: Sequence[str], peer: str) -> str:
-    """Return the identity behind a link: ``names`` of its certificate, or the host of its address ``peer``."""
-    return ", ".join(names)[:300] if names else peer.rpartition(":")[0]
+    """Return the identity of a link's peer: ``names`` of its certificate in any order, or the host of its ``peer``."""
+    return ", ".join(sorted(names))[:300] if names else peer.rpartition(":")[0]
 
 
 class Budgets:
@@ -40,6 +54,7 @@ class Budgets:
     def __init__(self, limits: Mapping[str, int] = LIMITS) -> None:
         self._limits = limits
         self._held: dict[str, Counter[str]] = {}
+        self._turns: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         self.refused: Counter[tuple[str, str]] = Counter()
 
     def take(self, identity: str, kind: str, amount: int, *, bounded: bool = True) -> None:
@@ -54,12 +69,14 @@ class Budgets:
         Raises:
             LinkError: it would hold more than the limit; nothing is counted. Another attempt may work later.
         """
-        held = self._held.setdefault(identity, Counter())
+        held = self._held.get(identity)
+        if held is None:
+            held = self._held[identity] = Counter()
         if bounded and held[kind] + amount > self._limits[kind]:
             self._note_refusal(identity, kind)
             now = held[kind]
             self.give(identity, kind, 0)
-            unit = "" if kind == "leases" else " bytes of"
+            unit = " bytes of" if kind in ("requests", "uploads", "answers") else ""
             raise LinkError(
                 f"{identity} holds {now}{unit} {kind} here, and at most {self._limits[kind]} are allowed to one "
                 "identity over all its links; let it read its answers, wait for them, or give back what it holds",
@@ -80,6 +97,25 @@ class Budgets:
             del held[kind]
         if not held:
             del self._held[identity]
+
+    @contextlib.asynccontextmanager
+    async def expensive(self, identity: str, topic: str, op: str) -> AsyncIterator[None]:
+        """Wait until an expensive request may run: of an identity, a topic and an operation one at once, in order.
+
+        A disk that hangs keeps the turns of its own topic alone, and does not keep `status` from saying so.
+
+        Raises:
+            LinkError: too many run or wait.
+        """
+        self.take(identity, "expensive requests", 1)
+        try:
+            turn = self._turns.get((identity, topic, op))
+            if turn is None:
+                turn = self._turns[identity, topic, op] = asyncio.Lock()
+            async with turn:
+                yield
+        finally:
+            self.give(identity, "expensive requests", 1)
 
     def held(self, identity: str, kind: str) -> int:
         """Return how much an identity holds."""

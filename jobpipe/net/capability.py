@@ -1,7 +1,7 @@
 """What lets a task write for a publisher, beyond its certificate: derived from secrets that tasks do not get whole.
 
 A certificate with the right ``publish`` says that its owner may publish a topic. Only the job that publishes it now may
-put files beside the present log's; it shows that by these.
+put files into the present log; it shows that by these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Certificates: the namespace's CA, the certificates of jobs, and those that ``home`` makes for itself.
 
 EC P-256 keys. Files are written whole or not at all, keys with mode 0600 in a folder of mode 0700. A certificate says
-by DNS names *who* somebody is (``orders.topic.jobpipe``), never where: jobs move between hosts.
+by DNS names *who* a peer is (``orders.topic.jobpipe``), never where: jobs move between hosts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jobpipe.net.keyfile import (
     read_key,
     write_certificate,
 )
-from jobpipe.net.revocation import is_revoked, keep_crl
+from jobpipe.net.revocation import CLOCK_SKEW, is_revoked, keep_crl
 from jobpipe.net.tls import Credentials, configured
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(days=825)  # the longest that strict verifiers accept
 RENEW_BEFORE = timedelta(days=30)
-CLOCK_SKEW = timedelta(hours=1)
 SERVER, CLIENT = "server", "client"
 BOTH = (SERVER, CLIENT)
 _USAGES = {SERVER: ExtendedKeyUsageOID.SERVER_AUTH, CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
@@ -84,10 +83,6 @@ class CertificateInfo:
     is_ca: bool
     serial: str
     fingerprint: str  # SHA-256 of the DER form, hex
-
-    def expires_within(self, span: timedelta, *, now: datetime | None = None) -> bool:
-        """Whether the certificate is expired ``span`` from now."""
-        return self.not_after <= (now or datetime.now(UTC)) + span
 
 
 def credentials(config: Config) -> Credentials | None:
@@ -165,7 +160,7 @@ def issue(
 
 
 def renew(directory: Path, name: str, *, now: datetime | None = None) -> Path:
-    """Make ``<name>.crt`` anew, with the names, usages and key it has; ``ca`` is the CA itself. Return its path.
+    """Make ``<name>.crt`` again, with the names, usages and key it has; ``ca`` is the CA itself. Return its path.
 
     Raises:
         ConfigError: there is none, it is revoked, or the CA's key is not there.
@@ -293,7 +288,7 @@ def _issue(directory: Path, name: str, dns: Sequence[str], usages: Sequence[str]
     builder = builder.add_extension(allowed, critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(text) for text in dns]), critical=False)
     certificate = builder.sign(ca_key, hashes.SHA256())
-    note_issued(directory, name, certificate)  # first: what nobody knows of, nobody can revoke
+    note_issued(directory, name, certificate)  # first: what is not listed cannot be revoked
     write_certificate(files.cert, certificate)
 
 
@@ -334,7 +329,7 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
 
 
 def _is_current(files: Credentials, now: datetime) -> bool:
-    """Whether the pair of ``home`` is there, fits, comes from the CA beside it and lasts.
+    """Whether the pair of ``home`` is there, fits, comes from the CA of that folder and lasts.
 
     Every batch of a publisher asks (0.5 ms): files that were found good are read again when they have changed.
     """

@@ -1,4 +1,4 @@
-"""Logical names: a certificate says by DNS names who somebody is, never where."""
+"""Logical names: a certificate says by DNS names who a peer is, never where."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Inbox:
         self._closed = False
 
     def put(self, payload: bytes) -> bool:
-        """Add a payload; False, if nobody wants it any more."""
+        """Add a payload; False, if it is not wanted any more."""
         self._left_to_come -= len(payload)
         if self._closed:
             return False
@@ -76,13 +76,18 @@ class Inboxes:
 
     Args:
         pause: Called with True when more than WINDOW bytes wait: stop reading; with False when half has been taken.
+        taken: Called with the number of bytes that wait no more.
+
+    Attributes:
+        waiting: How many bytes wait.
     """
 
-    def __init__(self, pause: Callable[[bool], None]) -> None:
+    def __init__(self, pause: Callable[[bool], None], taken: Callable[[int], None]) -> None:
         self._pause = pause
+        self._taken = taken
         self._open: dict[int, Inbox] = {}
         self._filling: Inbox | None = None
-        self._waiting = 0
+        self.waiting = 0
 
     def begin(self, request_id: int, total: int) -> None:
         """An upload of ``total`` bytes begins."""
@@ -91,8 +96,8 @@ class Inboxes:
     def put(self, payload: bytes) -> None:
         """Take the next bytes of the upload that began last."""
         if self._filling is not None and self._filling.put(payload):
-            self._waiting += len(payload)
-            if self._waiting > WINDOW:
+            self.waiting += len(payload)
+            if self.waiting > WINDOW:
                 self._pause(True)
 
     def of(self, request_id: int) -> Inbox | None:
@@ -111,6 +116,7 @@ class Inboxes:
             inbox.fail(error)
 
     def _took(self, size: int) -> None:
-        self._waiting -= size
-        if self._waiting <= WINDOW // 2:
+        self.waiting -= size
+        self._taken(size)
+        if self.waiting <= WINDOW // 2:
             self._pause(False)

@@ -1,4 +1,4 @@
-"""What a CA has issued: one line each in ``issued.jsonl`` beside its key.
+"""What a CA has issued: one line each in ``issued.jsonl``, in the folder of its key.
 
 A renewed certificate leaves the one before valid, with the same key; who revokes a name means all of them.
 """

@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import JobpipeError, LinkTimeout, LocalProtocolError, RemoteProtocolError
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.inbox import Inboxes
 from jobpipe.net.pump import Pump
 from jobpipe.net.stream import copy_of, greeting, mapped
 from jobpipe.net.timing import Timing
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
+from jobpipe.wire.frames import CONTROL_LIMIT
 from jobpipe.wire.messages import choose_version
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Link(Pump):
     Attributes:
         hello: What the client said.
         welcome: What the server answered; a handler's ``welcome`` method runs before it is there.
+        proven: The peer is of the job that this server serves: see :meth:`note_proof`.
     """
 
     hello: Hello
@@ -46,7 +49,8 @@ class Link(Pump):
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._next_id = 1
         self._uploading = asyncio.Lock()
-        self._inboxes = Inboxes(lambda paused: self._read_gate("upload", paused=paused))
+        self._inboxes = Inboxes(lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken)
+        self.proven = False
 
     # ------------------------------------------------------------------------------------------------------- client
 
@@ -110,6 +114,14 @@ class Link(Pump):
                 self.abort()  # the peer waits for bytes that will not come
                 raise
 
+    def note_proof(self) -> None:
+        """Note that the peer has shown a secret of the job which this server serves, not only a certificate.
+
+        From now on its requests may be as large as the protocol allows, and count to its identity without a bound.
+        """
+        self.proven = True
+        self._wire.request_limit = CONTROL_LIMIT
+
     async def ping(self, timeout: float) -> None:
         """Send PING and wait for its PONG.
 
@@ -155,7 +167,7 @@ class Link(Pump):
         view = memoryview(payload)
         self._write_data(view if view.format == "B" and view.contiguous else view.cast("B"), crc)
         await self._drain()
-        await asyncio.sleep(0)  # drain does not yield while the peer keeps up, and others wait behind us
+        await asyncio.sleep(0)  # drain does not yield while the peer keeps up, and others wait for their turn
 
     async def receive_stream(self, request: Request) -> AsyncIterator[bytes]:
         """Give the bytes that the client uploads with ``request``, as they come; once, to one reader.
@@ -203,13 +215,16 @@ class Link(Pump):
     def _on_request(self, request: Request) -> None:
         raise LocalProtocolError("this link serves no requests")
 
+    def _on_upload_taken(self, size: int) -> None:
+        """Note that so many bytes of an upload wait here no more."""
+
     def _on_end(self, why: JobpipeError) -> None:
         self._inboxes.fail(why)
         waiting: list[asyncio.Future[Any]] = [self._greeting, *self._pending.values(), *self._pings.values()]
         for future in waiting:
             if not future.done():
                 future.set_exception(copy_of(why))
-                future.exception()  # seen: nobody may be waiting for it
+                future.exception()  # seen: perhaps no caller waits for it
 
     async def _greet(self, timeout: float, what: str) -> Hello | Welcome:
         """Wait for the peer's first message."""
@@ -225,7 +240,7 @@ async def connect(
     hello: Hello,
     *,
     tls: ssl.SSLContext | None,
-    server_hostname: str | None,
+    server_hostname: str | None = None,
     timing: Timing | None = None,
 ) -> Link:
     """Open a link and wait for WELCOME.
@@ -234,7 +249,7 @@ async def connect(
         endpoint: Where.
         hello: Who we are and what we want; ``heartbeat`` is set by this function.
         tls: The client's context, or None for plaintext.
-        server_hostname: The logical name the server's certificate must bear; needed with ``tls``.
+        server_hostname: The logical name the server's certificate must bear; by default that of the topic's publisher.
         timing: Deadlines.
 
     Raises:
@@ -248,6 +263,7 @@ async def connect(
     link = Link(Side.CLIENT, timing)
     peer = str(endpoint)
     hello = dataclasses.replace(hello, heartbeat=True)
+    server_hostname = server_hostname or topic_server_name(hello.topic)
     secured = None if tls is None else timing.handshake
     farewell = None if tls is None else timing.goodbye
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -59,12 +60,16 @@ class Portal:
         return not self._closed and self._thread.is_alive()
 
     def run(
-        self, coroutine: Coroutine[Any, Any, T], timeout: float | None, active: Callable[[], bool] | None = None
+        self,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        timeout: float | None,
+        active: Callable[[], bool] | None = None,
     ) -> T:
         """Run a coroutine and return its result; its own errors are raised as they are.
 
         Args:
-            coroutine: Owned by the portal from now on: it is cancelled, or closed, whatever happens.
+            make: Returns the coroutine. It is called in the portal's thread, where no signal comes: a Ctrl-C that came
+                between the making of a coroutine and its start would leave it never awaited.
             timeout: Seconds, or None where the coroutine has deadlines of its own.
             active: Asked every 0.1 s, in the caller's thread; a second after it turned false all is cancelled.
 
@@ -74,15 +79,14 @@ class Portal:
             LocalProtocolError: called from the portal's own thread, or from a fork of its process: a bug.
         """
         if threading.current_thread() is self._thread or self.pid != os.getpid():
-            coroutine.close()
             raise LocalProtocolError("a portal serves other threads of its own process", pid=self.pid)
-        with self._guard:
-            if self._closed:
-                coroutine.close()
-                raise LinkClosed("the portal is closed")
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-            self._waiting.add(future)
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
         try:
+            with self._guard:
+                if self._closed:
+                    raise LinkClosed("the portal is closed")
+                self._waiting.add(future)
+                self._loop.call_soon_threadsafe(self._begin, make, future)
             if active is not None:
                 _while_active(future, active)
             return future.result(timeout)
@@ -95,6 +99,32 @@ class Portal:
         finally:
             future.cancel()
             self._waiting.discard(future)
+
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, T]], future: concurrent.futures.Future[T]) -> None:
+        """Start what ``future`` waits for; what is cancelled on one side is on the other. In the portal's thread."""
+        if future.cancelled():
+            return
+        try:
+            task = self._loop.create_task(make())
+        except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
+            _settle(future.set_exception, error)
+            return
+
+        def ended(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                future.cancel()
+            elif (error := task.exception()) is not None:
+                _settle(future.set_exception, error)
+            else:
+                _settle(future.set_result, task.result())
+
+        def abandoned(future: concurrent.futures.Future[T]) -> None:
+            if future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and the task with it
+                    self._loop.call_soon_threadsafe(task.cancel)
+
+        task.add_done_callback(ended)
+        future.add_done_callback(abandoned)
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel all tasks, end the thread, wait at most ``timeout`` seconds. Idempotent."""
@@ -123,7 +153,13 @@ class Portal:
             asyncio.set_event_loop(None)
             self._loop.close()
             for future in list(self._waiting):
-                future.cancel()  # nobody may wait for a loop that is gone
+                future.cancel()  # a loop that is gone answers no waiter
+
+
+def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
+    """Settle a future, unless its waiter has gone."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        settle(outcome)
 
 
 def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], bool]) -> None:

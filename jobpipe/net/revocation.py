@@ -19,7 +19,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.issued import serials_of
 from jobpipe.net.keyfile import locked, read_ca, read_certificate, read_certificates, write_crl
 
-__all__ = ["CrlInfo", "check_crls", "describe_crls", "is_revoked", "keep_crl", "revoke"]
+__all__ = ["CLOCK_SKEW", "CrlInfo", "check_crls", "describe_crls", "is_revoked", "keep_crl", "revoke"]
 
 CRL_LIFE = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
@@ -41,9 +41,9 @@ class CrlInfo:
 def revoke(
     directory: Path, names: Sequence[str] = (), *, serials: Sequence[int] = (), now: datetime | None = None
 ) -> Path:
-    """Add certificates to ``ca.crl`` in ``directory``, which is made anew and lasts a year; return its path.
+    """Add certificates to ``ca.crl`` in ``directory``, which is made again and lasts a year; return its path.
 
-    Without certificates the list is only made, or dated, anew.
+    Without certificates the list is only made, or dated, again.
 
     Args:
         directory: where ``ca.crt`` and ``ca.key`` are.
@@ -77,7 +77,7 @@ def revoke(
 
 
 def keep_crl(directory: Path, now: datetime) -> None:
-    """Date a list that is there anew, if it ends soon; the folder's lock is held."""
+    """Renew the date of a list that ends soon; the folder's lock is held."""
     path = directory / "ca.crl"
     if path.exists() and _end(_crls(path)[0], path) <= now + RENEW_BEFORE:
         _write(directory, [], now)
@@ -112,13 +112,13 @@ def describe_crls(path: Path) -> list[CrlInfo]:
     ]
 
 
-def check_crls(path: Path, ca: Path, *, now: datetime | None = None) -> None:
+def check_crls(path: Path, ca: Path) -> None:
     """Demand one valid list for each CA of a bundle.
 
     Raises:
         ConfigError: a list is missing, damaged, of no CA of the bundle, or out of date.
     """
-    lists, at = _crls(path), now or datetime.now(UTC)
+    lists, at = _crls(path), datetime.now(UTC)
     for authority in read_certificates(ca):
         key, subject = authority.public_key(), authority.subject.rfc4514_string()
         if not isinstance(key, _SIGNERS):
@@ -169,5 +169,5 @@ def _end(crl: x509.CertificateRevocationList, path: Path) -> datetime:
 
 
 def _bad(path: Path, expected: str, reason: str) -> ConfigError:
-    text = f"{path}: expected {expected} ({reason}); `jobpipe certs revoke` where the CA's key is makes it anew"
+    text = f"{path}: expected {expected} ({reason}); `jobpipe certs revoke` where the CA's key is makes a new one"
     return ConfigError(text, file=str(path), expected=expected, reason=reason)

@@ -19,7 +19,7 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.audit import who
-from jobpipe.net.budget import Budgets, identity_of
+from jobpipe.net.budget import Budgets, asking, identity_of
 from jobpipe.net.link import Link
 from jobpipe.net.retry import RENEW
 from jobpipe.net.stream import for_clients
@@ -39,7 +39,7 @@ MAX_REQUESTS = 64
 MAX_OP = 64  # characters: it stands in logs and in names of tasks
 
 MAX_HELD = 32 * 1024 * 1024
-"""Bytes that the unanswered requests of a publisher's link take, above which the link is not read."""
+"""Bytes that the unanswered requests of a link take whose peer is the job's own, above which the link is not read."""
 
 MAX_ASKED = 4 * 1024 * 1024
 """The same for every other link."""
@@ -65,7 +65,12 @@ class Handler(Protocol):
 
 
 class ServedLink(Link):
-    """A client's link, with the tasks that answer its requests."""
+    """A client's link, with the tasks that answer its requests.
+
+    Attributes:
+        identity: whose budget it counts to; known once the transport is there.
+        tasks: of its unanswered requests.
+    """
 
     def __init__(
         self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None], budgets: Budgets | None = None
@@ -76,11 +81,19 @@ class ServedLink(Link):
         self._welcomed = False
         self._answering = asyncio.Lock()
         self._held = 0
+        self._received = 0  # bytes of requests and uploads that no handler has yet, as they are counted
+        self._received_kind = "requests"  # the budget that they are counted to
         self._budgets = budgets or Budgets()
-        self._publishes = False
         self._uploads = 0  # unanswered requests with one
         self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
+        self.identity = ""
+        self._wire.request_limit = ASKING_LIMIT
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio: the transport is there, its TLS handshake done."""
+        super().connection_made(transport)
+        self.identity = identity_of(self.peer_names, self.peer)
 
     async def admit(self, max_age: float | None = None) -> None:
         """Take HELLO, ask the handler, send WELCOME.
@@ -88,22 +101,20 @@ class ServedLink(Link):
         Args:
             max_age: seconds after which the link is due to be renewed; a certificate that ends makes it due too.
         """
-        self._demand_valid()
-        self._demand_client()
+        self._require_valid()
+        self._require_client()
         hello = await self._greet(self.timing.hello, "HELLO")
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"{self.peer} sent no HELLO", peer=self.peer)
         choose_version(hello.versions)
         self.hello = hello
+        asking.set(self.identity)
         try:
             async with asyncio.timeout(self.timing.welcome):
                 welcome = await self._handler.welcome(self, hello)
         except TimeoutError as error:
             raise LinkError("the server took too long to admit us", peer=self.peer) from error
         self.welcome = welcome
-        self._publishes = hello.role == "publisher"
-        if not self._publishes:
-            self._wire.request_limit = ASKING_LIMIT
         self._write(welcome)
         self._welcomed = True
         self._watch(beats=hello.heartbeat)
@@ -112,12 +123,12 @@ class ServedLink(Link):
         if self.peer_expires is not None:
             self.expire(self.peer_expires - time.time())
 
-    def _demand_valid(self) -> None:
+    def _require_valid(self) -> None:
         """Refuse a certificate that ended: OpenSSL does not look again when a client resumes its session."""
         if self.peer_expires is not None and self.peer_expires <= time.time():
             raise NotAuthorized(f"{self.peer}: its certificate has expired", peer=self.peer)
 
-    def _demand_client(self) -> None:
+    def _require_client(self) -> None:
         """Refuse a certificate that does not say it is for clients: OpenSSL takes one that says nothing.
 
         Raises:
@@ -169,7 +180,7 @@ class ServedLink(Link):
         if len(request.op) > MAX_OP or not request.op.isprintable():
             raise RemoteProtocolError(f"{self.peer}: an operation has at most {MAX_OP} characters", peer=self.peer)
         try:
-            self._budgets.take(self.identity, "requests", request.weight, bounded=not self._publishes)
+            self._budgets.take(self.identity, "requests", request.weight, bounded=not self.proven)
         except LinkError as error:
             self._answer_fault(request, error)
             self._inboxes.drop(request.id)
@@ -187,6 +198,7 @@ class ServedLink(Link):
 
     async def _serve(self, request: Request, *, full: bool) -> None:
         self._uploads += bool(request.upload)
+        asking.set(self.identity)
         try:
             if full:
                 raise JobpipeError(f"more than {MAX_REQUESTS} requests are open on this link", limit=MAX_REQUESTS)
@@ -204,11 +216,6 @@ class ServedLink(Link):
         with contextlib.suppress(JobpipeError):
             await self._drain()  # counts as unanswered until the peer takes it
 
-    @property
-    def identity(self) -> str:
-        """Whose budget this link counts to."""
-        return identity_of(self.peer_names, self.peer)
-
     def _give_back(self, request: Request) -> None:
         self._budgets.give(self.identity, "requests", request.weight)
         self._hold(-request.weight)
@@ -216,7 +223,37 @@ class ServedLink(Link):
     def _hold(self, size: int) -> None:
         """Account for unanswered requests; a link that brings too many is not read for a while."""
         self._held += size
-        self._read_gate("requests", paused=self._held > (MAX_HELD if self._publishes else MAX_ASKED))
+        self._read_gate("requests", paused=self._held > (MAX_HELD if self.proven else MAX_ASKED))
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio: bytes came; what is not a whole request yet counts to the peer's identity, too.
+
+        A link that brings more than the identity may hold is ended: there is no request yet that could be refused.
+        """
+        self._count_received(0)  # of a request that gets whole now, the weight counts
+        super().data_received(data)
+        if self._why is None:
+            try:
+                self._count_received(self._wire.unread + self._inboxes.waiting)
+            except LinkError as error:
+                self._end(error, fault(None, error))
+
+    def _count_received(self, size: int) -> None:
+        before, self._received = self._received, 0
+        if before:
+            self._budgets.give(self.identity, self._received_kind, before)
+        if size:
+            # Many tasks of one certificate upload at once, and each link is read up to the window of its uploads.
+            # Those of the job itself count apart: a new one, which is not proven yet, must find room next to them.
+            uploads = self._welcomed and self.hello.role == "publisher"
+            self._received_kind = ("the job's uploads" if self.proven else "uploads") if uploads else "requests"
+            self._budgets.take(self.identity, self._received_kind, size, bounded=not self.proven)
+            self._received = size
+
+    def _on_upload_taken(self, size: int) -> None:
+        size = min(size, self._received)
+        self._received -= size
+        self._budgets.give(self.identity, self._received_kind, size)
 
     async def _send_answer(self, reply: Reply) -> None:
         """Send an answer when the peer has taken those before it.
@@ -232,7 +269,7 @@ class ServedLink(Link):
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         size, reply = sum(map(len, encoded)), Reply(reply.id)  # what it was made from is let go
-        self._budgets.take(self.identity, "answers", size, bounded=not self._publishes)
+        self._budgets.take(self.identity, "answers", size, bounded=not self.proven)
         try:
             async with self._answering:
                 await self._drain()
@@ -253,6 +290,7 @@ class ServedLink(Link):
 
     def _on_end(self, why: JobpipeError) -> None:
         super()._on_end(why)
+        self._count_received(0)
         for task in self.tasks:
             task.cancel()
         if self._welcomed:

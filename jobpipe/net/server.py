@@ -31,10 +31,10 @@ from jobpipe.errors import (
 )
 from jobpipe.net.admission import Admission, Limits, Refusal, source_of
 from jobpipe.net.alerts import HandshakeContext
+from jobpipe.net.audit import RateLimitedLog
 from jobpipe.net.budget import Budgets
 from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.link import Link
-from jobpipe.net.quiet import Quiet
 from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
@@ -47,7 +47,7 @@ BACKLOG = 4096  # what a flood leaves here when others are served; more than the
 ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
 ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before those that are served have their turn
 MAX_GREETING = 256  # connections that were not welcomed yet: in TLS each costs 300 KiB
-HANDSHAKES = 16  # of one address at once: 1.3 ms of the loop each, in which nobody else has his turn
+HANDSHAKES = 16  # of one address at once: each blocks the event loop for 1.3 ms
 RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
@@ -57,7 +57,7 @@ SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so 
 
 
 class RenewableTls(Protocol):
-    """A context that is made anew when its files change, as :class:`jobpipe.net.tls.ServerTls`."""
+    """A context that is made again when its files change, as :class:`jobpipe.net.tls.ServerTls`."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -65,7 +65,7 @@ class RenewableTls(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Look at the files; return True if the links there are must prove themselves anew. Blocking."""
+        """Look at the files; return True if the links there are must prove themselves again. Blocking."""
         ...
 
 
@@ -101,14 +101,14 @@ class Server:
         self._tending: asyncio.Task[None] | None = None
         self._trust = 0  # so often has it changed
         self.admission = Admission(self._limits)
-        self._quiet = Quiet(log)
+        self._log = RateLimitedLog(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         # In order of arrival: where it comes from, and the socket until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
         self._served: dict[ServedLink, str] = {}  # all whose transport is not gone yet, and where they come from
         self._identified: set[ServedLink] = set()
-        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody uses it
+        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while in use
         self._links: set[ServedLink] = set()
         self._closing = False
 
@@ -168,7 +168,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------------ renewing
 
     async def _tend(self) -> None:
-        """Follow the certificate files, and end links whose time is over; they are dialled again, and prove anew."""
+        """Follow the certificate files, and end links whose time is over; their clients dial again."""
         while True:
             await asyncio.sleep(TEND_SECONDS)
             if self._tls is not None and not isinstance(self._tls, ssl.SSLContext):
@@ -202,7 +202,7 @@ class Server:
             try:
                 sock, address = await loop.sock_accept(listener)
             except OSError as error:
-                self._quiet.log(logging.WARNING, "accept failed: %s", error)
+                self._log.log(logging.WARNING, "accept failed: %s", error)
                 if error.errno in NO_ROOM:
                     self._make_room(None)
                     await asyncio.sleep(ACCEPT_PAUSE)
@@ -210,7 +210,7 @@ class Server:
             source = source_of(address)
             refusal = self.admission.arrive(source, loop.time()) or self._fit(source)
             if refusal is not None:
-                self._quiet.log(logging.WARNING, "%s is dropped: %s", peer_of(address), refusal.value)
+                self._log.log(logging.WARNING, "%s is dropped: %s", peer_of(address), refusal.value)
                 _drop(sock)
                 continue
             task = asyncio.create_task(
@@ -238,7 +238,7 @@ class Server:
             self._failed(source)
             self.admission.leave(source)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._quiet.log(logging.ERROR, "greeting a client failed", error=error)
+            self._log.log(logging.ERROR, "greeting a client failed", error=error)
 
     def _failed(self, source: str) -> None:
         if not self._closing:
@@ -276,7 +276,7 @@ class Server:
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
-            self._quiet.log(level, "no link with %s: %s", peer, error)
+            self._log.log(level, "no link with %s: %s", peer, error)
             link.refuse(error)
             if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from who is one of us
                 self._failed(source)
@@ -287,7 +287,7 @@ class Server:
             self._failed(source)
             raise
         except Exception as error:  # noqa: BLE001 - logged, and told to the client
-            self._quiet.log(logging.ERROR, "admitting %s failed", peer, error=error)
+            self._log.log(logging.ERROR, "admitting %s failed", peer, error=error)
             link.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
         finally:
             if context is not None:
@@ -324,7 +324,7 @@ class Server:
 
     def _identify(self, link: ServedLink) -> None:
         if not link.peer_names:
-            return  # plaintext: nobody knows who it is
+            return  # plaintext: there is no identity
         if not self.admission.identify(link.peer_names):
             limit = self.admission.limits.per_identity
             raise LinkError(

@@ -20,7 +20,7 @@ _REFUSALS = {
     "CERTIFICATE_REQUIRED": "it demands a certificate, and we showed none; set jobpipe.ssl.cert and jobpipe.ssl.key",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "",  # the same, seen by the server
     "CERTIFICATE_EXPIRED": "ours has expired, or its revocation list of our CA; see `jobpipe certs show`, then renew",
-    "CERTIFICATE_REVOKED": "ours is revoked; whoever keeps the CA can issue another: `jobpipe certs issue`",
+    "CERTIFICATE_REVOKED": "ours is revoked; the keeper of the CA can issue another: `jobpipe certs issue`",
     "UNKNOWN_CA": "it does not trust the CA that issued ours, or has no revocation list of it; compare jobpipe.ssl.ca",
     "UNSUPPORTED_CERTIFICATE": "ours is not made for this side of a link; see its usages in `jobpipe certs show`",
     "BAD_CERTIFICATE": "ours is damaged or not accepted; see `jobpipe certs show`, and the server's log",
@@ -34,7 +34,7 @@ _REFUSALS = {
 _UNTRUSTED = {  # by OpenSSL's X509_V_ERR_...
     3: "there is no revocation list of its CA; see jobpipe.ssl.crl",
     10: "its holder must renew it: `jobpipe certs renew`",
-    12: "our revocation list has ended; `jobpipe certs revoke` dates it anew",
+    12: "our revocation list has ended; `jobpipe certs revoke` renews it",
     18: "its CA is not in our jobpipe.ssl.ca",
     19: "its CA is not in our jobpipe.ssl.ca",
     20: "its CA is not in our jobpipe.ssl.ca",

@@ -1,8 +1,8 @@
 """TLS contexts from certificate files.
 
 Both sides show a certificate of the CAs given here; the system's CAs are never trusted. Contexts are kept per
-process and made anew when a file changes, since making one costs about a millisecond. So whoever asks for the context
-before each connection sees new certificates, CAs and revocation lists without a restart.
+process and made again when a file changes, since making one costs about a millisecond. So a caller that asks for the
+context before each connection sees new certificates, CAs and revocation lists without a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Credentials:
     """The files a process proves its identity with: trusted CAs, own certificate, own private key (all PEM).
 
     ``password`` opens an encrypted key; it is read when a context is made. ``crl`` is the revocation list of those CAs;
-    None: the one beside ``ca``, if there is any. Once there is one, every CA in ``ca`` needs one.
+    None: the one in the folder of ``ca``, if there is any. Once there is one, every CA in ``ca`` needs one.
     """
 
     ca: Path

@@ -2,18 +2,141 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
+from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.access import PUBLISH, READ
-from jobpipe.operations.fields import MAX_PARTITION, At, Count, Fields, FileName, Flag, Secret, Whole
+from jobpipe.operations.fields import (
+    MAX_PARTITION,
+    OMITTED,
+    At,
+    Count,
+    EndpointText,
+    Fields,
+    FileName,
+    Flag,
+    FreeText,
+    Nested,
+    RequestFor,
+    Secret,
+)
 from jobpipe.operations.table import EVERYBODY, Operation, table
+from jobpipe.operations.values import Packed, Text, Whole
+from jobpipe.store.index import Chunk
 
-__all__ = ["DATA", "FetchRequest", "PutRequest", "ServedRequest"]
+__all__ = [
+    "DATA",
+    "FetchReply",
+    "FetchRequest",
+    "HeldPart",
+    "KeptPart",
+    "PartHeader",
+    "PutReply",
+    "PutRequest",
+    "ServedReply",
+    "ServedRequest",
+    "fill_held",
+]
 
 
 @dataclass(frozen=True)
-class FetchRequest(Fields):
+class KeptPart(Fields):
+    """Where a host server keeps the bytes of a part, and what they must be.
+
+    Attributes:
+        host, endpoint: which host server, and where it is.
+        log: the log's place there; "" where this coordinator does not know it.
+        file, offset: the file, and where the segment begins in it.
+        chunks: of the segment, with their checksums.
+    """
+
+    host: Annotated[str, Text(128, 1)]
+    endpoint: EndpointText
+    log: Annotated[str, Text(49)]
+    file: FileName
+    offset: Count
+    chunks: Annotated[tuple[Chunk, ...], Packed()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartHeader(Fields):
+    """What comes before the bytes of a part: a segment, or some record batches of it.
+
+    Attributes:
+        n, partition: of which batch and partition.
+        partitions, schema_id: of the batch.
+        sealed_ms: when it was sealed, milliseconds since 1970.
+        epoch, publisher: who sealed it.
+        row0: number of the first row within its partition of its batch.
+        rows, record_batches, length: how much it is; length in bytes.
+        before: the epoch that sealed batch ``n - 1``; an older server does not tell it.
+        kept: where its bytes are, if a host server keeps them; then none follow. In JSON its fields join the others.
+    """
+
+    n: Count
+    partition: Count
+    partitions: Count
+    schema_id: Annotated[int | None, Whole()] = None
+    sealed_ms: Count
+    epoch: Count
+    publisher: FreeText
+    row0: Count
+    rows: Count
+    record_batches: Count
+    length: Count
+    before: Annotated[int | None, Whole(), OMITTED] = None
+    kept: KeptPart | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        kept = KeptPart.from_json(values) if "host" in values else None
+        return cls(**cls.checked(values), kept=kept)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**({} if self.kept is None else self.kept.to_json()), **super().to_json()}
+
+
+@dataclass(frozen=True)
+class HeldPart(Fields):
+    """A part whose bytes lie in the blob: the chunks one after another, the first the schema's."""
+
+    header: Annotated[PartHeader, Nested(PartHeader)]
+    chunks: Annotated[tuple[Chunk, ...], Packed()]
+    data: bytes = b""
+
+    @property
+    def length(self) -> int:
+        """Bytes in the blob."""
+        return sum(chunk.length for chunk in self.chunks)
+
+
+def fill_held(parts: Iterable[HeldPart], blob: bytes) -> tuple[HeldPart, ...]:
+    """Return the parts of a message, each with its bytes out of the blob.
+
+    Raises:
+        RemoteProtocolError: they take other bytes than came.
+    """
+    filled, used = [], 0
+    for part in parts:
+        filled.append(replace(part, data=blob[used : used + part.length]))
+        used += part.length
+    if used != len(blob):
+        raise RemoteProtocolError(f"parts take {used} bytes of the {len(blob)} that came", field="parts")
+    return tuple(filled)
+
+
+@dataclass(frozen=True)
+class FetchReply(Fields):
+    """How much was streamed."""
+
+    record_batches: Count
+    rows: Count
+
+
+@dataclass(frozen=True)
+class FetchRequest(RequestFor[FetchReply]):
     """Stream a partition's part of a range; ``skip`` record batches of it were read before."""
 
     start: At
@@ -23,7 +146,14 @@ class FetchRequest(Fields):
 
 
 @dataclass(frozen=True)
-class PutRequest(Fields):
+class PutReply(Fields):
+    """How many bytes were taken."""
+
+    length: Count
+
+
+@dataclass(frozen=True)
+class PutRequest(RequestFor[PutReply]):
     """Take a segment file of ``length`` bytes, which follow.
 
     ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.capability`); without
@@ -37,12 +167,19 @@ class PutRequest(Fields):
 
 
 @dataclass(frozen=True)
-class ServedRequest(Fields):
+class ServedReply(Fields):
+    """Bytes."""
+
+    bytes: Count
+
+
+@dataclass(frozen=True)
+class ServedRequest(RequestFor[ServedReply]):
     """How many bytes of the topic were served."""
 
 
 DATA = table(
-    Operation("fetch", FetchRequest, EVERYBODY, READ),
-    Operation("put", PutRequest, frozenset({"publisher"}), PUBLISH),
-    Operation("served", ServedRequest, EVERYBODY),
+    Operation("fetch", FetchRequest, FetchReply, EVERYBODY, READ),
+    Operation("put", PutRequest, PutReply, frozenset({"publisher"}), PUBLISH),
+    Operation("served", ServedRequest, ServedReply, EVERYBODY),
 )

@@ -1,55 +1,62 @@
-"""What a value from outside may be: finite, bounded, of one type.
-
-Each check has the words that an error says of it (``expected``) and takes a JSON value: it returns what the request
-keeps, or raises ValueError. A request's fields carry their check in their annotation, see :class:`Fields`.
-"""
+"""A message as a frozen dataclass: its JSON form, both ways, with the check of each of its fields."""
 
 from __future__ import annotations
 
-import base64
-import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Protocol, Self, get_type_hints
+from typing import Annotated, Any, Generic, Self, TypeVar, get_type_hints
 
 from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.operations.values import (
+    Bound,
+    Check,
+    Encoded,
+    Hidden,
+    Named,
+    Number,
+    Object,
+    Place,
+    SegmentFile,
+    SlotName,
+    Text,
+    Truth,
+    Whole,
+)
 from jobpipe.store.boundary import Boundary
-from jobpipe.store.files import write_id_of
-from jobpipe.store.position import MAX_NUMBER, Position
-from jobpipe.store.slots import slot_id
-from registry.errors import InvalidName
-from registry.names import check_name
+from jobpipe.store.position import Position
+from jobpipe.wire.codec import share
+from jobpipe.wire.messages import SharedJson
 
 __all__ = [
+    "MAX_HOLD_SECONDS",
     "MAX_LEASE_SECONDS",
     "MAX_PARTITION",
     "MAX_WAIT_SECONDS",
+    "OMITTED",
     "At",
     "Base64",
-    "Bound",
-    "Check",
+    "BatchId",
     "Count",
     "End",
+    "EndpointText",
     "Fields",
     "FileName",
     "Flag",
-    "Items",
+    "FreeText",
+    "InstanceId",
     "LogId",
     "LogPlace",
     "Name",
-    "Named",
-    "Number",
-    "Object",
-    "Place",
+    "Nested",
+    "Nothing",
+    "RequestFor",
+    "Rows",
     "Secret",
-    "SegmentFile",
+    "SharedReply",
     "SlotId",
-    "SlotName",
+    "SparkSchema",
     "Start",
-    "Text",
-    "Truth",
     "Wait",
-    "Whole",
     "checks",
     "take",
 ]
@@ -60,216 +67,13 @@ MAX_WAIT_SECONDS = 20.0
 MAX_LEASE_SECONDS = 86_400.0
 """Of one lease; it may be renewed."""
 
+MAX_HOLD_SECONDS = 366 * 86_400.0
+"""That a hold may last without being moved."""
+
 MAX_PARTITION = 2**31 - 1
 
-
-class Check(Protocol):
-    """What one field may be."""
-
-    @property
-    def expected(self) -> str:
-        """The words for it in an error."""
-        ...
-
-    def take(self, value: object) -> Any:
-        """Return what the request keeps of a JSON value.
-
-        Raises:
-            ValueError, JobpipeError: it is anything else.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Whole:
-    """An integer; True is none."""
-
-    low: int = 0
-    high: int = MAX_NUMBER
-
-    @property
-    def expected(self) -> str:
-        return f"an integer from {self.low} to {self.high}"
-
-    def take(self, value: object) -> int:
-        if type(value) is not int or not self.low <= value <= self.high:
-            raise ValueError(self.expected)
-        return value
-
-
-@dataclass(frozen=True)
-class Number:
-    """A finite number between two bounds, both included."""
-
-    low: float
-    high: float
-
-    @property
-    def expected(self) -> str:
-        return f"a number from {self.low:g} to {self.high:g}"
-
-    def take(self, value: object) -> float:
-        if type(value) not in (int, float) or not self.low <= value <= self.high:  # type: ignore[operator]
-            raise ValueError(self.expected)  # neither bound holds for NaN
-        return float(value)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Truth:
-    """True or false, and nothing that counts as either."""
-
-    expected: str = "true or false"
-
-    def take(self, value: object) -> bool:
-        if type(value) is not bool:
-            raise ValueError(self.expected)
-        return value
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text of bounded length that is valid UTF-8.
-
-    Attributes:
-        longest: characters.
-        shortest: characters.
-        printable: no control characters, so that it may stand in a log line or a table.
-        pattern: what all of it must match, and ``expected`` its words.
-    """
-
-    longest: int
-    shortest: int = 0
-    printable: bool = True
-    pattern: str | None = None
-    words: str = ""
-
-    @property
-    def expected(self) -> str:
-        kind = "printable characters" if self.printable else "characters"
-        return self.words or f"{self.shortest} to {self.longest} {kind}"
-
-    def take(self, value: object) -> str:
-        if not isinstance(value, str) or not self.shortest <= len(value) <= self.longest:
-            raise ValueError(self.expected)
-        if self.printable and not value.isprintable():
-            raise ValueError(self.expected)
-        if self.pattern is not None and re.fullmatch(self.pattern, value) is None:
-            raise ValueError(self.expected)
-        value.encode()  # a lone surrogate, which neither files nor SQLite take, is a ValueError
-        return value
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """What proves a right, in at most 64 ASCII characters; no error repeats it."""
-
-    expected: str = "at most 64 ASCII characters"
-
-    def take(self, value: object) -> str:
-        if not isinstance(value, str) or len(value) > 64 or not value.isascii():
-            raise RemoteProtocolError(f"expected {self.expected}")
-        return value
-
-
-@dataclass(frozen=True)
-class Named:
-    """The name of a topic or a subscription; with ``empty`` also none."""
-
-    empty: bool = False
-    expected: str = "a name: 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first"
-
-    def take(self, value: object) -> str:
-        if self.empty and value == "":
-            return ""
-        try:
-            return check_name(value)  # type: ignore[arg-type]
-        except InvalidName as error:
-            raise ValueError(self.expected) from error
-
-
-@dataclass(frozen=True)
-class SegmentFile:
-    """The name of a segment file, which leads nowhere else."""
-
-    expected: str = "a segment file's name"
-
-    def take(self, value: object) -> str:
-        if not isinstance(value, str) or len(value) > 255 or write_id_of(value) is None:
-            raise RemoteProtocolError(f"not a segment file's name: {shown(value)}")
-        return value
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Bytes, as base64."""
-
-    longest: int
-    expected: str = "base64"
-
-    def take(self, value: object) -> bytes:
-        if not isinstance(value, str) or len(value) > self.longest:
-            raise ValueError(self.expected)
-        return base64.b64decode(value, validate=True)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A position in a log."""
-
-    expected: str = "a position"
-
-    def take(self, value: object) -> Position:
-        return Position.from_json(value)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One end of a read."""
-
-    expected: str = "a boundary"
-
-    def take(self, value: object) -> Boundary:
-        return Boundary.from_json(value)
-
-
-@dataclass(frozen=True)
-class SlotName:
-    """The id of a slot."""
-
-    expected: str = "the id of a slot"
-
-    def take(self, value: object) -> str:
-        return slot_id(value)
-
-
-@dataclass(frozen=True)
-class Object:
-    """A JSON object; who keeps it looks into it."""
-
-    expected: str = "an object"
-
-    def take(self, value: object) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(self.expected)
-        return value
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list of bounded length; kept as a tuple."""
-
-    each: Check
-    most: int
-
-    @property
-    def expected(self) -> str:
-        return f"a list of at most {self.most}, each {self.each.expected}"
-
-    def take(self, value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) > self.most:
-            raise ValueError(self.expected)
-        return tuple(self.each.take(item) for item in value)
-
+OMITTED = "omitted"
+"""In a field's annotation, after its check: it is left out of the JSON where it has its default."""
 
 Count = Annotated[int, Whole()]
 Flag = Annotated[bool, Truth()]
@@ -286,17 +90,32 @@ LogPlace = Annotated[
 ]
 Secret = Annotated[str, Hidden()]
 Base64 = Annotated[bytes, Encoded(16 * 1024 * 1024)]
+BatchId = Annotated[int, Whole(-(2**63), 2**63 - 1)]
+FreeText = Annotated[str, Text(4096, printable=False)]  # a user's words, such as the names of columns
+SparkSchema = Annotated[str | None, Text(16 * 1024 * 1024, printable=False)]
+Rows = Annotated[int | None, Whole()]
+InstanceId = Annotated[str, Text(128)]
+EndpointText = Annotated[str, Text(300)]  # "host:port"; who dials it parses it
 
 
 def checks(kind: type[Fields]) -> dict[str, Check]:
-    """Return the check of each field of a request, by its name; one without a check does not lie in the JSON."""
-    if kind not in _known:
-        hints, names = get_type_hints(kind, include_extras=True), [field.name for field in fields(kind)]
-        _known[kind] = {name: hints[name].__metadata__[0] for name in names if hasattr(hints[name], "__metadata__")}
-    return _known[kind]
+    """Return the check of each field of a message, by its name; a field without a check does not stand in the JSON."""
+    return {name: check for name, (check, _, _) in _form(kind).items()}
 
 
-_known: dict[type[Fields], dict[str, Check]] = {}
+def _form(kind: type[Fields]) -> dict[str, tuple[Check, bool, Any]]:
+    """Return of each field that stands in the JSON its check, whether its default is left out, and that default."""
+    known = _known.get(kind)
+    if known is None:
+        hints = get_type_hints(kind, include_extras=True)
+        marks = {field: getattr(hints[field.name], "__metadata__", ()) for field in fields(kind)}
+        known = _known[kind] = {
+            field.name: (mark[0], OMITTED in mark[1:], field.default) for field, mark in marks.items() if mark
+        }
+    return known
+
+
+_known: dict[type[Fields], dict[str, tuple[Check, bool, Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -323,13 +142,74 @@ class Fields:
     def checked(cls, values: Mapping[str, object]) -> dict[str, Any]:
         """Return the fields' values; raises as :meth:`from_json`."""
         taken: dict[str, Any] = {}
-        for name, check in checks(cls).items():
-            default = cls.__dataclass_fields__[name].default
+        for name, (check, _, default) in _form(cls).items():
             if name in values and (values[name] is not None or default is not None):
                 taken[name] = take(check, name, values[name])
             elif default is MISSING:
                 raise RemoteProtocolError(f"field {name!r} is missing, expected {check.expected}", field=name)
         return taken
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that :meth:`from_json` reads."""
+        given: dict[str, Any] = {}
+        for name, (check, omitted, default) in _form(type(self)).items():
+            value = getattr(self, name)
+            if omitted and value == default:
+                continue
+            given[name] = None if value is None else check.give(value)
+        return given
+
+    @property
+    def blob(self) -> bytes:
+        """The bytes that travel with the JSON."""
+        return b""
+
+
+@dataclass(frozen=True)
+class SharedReply(Fields):
+    """A reply whose JSON and bytes are made once, for many who ask the same."""
+
+    made: SharedJson
+    data: bytes
+
+    @classmethod
+    def of(cls, reply: Fields) -> Self:
+        """Return the reply, encoded."""
+        return cls(share(reply.to_json()), reply.blob)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.made
+
+    @property
+    def blob(self) -> bytes:
+        return self.data
+
+
+@dataclass(frozen=True)
+class Nothing(Fields):
+    """A reply that says only that it is done."""
+
+
+R = TypeVar("R", bound=Fields)
+
+
+@dataclass(frozen=True)
+class RequestFor(Fields, Generic[R]):
+    """A request that is answered by an R; :mod:`jobpipe.operations.calls` sends it."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """An object with fields of its own."""
+
+    kind: type[Fields]
+    expected: str = "an object"
+
+    def take(self, value: object) -> Fields:
+        return self.kind.from_json(Object().take(value))
+
+    def give(self, value: Fields) -> dict[str, Any]:
+        return value.to_json()
 
 
 def take(check: Check, name: str, value: object) -> Any:

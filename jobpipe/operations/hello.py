@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.fields import Fields, Name, Named, Text, Whole, take
+from jobpipe.operations.fields import Fields, Name, Secret, take
+from jobpipe.operations.values import Named, Text, Whole
 from jobpipe.wire.codec import MAX_ID
 from jobpipe.wire.messages import Hello
 
 __all__ = ["Greeting", "check_hello"]
+
+FIELDS = ("topic", "name", "instance", "epoch", "log", "proof")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Greeting(Fields):
         name: of a subscriber, the subscription; of others, for people.
         instance: random, or what its log calls it.
         epoch, log: the highest epoch that it has seen of the topic, and of which log; 0 and None for none.
+        proof: of a publisher, that it is the job's own.
     """
 
     topic: Name
@@ -29,6 +33,7 @@ class Greeting(Fields):
     instance: Annotated[str, Text(128)] = ""
     epoch: Annotated[int, Whole(0, MAX_ID)] = 0
     log: Annotated[str | None, Text(64)] = None
+    proof: Secret = ""
 
 
 def check_hello(hello: Hello) -> None:
@@ -38,7 +43,7 @@ def check_hello(hello: Hello) -> None:
         RemoteProtocolError: one is not; names it.
     """
     try:
-        Greeting.from_json({name: getattr(hello, name) for name in ("topic", "name", "instance", "epoch", "log")})
+        Greeting.from_json({name: getattr(hello, name) for name in FIELDS})
         if hello.role == "subscriber":
             take(Named(), "name", hello.name)
     except RemoteProtocolError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias
 
 from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
-from jobpipe.operations.fields import Fields
+from jobpipe.operations.fields import R, RequestFor
 from jobpipe.wire.messages import ROLES, Request
 
 __all__ = ["EVERYBODY", "Operation", "Table", "read_request", "table"]
@@ -15,37 +16,41 @@ EVERYBODY = frozenset(ROLES)
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Generic[R]):
     """What may be asked of a server.
 
     Attributes:
         name: as it stands in the request.
         request: what comes with it.
+        reply: what answers it.
         roles: whose HELLO may ask it.
-        right: that the access list must give for the topic; None where the role's right is enough, or where the server
-            asks for more than one.
+        right: that the access list must give for the topic; None where the role's right is enough. Those of
+            the coordinator are all in :mod:`jobpipe.coordinator.access`.
         audited: who asked it, with what result, is written to the audit log.
+        expensive: it takes long, or much; few of one identity run at once.
     """
 
     name: str
-    request: type[Fields]
+    request: type[RequestFor[R]]
+    reply: type[R]
     roles: Collection[str]
     right: str | None = None
     audited: bool = False
+    expensive: bool = False
 
 
-Table = Mapping[str, Operation]
+Table: TypeAlias = Mapping[str, Operation[Any]]
 
 
-def table(*operations: Operation) -> Table:
+def table(*operations: Operation[Any]) -> Table:
     """Return operations by their names."""
     return {operation.name: operation for operation in operations}
 
 
-def read_request(known: Table, request: Request, role: str) -> tuple[Operation, Fields]:
+def read_request(known: Table, request: Request, role: str) -> tuple[Operation[Any], RequestFor[Any]]:
     """Return the operation that is asked for, and what came with it. Whether the access list allows it is not asked.
 
-    What was sent is forgotten but for this: a peer may ask with megabytes that nobody reads, and a long poll would
+    What was sent is forgotten but for this: a peer may ask with megabytes that are never read, and a long poll would
     hold them.
 
     Raises:

@@ -7,7 +7,6 @@ import os
 import secrets
 import subprocess
 import threading
-import time
 import uuid
 
 import psutil
@@ -15,16 +14,17 @@ import psutil
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
+from jobpipe.net.retry import Deadline
 from registry.machine import start_ticks
 
-__all__ = ["Coordinator", "attach", "end_coordinators"]
+__all__ = ["CoordinatorProcess", "attach", "end_coordinators"]
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # a cold machine starts Java for the embedded ZooKeeper in it
 
 
-class Coordinator:
+class CoordinatorProcess:
     """A running coordinator process, seen from the job that started it."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Coordinator:
         self.endpoint = endpoint
         self.data = data
         self.instance = instance
-        self.dismissed = False  # ended on purpose: nobody may start it again by himself
+        self.dismissed = False  # ended on purpose: publishers do not start it again
 
     @property
     def alive(self) -> bool:
@@ -52,10 +52,12 @@ class Coordinator:
 
 
 _lock = threading.Lock()
-_coordinators: dict[tuple[int, str], Coordinator] = {}  # by process id (a fork must not share), registry, identity
+_coordinators: dict[
+    tuple[int, str], CoordinatorProcess
+] = {}  # by process id: a fork must not share; registry; identity
 
 
-def attach(config: Config) -> Coordinator:
+def attach(config: Config) -> CoordinatorProcess:
     """Return this process's coordinator for the registry that ``config`` names, starting it if need be.
 
     Raises:
@@ -83,7 +85,7 @@ def attach(config: Config) -> Coordinator:
             keep_stdin=False,
             log_file=config.home / "logs" / "coordinator.log",
         )
-        _coordinators[key] = Coordinator(
+        _coordinators[key] = CoordinatorProcess(
             process, Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"]), instance, secret
         )
         threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
@@ -94,7 +96,7 @@ def attach(config: Config) -> Coordinator:
 def end_coordinators(timeout: float = 15.0) -> None:
     """End all coordinators of this process now, whatever they still serve: SIGTERM, then SIGKILL after ``timeout``.
 
-    For tests and tools. A job needs it not: a closed sink's coordinator ends when everybody has read, or after
+    For tests and tools. Jobs do not need this: a closed sink's coordinator ends when all have read, or after
     ``coordinator.linger``.
     """
     with _lock:
@@ -103,10 +105,10 @@ def end_coordinators(timeout: float = 15.0) -> None:
         coordinator.dismissed = True
         if coordinator.alive:
             coordinator.process.terminate()
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     for coordinator in mine:
         try:
-            coordinator.process.wait(max(deadline - time.monotonic(), 0.1))
+            coordinator.process.wait(deadline.left(least=0.1))
         except subprocess.TimeoutExpired:
             coordinator.process.kill()
             coordinator.process.wait()

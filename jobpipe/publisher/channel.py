@@ -1,4 +1,4 @@
-"""A publisher's way to its coordinator: started or joined, dialled again after a cut, opened anew after its death."""
+"""A publisher's way to its coordinator: started or joined, dialled again after a cut, opened again after its death."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 from jobpipe.config import Config
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.dial import dial
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
@@ -23,14 +23,17 @@ from jobpipe.errors import (
     TopicNotFound,
     WaitTimeout,
 )
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
+from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import RETRYABLE, is_renewal
-from jobpipe.publisher.attach import Coordinator, attach
-from jobpipe.wire.messages import Hello, Reply
+from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
+from jobpipe.operations.administration import StatusRequest
+from jobpipe.operations.calls import ask
+from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.publishing import OpenRequest
+from jobpipe.publisher.attach import CoordinatorProcess, attach
+from jobpipe.wire.messages import Hello
 
-__all__ = ["CLOSE_SECONDS", "SLICE_SECONDS", "Channel"]
+__all__ = ["CLOSE_SECONDS", "Channel"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,8 @@ class Channel:
         topic: what is published.
         name: the publisher's, for listings.
         config: where the registry and the coordinator are.
-        order: gives the arguments of the operation ``open``, anew for each coordinator.
+        order: gives what opens the topic, asked for each coordinator.
+        stopped: what is said of the publisher where a wait ends since ``active()`` turned false.
 
     Attributes:
         coordinator: the process that serves the topic now.
@@ -67,16 +71,19 @@ class Channel:
         JobpipeError: what the coordinator answers to ``open``.
     """
 
-    def __init__(self, topic: str, name: str, config: Config, order: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, topic: str, name: str, config: Config, order: Callable[[], OpenRequest], *, stopped: str
+    ) -> None:
         self.topic = topic
         self.config = config
         self.log_id = ""
         self.epoch = 0
         self.log_token = ""
-        self.coordinator: Coordinator | None = None
+        self.coordinator: CoordinatorProcess | None = None
         self.active: Callable[[], bool] = _always
         self._name = name
         self._order = order
+        self._stopped = stopped
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._closed = False
@@ -84,7 +91,7 @@ class Channel:
 
     def _open(self) -> Link:
         """Attach, connect, and open the topic (again, after the coordinator died)."""
-        deadline = time.monotonic() + CALL_SECONDS
+        deadline = Deadline(CALL_SECONDS)
         while True:
             coordinator = attach(self.config)
             try:
@@ -94,26 +101,19 @@ class Channel:
                 # Stopped, or a cut on the way: it is dialled again.
                 if coordinator.ended(ENDING_SECONDS):
                     log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
-                elif time.monotonic() > deadline:
+                elif deadline.passed:
                     raise
                 else:
                     log.info("topic %s: %s; dialling again", self.topic, error)
-                self._demand_active()
+                self._require_active()
 
-    def _join(self, coordinator: Coordinator) -> Link:
-        hello = Hello(topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex)
-        portal, tls = Portal.get(), dial_tls(self.config, coordinator.endpoint)
+    def _join(self, coordinator: CoordinatorProcess) -> Link:
+        hello = Hello(
+            topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex, proof=coordinator.secret
+        )
+        portal = Portal.get()
         try:
-            link = portal.run(
-                connect(
-                    coordinator.endpoint,
-                    hello,
-                    tls=tls,
-                    server_hostname=topic_server_name(self.topic) if tls else None,
-                ),
-                15.0,
-                self.active,
-            )
+            link = portal.run(partial(dial, self.config, coordinator.endpoint, hello), 15.0, self.active)
         except PeerNotTrusted as error:  # it shows the certificate that we gave it
             raise PeerNotTrusted(
                 f"topic {self.topic!r}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
@@ -125,15 +125,14 @@ class Channel:
             ) from error
         try:
             if self.coordinator is None or self.coordinator.instance != coordinator.instance:
-                reply = portal.run(
-                    link.call("open", {**self._order(), "job": coordinator.secret}, timeout=OPEN_SECONDS),
+                opened = portal.run(
+                    partial(ask, link, self._order(), timeout=OPEN_SECONDS, job=coordinator.secret),
                     OPEN_SECONDS + 5.0,
                     self.active,
                 )
-                self.log_id, self.epoch = str(reply.result["log"]), int(reply.result["epoch"])
-                self.log_token = str(reply.result["token"])
+                self.log_id, self.epoch, self.log_token = opened.log, opened.epoch, opened.token
         except BaseException:
-            portal.run(link.close(), 5.0)
+            portal.run(link.close, 5.0)
             raise
         fresh = self.coordinator is not coordinator
         self._link, self.coordinator = link, coordinator
@@ -141,19 +140,19 @@ class Channel:
             threading.Thread(target=self._guard, args=(coordinator,), name=f"guard-{self.topic}", daemon=True).start()
         return link
 
-    def _guard(self, coordinator: Coordinator) -> None:
+    def _guard(self, coordinator: CoordinatorProcess) -> None:
         """Open the topic again when its coordinator died: a quiet source must not hide a backlog."""
         coordinator.process.wait()
         while not (self._closed or coordinator.dismissed or self.coordinator is not coordinator):
             try:
-                self.call("status")
+                self.call(StatusRequest())
             except JobpipeError as error:
                 log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
                 if not isinstance(error, GUARD_GOES_ON):
                     return
             time.sleep(GUARD_SECONDS)
 
-    def call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
+    def call(self, request: RequestFor[R]) -> R:
         """Ask the coordinator, over a second link if the first one breaks: every operation may be repeated.
 
         Raises:
@@ -166,23 +165,23 @@ class Channel:
             for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
-                    call = link.call(op, {**(args or {}), "job": self._secret()}, blob, timeout=CALL_SECONDS)
-                    return portal.run(call, CALL_SECONDS + 5.0, self.active)
+                    asking = partial(ask, link, request, timeout=CALL_SECONDS, job=self._secret())
+                    return portal.run(asking, CALL_SECONDS + 5.0, self.active)
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise
                     level = logging.DEBUG if is_renewal(error) else logging.WARNING
                     log.log(level, "topic %s: %s; connecting again", self.topic, error)
-                    portal.run(link.close(), 5.0)
+                    portal.run(link.close, 5.0)
                     self._link = None
                     self._await_end_of_coordinator(error)
-                self._demand_active()
+                self._require_active()
         raise AssertionError("unreachable")
 
     def still(self, instance: str, note: Callable[[], None]) -> bool:
         """Tell whether that coordinator serves the topic now, after ``note()``, which may change what ``order`` gives.
 
-        Whoever opens the topic anew meanwhile has either done so before, or gives what ``note`` has changed.
+        A thread that opens the topic again meanwhile has either done so before, or gives what ``note`` has changed.
         """
         with self._lock:
             note()
@@ -196,13 +195,13 @@ class Channel:
     def _await_end_of_coordinator(self, error: JobpipeError) -> None:
         """A coordinator that said goodbye is about to end; only then is the next one ours to start."""
         if isinstance(error, LinkEnded) and not is_renewal(error) and self.coordinator is not None:
-            deadline = time.monotonic() + CLOSE_SECONDS
-            while not self.coordinator.ended(SLICE_SECONDS) and time.monotonic() < deadline:
-                self._demand_active()
+            deadline = Deadline(CLOSE_SECONDS)
+            while not self.coordinator.ended(SLICE_SECONDS) and not deadline.passed:
+                self._require_active()
 
-    def _demand_active(self) -> None:
+    def _require_active(self) -> None:
         if not self.active():
-            raise WaitTimeout(f"topic {self.topic!r}: the query was stopped", topic=self.topic)
+            raise WaitTimeout(f"topic {self.topic!r}: {self._stopped}", topic=self.topic)
 
     @contextmanager
     def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
@@ -217,4 +216,4 @@ class Channel:
         """End the link; no call is possible any more. Idempotent."""
         self._closed = True
         if self._link is not None:
-            Portal.get().run(self._link.close(), 5.0)
+            Portal.get().run(self._link.close, 5.0)

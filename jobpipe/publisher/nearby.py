@@ -18,7 +18,9 @@ from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocol
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.capability import log_place
-from jobpipe.net.identity import topic_server_name
+from jobpipe.operations.calls import ask_blocking, begin_upload, end_upload
+from jobpipe.operations.data import PutRequest
+from jobpipe.operations.hostserver import AdoptRequest, HostPutRequest, PrepareRequest
 from jobpipe.store.files import SEGMENTS
 from jobpipe.store.hostfolder import Announced, announced, log_directory
 from jobpipe.wire.messages import Hello
@@ -92,20 +94,19 @@ class NearbyHost:
 
     def __init__(self, found: Announced, folder: Path, log: KeptLog, tls: ssl.SSLContext | None) -> None:
         self.id = found.id
-        self._args: dict[str, str | int] = {"log": log.id, "token": log.token, "fsync": log.fsync}
+        self._log = log
         hello = Hello(topic=log.topic, role="publisher", instance=f"task-{os.getpid()}")
         self._link = BlockingLink.connect(
             Endpoint.parse(found.endpoint),
             hello,
             tls=tls,
-            server_hostname=topic_server_name(log.topic) if tls else None,
         )
         try:
             if self._link.welcome.instance != self.id:
                 raise RemoteProtocolError(
                     f"{found.endpoint} is host server {self._link.welcome.instance}, not {self.id}"
                 )
-            self._link.call("prepare", self._args, timeout=CALL_SECONDS)
+            ask_blocking(self._link, PrepareRequest(log.id, log.token), timeout=CALL_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -118,29 +119,29 @@ class NearbyHost:
         Raises:
             LinkError, SpoolError: it did not.
         """
-        length = path.stat().st_size
+        log, length = self._log, path.stat().st_size
         if self.place is not None:
-            self._link.call("adopt", {**self._args, "file": name, "length": length}, timeout=CALL_SECONDS)
+            adopt = AdoptRequest(log.id, log.token, name, length, log.fsync)
+            ask_blocking(self._link, adopt, timeout=CALL_SECONDS)
         else:
-            upload(self._link, path, {**self._args, "file": name, "length": length})
+            upload(self._link, path, HostPutRequest(log.id, log.token, name, length, log.fsync))
 
     def close(self) -> None:
         """End the link."""
         self._link.close()
 
 
-def upload(link: BlockingLink, path: Path, args: dict[str, str | int]) -> None:
+def upload(link: BlockingLink, path: Path, request: PutRequest | HostPutRequest) -> None:
     """Send a file by operation ``put``; returns when it is durable there.
 
     Raises:
         LinkError, SpoolError: it is not.
     """
-    length = path.stat().st_size
-    link.start_upload("put", args, length=length, timeout=UPLOAD_SECONDS)
+    begin_upload(link, request, length=request.length, timeout=UPLOAD_SECONDS)
     with path.open("rb") as file:
         while chunk := file.read(UPLOAD_CHUNK):
             link.send_data(chunk)
-    link.end_upload(timeout=UPLOAD_SECONDS)
+    end_upload(link, request, timeout=UPLOAD_SECONDS)
 
 
 def _is_ours(place: Path) -> bool:

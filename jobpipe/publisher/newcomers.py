@@ -1,17 +1,29 @@
-"""A query that publishes to a topic for the first time, where another one did before: a checkpoint may be gone."""
+"""Who published what; a query that is new to a topic where another one published: its checkpoint may be gone."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import uuid
 
 from jobpipe.errors import NewCheckpoint
+from jobpipe.operations.publishing import NewestQuery
 
-__all__ = ["APPENDED", "Newcomers"]
+__all__ = ["APPENDED", "Newcomers", "author"]
 
 log = logging.getLogger(__name__)
 
 APPENDED = "batch-"  # begins the query ids of batches that were appended outside of a query: these have no checkpoint
+
+
+def author(query_id: str) -> str:
+    """Return who published under an id, for messages: Spark's queries have a UUID, plain publishers their name."""
+    if query_id.startswith(APPENDED):
+        return "an unnamed publisher"
+    try:
+        uuid.UUID(query_id)
+    except ValueError:
+        return f"publisher {query_id}"
+    return f"query {query_id}"
 
 
 class Newcomers:
@@ -27,19 +39,27 @@ class Newcomers:
         self._policy = policy
         self._told = ""
 
-    def judge(self, query_id: str, newest: dict[str, Any] | None) -> None:
+    def judge(self, query_id: str, newest: NewestQuery | None) -> None:
         """Judge a query of which nothing is sealed; ``newest`` is the last batch of any query, None if there is none.
 
         Raises:
             NewCheckpoint: the policy is ``refuse``.
         """
-        if newest is None or not newest["n"] or query_id == self._told or query_id.startswith(APPENDED):
+        if newest is None or not newest.n or query_id == self._told or query_id.startswith(APPENDED):
             return
-        before = str(newest["query_id"])
+        before = newest.query_id
         said = (
-            f"topic {self._topic!r}: query {query_id} publishes here for the first time, after query {before}, whose "
-            f"last batch is {newest['batch_id']} (up to offset {newest['n']})"
+            f"topic {self._topic!r}: {author(query_id)} publishes here for the first time, after {author(before)}, "
+            f"whose last batch is {newest.batch_id} (up to offset {newest.n})"
         )
+        if not author(query_id).startswith("query "):
+            self._told = query_id
+            log.warning(
+                "%s. Batch ids count by name: if it is the same program under another name, what it writes again is "
+                "published again",
+                said,
+            )
+            return
         why = "If it is the same job with a new or deleted checkpoint, it publishes the rows of its source again"
         if self._policy == "refuse":
             raise NewCheckpoint(
@@ -48,8 +68,8 @@ class Newcomers:
                 topic=self._topic,
                 query_id=query_id,
                 before=before,
-                batch_id=newest["batch_id"],
-                offset=newest["n"],
+                batch_id=newest.batch_id,
+                offset=newest.n,
             )
         self._told = query_id
         log.warning("%s. %s. on_new_checkpoint='refuse' forbids that", said, why)

@@ -25,7 +25,7 @@ CACHED_VALUES = 65_536  # hashes of repeated keys are computed once
 def checked_numbers(
     function: PartitionFunction, batch: pa.RecordBatch, partitions: int, *, where: str, called: str
 ) -> pa.Int32Array:
-    """Return what the user's function says, once it is found to be right.
+    """Return the partitions that the user's function gave, after checking them.
 
     Args:
         where: the topic, for errors.

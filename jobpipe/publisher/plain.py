@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, Problem, config_error, load, shown
+from jobpipe.config import Config, Problem, config_error, config_from_dict, load, shown
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publisher import opened
-from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, hash_numbers, require_hashable
 from jobpipe.store.segment import check_schema
@@ -67,6 +67,7 @@ class PlainPublisher:
             partitioner=self._called,
             required_subscribers=required_subscribers,
             min_subscribers=min_subscribers,
+            plain=True,
         )
         opened.remember(self)
         try:
@@ -140,7 +141,7 @@ class PlainPublisher:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
 
         A :meth:`write` of another thread that waits for subscribers, or for room, ends with WaitTimeout. What is
-        published is served until all have read it, as long as somebody reads on within ``coordinator.linger``.
+        published is served until all have read it, as long as one of them advances within ``coordinator.linger``.
         """
         self._closing.set()
         opened.forget(self)
@@ -158,8 +159,8 @@ class PlainPublisher:
             return
         if self.name is None:
             raise ConfigError(
-                f"topic {self.topic!r}: batch_id={batch_id!r} needs a publisher with a name, under which the ids "
-                f"count, as jobpipe.publisher({self.topic!r}, name='importer')",
+                f"topic {self.topic!r}: batch_id={batch_id!r} needs a publisher with a name, which the ids "
+                f"belong to, such as jobpipe.publisher({self.topic!r}, name='importer')",
                 topic=self.topic,
                 key="name",
             )
@@ -182,9 +183,8 @@ class PlainPublisher:
 
     def _seal(self, query_id: str, batch_id: int, table: pa.Table) -> SealedBatch:
         # Each call is a run of its own: the same id once more is a replay, not a mistake.
-        return self._publisher.seal_rows(
-            query_id, batch_id, uuid.uuid4().hex, table.schema, self._numbered(table), size=table.nbytes
-        )
+        key = BatchKey(query_id, batch_id, uuid.uuid4().hex)
+        return self._publisher.seal_rows(key, table.schema, self._numbered(table), size=table.nbytes)
 
     def _table(self, rows: Rows) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
@@ -271,11 +271,16 @@ def _configured(config: str | Path | Config | None, given: dict[str, Any], overr
         return load(config, overrides={**given, **overrides}, caller=publisher)
     if overrides:
         unusable = [
-            Problem("option", key, shown(value), "no setting beside a loaded configuration, change that")
+            Problem(
+                "option",
+                key,
+                shown(value),
+                "no settings besides a loaded configuration: change that",
+            )
             for (key, value) in overrides.items()
         ]
         raise config_error(unusable, of="jobpipe.publisher", what="wrong argument")
-    parsed = Config.from_dict({f"jobpipe.{key}": str(value) for key, value in given.items()})
+    parsed = config_from_dict({f"jobpipe.{key}": str(value) for key, value in given.items()})
     return dataclasses.replace(config, **{key: getattr(parsed, key) for key in given})
 
 
@@ -299,7 +304,7 @@ def publisher(
     The topic is taken over, and what was published before is served, from here on.
 
     Args:
-        schema: told to subscribers before the first batch, and demanded of every batch. Without one each batch brings
+        schema: told to subscribers before the first batch, and required of every batch. Without one each batch brings
             its own.
         name: under which batch ids count; give the same one each time the program starts. Also who publishes, for
             listings and errors; by default topic and host.

@@ -20,13 +20,14 @@ import pyarrow as pa
 
 from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
-from jobpipe.net.address import Endpoint, demand_plaintext_allowed
+from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
+from jobpipe.operations.data import PutRequest
 from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
-from jobpipe.store import PartitionedWriter, SegmentFile, SegmentInfo
-from jobpipe.store.files import SEGMENTS, FileSink, file_name
-from jobpipe.store.marker import holds_instance
+from jobpipe.store.files import SEGMENTS, FileSink, file_name, holds_instance
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.segment import SegmentFile
 from jobpipe.wire.messages import Hello
 
 __all__ = ["WriteTarget"]
@@ -133,21 +134,15 @@ class WriteTarget:
 
     def _upload(self, path: Path) -> None:
         hello = Hello(topic=self.topic, role="publisher", instance=f"task-{os.getpid()}")
-        link = BlockingLink.connect(
-            Endpoint.parse(self.data),
-            hello,
-            tls=self._context(),
-            server_hostname=topic_server_name(self.topic) if self.tls else None,
-        )
+        link = BlockingLink.connect(Endpoint.parse(self.data), hello, tls=self._context())
         try:
-            args: dict[str, str | int] = {"file": path.name, "length": path.stat().st_size}
-            upload(link, path, {**args, "ticket": self.ticket, "fsync": self.fsync})
+            upload(link, path, PutRequest(path.name, path.stat().st_size, self.ticket, self.fsync))
         finally:
             link.close()
 
     def _context(self) -> ssl.SSLContext | None:
         if self.tls is None:
-            demand_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
+            require_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
             return None
         return self.tls.context()
 

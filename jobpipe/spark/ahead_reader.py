@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -18,14 +18,15 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.net.retry import RETRYABLE
+from jobpipe.operations.subscribing import SlotReply
 from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.plainly import plainly
-from jobpipe.spark.ranges import pass_over
+from jobpipe.spark.ranges import pass_over, read_place, write_place
 from jobpipe.spark.reading import read_range
-from jobpipe.spark.slots import read_place, write_place
 from jobpipe.spark.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, JobPipeStreamReader, Offset
 from jobpipe.spark.topics import StreamTopics
-from jobpipe.store import Position
+from jobpipe.spark.user_errors import hide_traceback
+from jobpipe.store.boundary import Limits
+from jobpipe.store.position import Position
 from jobpipe.subscriber.binding import SlotRange, bind
 from jobpipe.subscriber.fetch import FetchRange
 
@@ -53,21 +54,21 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         self._empty: str | None = None  # the last slot: at the end, without a row
         self._fit: dict[int, bool] = {}  # by the id of a schema, of those that were judged
 
-    @plainly
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Refuse."""
         _refuse("availableNow")
 
-    @plainly
+    @hide_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Acknowledge the slot of ``start``, whose batch Spark has committed by now, and return a new one behind it.
+        """Acknowledge the slot of ``start``, whose batch Spark has committed by now, and return a new one after it.
 
         Returns ``start`` when it is the end, or the publisher cannot be asked now. The last slot is at the end, empty.
 
         Raises:
             ConfigError: the trigger is ``Once``, or the topic's publisher uses ``acks=all``.
             DataLoss: the slot is not known, ``start`` does not fit the log, or a lost host server kept what comes next.
-            Fenced, NameTaken: somebody else has the subscription's name.
+            Fenced, NameTaken: another reader has the subscription's name.
             SchemaMismatch: what comes next does not fit; all before it is delivered and acknowledged.
         """
         if isinstance(limit, ReadAllAvailable):
@@ -78,27 +79,21 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         here, last = read_place(value)
         self._ends.look(topics.session, [topic])
         slot, end = uuid.uuid4().hex, self._ends.of(topic)
-        args = {
-            "start": here.to_json(),
-            "last": last,
-            "slot": slot,
-            "end": None if end is None else end.to_json(),
-            "witnessed": last is not None and last == self._made,
-        }
+        witnessed = last is not None and last == self._made
         try:
-            found = topics.session.next_slot(topic, args)
-            self._ends.heard(topic, found)
-            pass_over(topic, found["lost"], fail=True)
-            begin = Position.from_json(found["start"])
-            if not self._ends.is_behind(topic, begin):
+            found = topics.session.next_slot(topic, here, last, slot, end, witnessed=witnessed)
+            self._ends.heard(topic, found.stop)
+            pass_over(topic, found.lost, fail=True)
+            begin = found.start
+            if not self._ends.is_past_end(topic, begin):
                 self._judge(topics, topic, found)
         except RETRYABLE as error:
             log.debug("topic %s: no slot now (%s)", topic, error)
             return self._wait(topics, topic, here, last, answered=topics.session.connected)
-        if not found["made"]:
+        if not found.made:
             return self._wait(topics, topic, begin, last, answered=False)
         self._idle = IDLE_MIN_SECONDS
-        self._made, self._empty = slot, slot if found["over"] else None
+        self._made, self._empty = slot, slot if found.over else None
         self._reading = {topic: begin}
         return {topic: write_place(begin, slot)}
 
@@ -113,15 +108,14 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
         return {topic: write_place(here, last)}
 
-    def _judge(self, topics: StreamTopics, topic: str, found: dict[str, Any]) -> None:
-        topics.demand_fit(topic, found)
-        if found["schema_id"] is not None:
-            self._fit[found["schema_id"]] = True
-        newest = found["newest"]
-        if newest is not None and newest not in self._fit:
-            self._fit[newest] = topics.fits(topic, newest)
+    def _judge(self, topics: StreamTopics, topic: str, found: SlotReply) -> None:
+        topics.require_fit(topic, found, stop=found.stop)
+        if found.schema_id is not None:
+            self._fit[found.schema_id] = True
+        if found.newest is not None and found.newest not in self._fit:
+            self._fit[found.newest] = topics.fits(topic, found.newest)
 
-    @plainly
+    @hide_traceback
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return as many input partitions as the publisher has now; what they read is decided when they do.
 
@@ -143,15 +137,13 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             name=self._options.need_name(),
             grant=grant,
             slot=slot,
-            end=self._ends.of(topic),
-            max_rows=self._options.max_rows,
-            max_bytes=self._options.max_bytes,
+            limits=Limits(self._ends.of(topic), self._options.max_rows, self._options.max_bytes),
             schemas=tuple(sorted(number for number, fits in self._fit.items() if fits)),
             control=str(place.control),
         )
         return [SlotPartition(wanted, task, place.parallelism) for task in range(place.parallelism)]
 
-    @plainly
+    @hide_traceback
     def commit(self, end: Offset) -> None:
         """Do nothing for a slot: the next :meth:`latestOffset` acknowledges it, which alone knows where it ends."""
         if all(read_place(value)[1] is None for value in end.values()):
@@ -168,17 +160,15 @@ class ReadAheadStreamReader(JobPipeStreamReader):
     def _read_slot(self, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
         wanted = partition.wanted
         bound = bind(wanted, self._options.config)
-        pass_over(wanted.topic, bound["lost"], fail=True)
-        start, end = Position.from_json(bound["start"]), Position.from_json(bound["end"])
-        for k in range(partition.task, int(bound["partitions"]), partition.tasks):
-            yield from read_range(
-                FetchRange(wanted.topic, start, end, k, str(bound["data"])), self._schema, self._options
-            )
+        pass_over(wanted.topic, bound.lost, fail=True)
+        for k in range(partition.task, bound.partitions, partition.tasks):
+            share = FetchRange(wanted.topic, bound.start, bound.end, k, bound.data)
+            yield from read_range(share, self._schema, self._options)
 
 
 def _refuse(trigger: str) -> NoReturn:
     raise ConfigError(
-        f"format('jobpipe'): readAhead=true does not go with the trigger {trigger}: a run that ends reads what is "
-        "there already, so there is nothing to gain. Leave readAhead out",
+        f"format('jobpipe'): readAhead=true cannot be combined with the trigger {trigger}: a run that ends reads "
+        "what is there already, so there is nothing to gain. Leave readAhead out",
         problems=[{"key": "readAhead", "value": "true", "expected": f"it without the trigger {trigger}"}],
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import WaitTimeout
+from jobpipe.net.retry import Deadline
 
 __all__ = ["EndWatch", "await_end"]
 
@@ -28,13 +28,13 @@ def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
         WaitTimeout: ``timeout`` seconds passed; the query goes on.
         pyspark.errors.StreamingQueryException: the query failed.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = Deadline(timeout)
     watch = EndWatch(query)
     while query.isActive:
         if watch.at_end():
             query.stop()
             break
-        if deadline is not None and time.monotonic() > deadline:
+        if timeout is not None and deadline.passed:
             raise WaitTimeout(f"query {query.name or query.id}: not at the end of its topics within {timeout:g} s")
         query.awaitTermination(POLL_SECONDS)  # type: ignore[arg-type]  # takes fractions; raises the query's own error
     failure = query.exception()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,15 +14,19 @@ from pyspark.sql.types import StructType
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import ConfigError
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.ranges import PlannedRange
+from jobpipe.operations.reading import BoundsRequest, CutReply, CutRequest, RangeRequest
 from jobpipe.spark.fitness import BATCH, SchemaJudge
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.plainly import plainly
 from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
-from jobpipe.store import Position
+from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.store.boundary import EARLIEST, LATEST
-from jobpipe.subscriber.hold import Held, held_while, lease_seconds
+from jobpipe.store.position import Position
+from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import removed_before
 
@@ -42,20 +44,20 @@ class JobPipeBatchReader(DataSourceReader):
         self._judge = SchemaJudge(schema, options, BATCH)
         self._held: dict[str, Held] = {}  # by topic
 
-    @plainly
+    @hide_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read; a lease keeps the range from retention, and the tasks renew it while they read.
 
         Raises:
-            ConfigError: ``assign`` names a partition that there is not, or too many topics match the pattern; nothing
-                was published since the time to begin at; the read begins behind its end, or ends behind the newest
+            ConfigError: ``assign`` names a partition that does not exist, or too many topics match the pattern; nothing
+                was published since the time to begin at; the read begins after its end, or ends after the newest
                 batch; or the options lead to too many input partitions.
             SchemaMismatch: batches do not fit the schema that is read; names topic, offset and columns.
             DataLoss: the log does not have where it begins, or a host server is lost that kept some of it, and
                 ``failOnDataLoss`` is on.
         """
         config = self._options.config
-        deadline = time.monotonic() + config.discovery_timeout
+        deadline = Deadline(config.discovery_timeout)
         locator = TopicLocator(config)
         try:
             pattern = self._options.pattern
@@ -66,9 +68,9 @@ class JobPipeBatchReader(DataSourceReader):
                 if window is not None and window[0] != window[1]:
                     found.extend(self._plan(config, locator, topic, *window))
 
-            def cut(topic: str, args: dict[str, Any]) -> dict[str, Any]:
-                with control_link(config, locator, topic, time.monotonic() + config.read_timeout) as link:
-                    return link.call("cut", args, timeout=30.0).result
+            def cut(topic: str, asked: CutRequest) -> CutReply:
+                with control_link(config, locator, topic, Deadline(config.read_timeout)) as link:
+                    return ask_blocking(link, asked, timeout=30.0)
 
             made = input_partitions(found, self._options, cut)
             for each in made:
@@ -78,22 +80,19 @@ class JobPipeBatchReader(DataSourceReader):
             locator.close()
 
     def _window(
-        self, config: Config, locator: TopicLocator, topic: str, deadline: float
+        self, config: Config, locator: TopicLocator, topic: str, deadline: Deadline
     ) -> tuple[Position, Position] | None:
         """Return where the read begins and ends, held by a lease; None for a topic of a pattern without any batch."""
-        start, end = self._options.start_of(topic) or EARLIEST, self._options.end_of(topic) or LATEST
+        start, end = self._options.starts.of(topic) or EARLIEST, self._options.ends.of(topic) or LATEST
         with control_link(config, locator, topic, deadline) as link:
             if self._options.pattern is not None and ask_schema(link) is None:
                 return None
-            args = {
-                "name": self._options.name or "",
-                "start": start.to_json(),
-                "end": end.to_json(),
-                "skip_removed": not self._options.fail_on_data_loss,
-            }
-            bounds = link.call("bounds", args, timeout=10.0).result
-            head, begin = Position.from_json(bounds["head"]), Position.from_json(bounds["start"])
-            if bounds["end"] is None and end.kind == "offset":
+            asked = BoundsRequest(
+                name=self._options.name or "", start=start, end=end, skip_removed=not self._options.fail_on_data_loss
+            )
+            bounds = ask_blocking(link, asked, timeout=10.0)
+            head, begin = bounds.head, bounds.start
+            if bounds.end is None and end.kind == "offset":
                 raise ConfigError(
                     f"topic {topic!r}: the read is to end at offset {end.value}, and the log ends at {head.n}. Read it "
                     "when so many batches are there, as a stream with this end waits for them; or end at latest",
@@ -101,32 +100,32 @@ class JobPipeBatchReader(DataSourceReader):
                     end=end.value,
                     head=head.to_json(),
                 )
-            if bounds["lost"]:
-                log.warning("%s", removed_before(topic, begin, int(bounds["lost"])))
-            stop = Position.from_json(bounds["end"] or bounds["head"])
+            if bounds.lost:
+                log.warning("%s", removed_before(topic, begin, bounds.lost))
+            stop = bounds.end or head
             held = Held(topic, uuid.uuid4().hex, begin.n, stop.n, link.peer, lease_seconds(config))
-            link.call("lease", held.args(), timeout=10.0)
+            ask_blocking(link, held.request(), timeout=10.0)
             self._held[topic] = held
             if begin == stop == head:
-                self._judge.demand(topic, {"start": bounds["start"], "end": bounds["start"]}, partial(ask_schema, link))
+                nothing = PlannedRange(start=begin, end=begin, rows=0, bytes=0, partitions=0, ends=False)
+                self._judge.require(topic, nothing, partial(ask_schema, link))
             return begin, stop
 
     def _plan(
         self, config: Config, locator: TopicLocator, topic: str, begin: Position, stop: Position
     ) -> list[Stretch]:
-        with control_link(config, locator, topic, time.monotonic() + config.discovery_timeout) as link:
-            answer = link.call("range", {"start": begin.to_json(), "end": stop.to_json()}, timeout=30.0).result
-            for plan in answer["plans"]:
-                self._judge.demand(topic, plan, partial(ask_schema, link))
-        pass_over(topic, answer["lost"], fail=self._options.fail_on_data_loss)
+        with control_link(config, locator, topic, Deadline(config.discovery_timeout)) as link:
+            reply = ask_blocking(link, RangeRequest(start=begin, end=stop), timeout=30.0)
+            for plan in reply.plans:
+                self._judge.require(topic, plan, partial(ask_schema, link))
+        pass_over(topic, reply.lost, fail=self._options.fail_on_data_loss)
         found: list[Stretch] = []
-        for plan in answer["plans"]:
-            start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
-            holes = [hole for hole in answer["lost"] if start.n <= hole["start"]["n"] < end.n]
-            ranges = ReadRange(start, end, int(plan["partitions"]), False, tuple(holes)).readable()
-            wanted = self._options.partitions(topic, int(plan["partitions"])) if plan["rows"] else []
-            rows = int(plan["rows"]) // max(len(ranges), 1)
-            found += [Stretch(topic, low, high, wanted, answer["data"], rows) for low, high in ranges]
+        for plan in reply.plans:
+            holes = tuple(hole for hole in reply.lost if plan.start.n <= hole.start.n < plan.end.n)
+            ranges = ReadRange(plan.start, plan.end, plan.partitions, False, holes).readable()
+            wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
+            rows = plan.rows // max(len(ranges), 1)
+            found += [Stretch(topic, low, high, wanted, reply.data, rows) for low, high in ranges]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -54,7 +54,7 @@ def ends(
     start = _one(values, "starting", complain)
     end = _one(values, "ending", complain)
     for found in (start, end):
-        _demand_topics(found, topics, pattern, complain)
+        _require_topics(found, topics, pattern, complain)
     if _behind(start.others, end.others):
         complain(end.option, "an end that is not before the start")
     for topic in sorted({*start.topics, *end.topics}):
@@ -140,7 +140,7 @@ def _place(value: int | dict[str, Any]) -> Boundary:
     return _WORDS.get(value) or Boundary("offset", value)
 
 
-def _demand_topics(found: Ends, topics: tuple[str, ...], pattern: str | None, complain: Complain) -> None:
+def _require_topics(found: Ends, topics: tuple[str, ...], pattern: str | None, complain: Complain) -> None:
     """Demand that JSON names every topic and no other; with a pattern, only such as it matches."""
     if not found.topics:
         return
@@ -158,7 +158,7 @@ def _demand_topics(found: Ends, topics: tuple[str, ...], pattern: str | None, co
 
 
 def _behind(start: Boundary | None, end: Boundary | None) -> bool:
-    """Tell whether a start lies behind an end for certain; only the log can tell of most."""
+    """Tell whether a start lies after an end for certain; only the log can tell of most."""
     if start is None or end is None or start.kind != end.kind or start.kind not in ("offset", "time"):
         return False
     return isinstance(start.value, int) and isinstance(end.value, int) and start.value > end.value

@@ -1,4 +1,4 @@
-"""The session that a publisher lives beside: a classic one, whose driver is this process."""
+"""The session that a publisher needs: a classic one, whose driver is this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql.utils import is_remote
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["demand_classic", "session_settings", "this_session"]
+__all__ = ["require_classic", "session_settings", "this_session"]
 
 PREFIX = "spark.jobpipe."
 
@@ -22,11 +22,11 @@ def this_session(what: str) -> SparkSession | None:
         raise _refusal(what)
     spark = SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
     if spark is not None:
-        demand_classic(spark, what)
+        require_classic(spark, what)
     return spark
 
 
-def demand_classic(spark: SparkSession, what: str) -> None:
+def require_classic(spark: SparkSession, what: str) -> None:
     """Raise ConfigError for a session of Spark Connect, which has no driver here; ``what`` was to use it."""
     if type(spark).__module__.startswith("pyspark.sql.connect."):
         raise _refusal(what)
@@ -39,8 +39,8 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 
 def _refusal(what: str) -> ConfigError:
     return ConfigError(
-        f"{what} needs a classic Spark session, and this process is a client of Spark Connect: the driver, beside "
-        "which a publisher lives, is another process. Publish from a program of its own, by spark-submit or python, "
+        f"{what} needs a classic Spark session, and this process is a client of Spark Connect: the driver, on whose "
+        "host a publisher runs, is another process. Publish from a program of its own, by spark-submit or python, "
         "without .remote(...), --remote and SPARK_REMOTE. Reading by format('jobpipe') works over Spark Connect, with "
         "jobpipe and its spark.jobpipe.* settings on the server"
     )

@@ -1,7 +1,7 @@
 """The rules of ``schemaEvolution`` and ``mergeSchema``: which published rows fit what is read, and what topics share.
 
 Pure functions of Spark's types; they decide by type, never by the values that happen to come. What they let pass,
-:mod:`jobpipe.spark.casting` casts without loss; the two are one rule in two places, and a property test holds them
+:mod:`jobpipe.subscriber.casting` casts without loss; the two are one rule in two places, and a property test holds them
 together (tests/spark/test_evolution.py).
 """
 
@@ -158,7 +158,7 @@ def _common_number(one: DataType, other: DataType) -> DataType | None:
 
 
 def _decimal_shape(kind: DataType) -> tuple[int, int] | None:
-    """Return the digits before and behind the point that hold all values; None for other numbers."""
+    """Return the digits before and after the point that hold all values; None for other numbers."""
     if isinstance(kind, DecimalType):
         return kind.precision - kind.scale, kind.scale
     return (INTEGERS[type(kind)], 0) if type(kind) in INTEGERS else None

@@ -7,7 +7,7 @@ looks at the schema of what it gets once more.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,13 +15,14 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe.operations.ranges import PlannedRange
 from jobpipe.spark.evolution import left_out, misfits
 from jobpipe.spark.metadata import with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import published_schema, spark_schema
-from jobpipe.store import Position
+from jobpipe.store.position import Position
 
-__all__ = ["SchemaJudge", "demand_in_task"]
+__all__ = ["SchemaJudge", "require_fit_in_task"]
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,12 @@ class Remedies:
 
 
 STREAM = Remedies(
-    "All that lies before is delivered. Leave .schema() out and start the query again, from a new load(): it learns "
-    "the newest schema. If what follows in the query does not take the new types, cast them; if its checkpoint does "
-    "not, a new one under the same name goes on where this one stopped",
+    "Everything before it has been delivered. Leave .schema() out and start the query again, from a new load(): it "
+    "learns the newest schema. If the rest of the query does not accept the new types, cast them; if its checkpoint "
+    "does not, a new one under the same name continues where this one stopped",
     "What was published later fits. Start the query with a .schema(...) that these batches fit, or both, and leave it "
-    "out behind the change; or, if nobody needs them, move the name behind them by `jobpipe subscriptions seek`",
+    "out after the change; or, if these batches are not needed, move the subscription past them by `jobpipe "
+    "subscriptions seek`",
 )
 BATCH = Remedies(
     "Leave .schema() out: load() learns the newest schema",
@@ -64,11 +66,11 @@ class SchemaJudge:
         self._evolution = options.schema_evolution
         self._includes_metadata = options.include_metadata
         self._remedies = remedies
-        self._judged: dict[str, dict[tuple[Any, ...], list[str]]] = {}  # by topic; what each schema has beside it
+        self._judged: dict[str, dict[tuple[Any, ...], list[str]]] = {}  # by topic; the verdict on each schema
         self._known: dict[str, set[str]] = {}  # columns that are left out, by topic; those the log has told of
         self.left_out: dict[str, list[str]] = {}  # by topic: of the schema that was planned last
 
-    def demand(self, topic: str, plan: Mapping[str, Any], ask: Ask) -> None:
+    def require(self, topic: str, plan: PlannedRange, ask: Ask, *, stop: Position | None = None) -> None:
         """See that the batches of a plan fit; asks once for each schema.
 
         If nothing is there to be read yet, and nothing was, the newest schema has to fit: what comes next has it, and a
@@ -76,19 +78,20 @@ class SchemaJudge:
 
         Args:
             topic: whose plan.
-            plan: as the coordinator answers; all its batches have one schema. With ``stop``, nothing behind is read.
+            plan: as the coordinator answers; all its batches have one schema.
             ask: how to get a schema.
+            stop: nothing after that is read.
 
         Raises:
             SchemaMismatch: names topic, offset, and each column with both types.
             UnsupportedType: Spark has no type for a column.
         """
-        start, end, number = Position.from_json(plan["start"]), Position.from_json(plan["end"]), plan.get("schema_id")
+        start, end, number = plan.start, plan.end, plan.schema_id
         if start == end or number is None:
-            if topic in self._judged or plan.get("stop") is not None:
+            if topic in self._judged or stop is not None:
                 return
             number = None
-        # Ids are the catalog's own; with acks=all a lost one is made anew under the same log id, with a higher epoch.
+        # Ids are the catalog's own; with acks=all a lost one is made again under the same log id, with a higher epoch.
         key = (number, end.log, end.epoch)
         judged = self._judged.get(topic, {})
         if key in judged:
@@ -127,7 +130,7 @@ class SchemaJudge:
         except UnsupportedType:
             return False
 
-    def demand_newest(self, topic: str, arrow: bytes, spark: str | None, remedy: str) -> None:
+    def require_newest(self, topic: str, arrow: bytes, spark: str | None, remedy: str) -> None:
         """See that a topic's newest schema fits.
 
         Raises:
@@ -155,7 +158,7 @@ class SchemaJudge:
         )
 
 
-def demand_in_task(found: pa.Schema, asked: pa.Schema, evolution: str, topic: str, where: str) -> None:
+def require_fit_in_task(found: pa.Schema, asked: pa.Schema, evolution: str, topic: str, where: str) -> None:
     """See that record batches fit; both schemas without the metadata column.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Schemas as publishers give them: judged as plain JSON, or as bytes, before Spark or Arrow builds types of them.
+"""Schemas as Spark's publishers give them: judged as plain JSON, before Spark builds types of them.
 
-Both run code that a schema names: Spark imports the class of a user-defined type, Arrow calls a registered extension
-type's. What passes here names neither.
+It imports the class of a user-defined type. What passes here names none; :mod:`jobpipe.subscriber.checked` judges the
+same schema as Arrow has it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import json
 import re
 from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import UnsupportedType
 from jobpipe.store.segment import MAX_DEPTH, MAX_FIELDS
-from jobpipe.subscriber.checked import read_schema
 
-__all__ = ["parse_arrow_schema", "parse_spark_schema"]
+__all__ = ["parse_spark_schema"]
 
 MAX_TEXT = 8 * 1024 * 1024  # characters of a schema in JSON
 SHOWN = 100  # characters of a schema's part in an error
@@ -52,18 +50,6 @@ def parse_spark_schema(topic: str, text: str) -> StructType:
         return StructType.fromJson(value)
     except (PySparkException, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _refused(topic, f"Spark does not take its schema ({error!s:.{SHOWN}})") from error
-
-
-def parse_arrow_schema(topic: str, data: bytes) -> pa.Schema:
-    """Return the Arrow schema that a publisher gave as an IPC message.
-
-    Raises:
-        UnsupportedType: a column has an extension type, is dictionary-encoded or nested too deeply, or it is no schema.
-    """
-    try:
-        return read_schema(pa.ipc.read_message(pa.py_buffer(data)))
-    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-        raise _refused(topic, f"its Arrow schema cannot be read ({error!s:.{SHOWN}})") from error
 
 
 def _check(topic: str, schema: dict[str, Any]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from jobpipe.operations.reading import CutReply, CutRequest
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
-from jobpipe.store import Position
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange
 
 __all__ = ["Stretch", "input_partitions"]
 
-AskCut = Callable[[str, dict[str, Any]], dict[str, Any]]
+AskCut = Callable[[str, CutRequest], CutReply]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def input_partitions(stretches: Sequence[Stretch], options: SourceOptions, ask: 
     Args:
         stretches: what is read.
         options: of the ``load()``.
-        ask: sends a topic's coordinator the arguments of the operation ``cut``.
+        ask: sends a request to a topic's coordinator.
 
     Raises:
         DataLoss: a stretch does not fit the log any more.
@@ -75,19 +75,18 @@ def _missing(options: SourceOptions, made: Sequence[Sequence[RangePartition]]) -
 
 def _cut(part: Stretch, options: SourceOptions, at_least: int, ask: AskCut) -> list[RangePartition]:
     """Return one stretch in pieces: so many input partitions at least, if it has the record batches for them."""
-    args = {
-        "start": part.start.to_json(),
-        "end": part.end.to_json(),
-        "partitions": list(part.partitions),
-        "max_rows": options.max_rows_per_partition,
-        "at_least": at_least,
-    }
+    asked = CutRequest(
+        start=part.start,
+        end=part.end,
+        partitions=tuple(part.partitions),
+        max_rows=options.max_rows_per_partition,
+        at_least=at_least,
+    )
     made: list[RangePartition] = []
     here = part.start
-    for piece in ask(part.topic, args)["pieces"]:
-        there = Position.from_json(piece["end"])
-        made += [_partition(part, here, there, k) for k in piece["partitions"]]
-        here = there
+    for piece in ask(part.topic, asked).pieces:
+        made += [_partition(part, here, piece.end, k) for k in piece.partitions]
+        here = piece.end
     return made
 
 

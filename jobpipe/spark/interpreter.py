@@ -1,4 +1,4 @@
-"""Which Python Spark starts for its workers: the one that runs us, where nobody chose another.
+"""Which Python Spark starts for its workers: the one that runs us, where no other was chosen.
 
 Spark 4.3 takes ``PYSPARK_DRIVER_PYTHON`` (sources only), else ``PYSPARK_PYTHON``, else the first ``python3`` of the
 ``PATH``; in a virtual environment that is not activated that is one without jobpipe. A JVM keeps the variables with
@@ -75,7 +75,7 @@ class WorkerPython:
 
 
 def choose() -> None:
-    """Let Spark start its workers with this interpreter, if nobody chose one and the master is local or not yet known.
+    """Let Spark start its workers with this interpreter, if none was chosen and the master is local or not yet known.
 
     Where a session exists already, warn if its workers lack jobpipe: the choice comes too late.
     """
@@ -132,7 +132,7 @@ def _check(kind: Any, context: SparkContext | None) -> None:
         if not python.is_ours() and (trouble := python.trouble()) is not None:
             place = f"{python.name} ({python.path or 'not found'}, by {python.origin})"
             _tell(
-                f"Spark starts its Python workers with {place}: {trouble}. It stays so: import jobpipe "
+                f"Spark starts its Python workers with {place}: {trouble}. This session keeps it: import jobpipe "
                 f"before the first session is made, or set {VARIABLE}={sys.executable} before this program is started"
             )
             return

@@ -1,4 +1,4 @@
-"""The ``spark.jobpipe.*`` settings that Spark was started with, for processes that have no session.
+"""How Spark was started: its ``spark.jobpipe.*`` settings, for processes that have no session, and where jobpipe is.
 
 Spark 4.3 makes a Python data source in a process of its own and tells it the options of ``load()``, nothing of the
 session. But that process descends from the driver's JVM, and the command line of that names whatever was settled before
@@ -12,6 +12,8 @@ How the sources rank was tried with spark-submit 4.3.0: ``--conf``, ``--extra-pr
 from __future__ import annotations
 
 import os
+import sys
+import zipimport
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ import psutil
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["Launch", "launch", "parse_command"]
+__all__ = ["Launch", "java_command", "launch", "parse_command", "require_installed", "spark_defaults"]
 
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -53,14 +55,20 @@ def launch() -> Launch:
     Raises:
         ConfigError: a properties file that Spark has read cannot be read any more.
     """
+    found = java_command()
+    return Launch() if found is None else parse_command(found[0], os.environ, found[1])
+
+
+def java_command() -> tuple[list[str], Path] | None:
+    """Return the arguments of the JVM that this process descends from, and its working folder; None without one."""
     for ancestor in psutil.Process().parents():
         try:
             command = ancestor.cmdline()
             if command and Path(command[0]).name == "java":
-                return parse_command(command[1:], os.environ, Path(ancestor.cwd()))
+                return command[1:], Path(ancestor.cwd())
         except psutil.Error:  # of another user, or gone
             continue
-    return Launch()
+    return None
 
 
 def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> Launch:
@@ -89,7 +97,7 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
         given.setdefault(SHORT.get(name, name), []).append(value)
     files = [Path(each[-1]) for name in _FILES if (each := given.get(name))]
     if main == SUBMIT and ("--properties-file" not in given or "--load-spark-defaults" in given):
-        files[:0] = _defaults(environ)
+        properties |= spark_defaults(environ, folder)
     for path in files:
         properties |= _read(folder / path)
     for pair in given.get("--conf", ()):
@@ -102,11 +110,16 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
 _FILES = ("--properties-file", "--extra-properties-file")
 
 
-def _defaults(environ: Mapping[str, str]) -> list[Path]:
+def spark_defaults(environ: Mapping[str, str], folder: Path = Path()) -> dict[str, str]:
+    """Return what ``spark-defaults.conf`` sets, nothing without one; relative paths start from ``folder``.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     home = environ.get("SPARK_HOME")
-    folder = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
-    path = Path(folder or "") / "spark-defaults.conf"
-    return [path] if folder and path.is_file() else []
+    place = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    path = folder / (place or "") / "spark-defaults.conf"
+    return _read(path) if place and path.is_file() else {}
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -121,3 +134,19 @@ def _read(path: Path) -> dict[str, str]:
             f"({error})",
             file=str(path),
         ) from error
+
+
+def require_installed() -> None:
+    """Check that jobpipe is installed, not loaded from a file that was sent along.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    spec = sys.modules[__name__.partition(".")[0]].__spec__  # an import of it here would be a circle
+    if spec is not None and isinstance(spec.loader, zipimport.zipimporter):
+        raise ConfigError(
+            f"jobpipe was loaded from {spec.loader.archive}, as with --py-files. Spark does not give such files to all "
+            "processes that find and follow a source. Install jobpipe into the Python of every node, or send the whole "
+            "Python by --archives; docs/deploy.md says how",
+            file=spec.loader.archive,
+        )

@@ -6,19 +6,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
+from jobpipe.operations.subscribing import Backlog, PlanReply
 from jobpipe.spark.options import SourceOptions
-from jobpipe.store import Position
+from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.position import Position
 
 __all__ = ["MicroBatchLimits", "Share"]
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one topic may take of a micro-batch; ``limits`` are arguments of :meth:`SubscriberSession.plan`."""
+    """What one topic may take of a micro-batch; with ``count`` it is to be told how much there is."""
 
     rows: int | None
     bytes: int | None
@@ -29,10 +30,9 @@ class Share:
         """True when others have taken everything: the topic is asked only to acknowledge."""
         return self.rows == 0 or self.bytes == 0
 
-    @property
-    def limits(self) -> dict[str, Any]:
-        """The arguments."""
-        return {"max_rows": self.rows or None, "max_bytes": self.bytes or None, "count": self.count}
+    def limits(self, end: Boundary | None) -> Limits:
+        """Return what a plan is limited by, where the read ends at ``end``."""
+        return Limits(end, self.rows or None, self.bytes or None)
 
 
 class MicroBatchLimits:
@@ -56,7 +56,7 @@ class MicroBatchLimits:
         self._all = False  # Spark wants whatever is there
         self._must = False  # something forbids to wait for more
         self._used: dict[str, tuple[int, int]] = {}  # rows and bytes planned, by topic
-        self._ahead: dict[str, dict[str, Any]] = {}  # by topic, of those with something ahead
+        self._ahead: dict[str, Backlog] = {}  # by topic, of those with something ahead
 
     def default(self) -> ReadLimit:
         """Return what Spark hands to ``latestOffset``, unless ``Trigger.Once`` wants everything.
@@ -97,7 +97,7 @@ class MicroBatchLimits:
             yield topic, positions[topic], share
 
     def rest(self, short: Sequence[str]) -> Iterator[tuple[str, Share]]:
-        """Yield larger shares of topics, to be planned anew from where they began: with what all have left over.
+        """Yield larger shares of topics, to be planned again from where they began, with what all have left over.
 
         Args:
             short: those that have more than they were given, counting :meth:`take` of those before.
@@ -119,7 +119,7 @@ class MicroBatchLimits:
                 ),
             )
 
-    def take(self, topic: str, plan: Mapping[str, Any], *, moved: bool) -> None:
+    def take(self, topic: str, plan: PlanReply, *, moved: bool) -> None:
         """Count what was planned of a topic.
 
         Args:
@@ -127,24 +127,24 @@ class MicroBatchLimits:
             plan: the answer of the coordinator.
             moved: The log has its beginning at another position than Spark's: that does not wait.
         """
-        rows, size = int(plan["rows"]), int(plan["bytes"])
+        rows, size = plan.rows, plan.bytes
         self._used[topic] = (rows, size)
         self._rows = None if self._rows is None else max(self._rows - rows, 0)
         self._bytes = None if self._bytes is None else max(self._bytes - size, 0)
         self._must = self._must or moved
-        ahead = plan.get("ahead")
-        if ahead is not None and ahead["end"] != plan["start"]:
+        ahead = plan.ahead
+        if ahead is not None and ahead.end != plan.start:
             self._ahead[topic] = ahead
-            self._must = self._must or bool(ahead["final"]) or bool(ahead["waiting"])
+            self._must = self._must or ahead.final or ahead.waiting
 
     def holds(self) -> bool:
         """Tell whether what was planned has to wait for more rows: ``minRowsPerTrigger``.
 
-        It does not when ``maxTriggerDelay`` is over, when nothing would follow or a publisher waits for somebody, or
+        It does not when ``maxTriggerDelay`` is over, when nothing would follow or a publisher waits, or
         when there is more than a micro-batch takes anyway.
         """
-        rows = sum(int(ahead["rows"]) for ahead in self._ahead.values())
-        size = sum(int(ahead["bytes"]) for ahead in self._ahead.values())
+        rows = sum(ahead.rows for ahead in self._ahead.values())
+        size = sum(ahead.bytes for ahead in self._ahead.values())
         return not (
             self._must
             or self._min_rows is None
@@ -156,7 +156,7 @@ class MicroBatchLimits:
 
     def known(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Return the positions up to which everything was counted: what lies beyond them is news."""
-        return {**positions, **{topic: Position.from_json(ahead["end"]) for topic, ahead in self._ahead.items()}}
+        return {**positions, **{topic: ahead.end for topic, ahead in self._ahead.items()}}
 
     @property
     def held(self) -> frozenset[str]:

@@ -48,11 +48,11 @@ def metadata_column(fetched: Fetched, wanted: FetchRange) -> pa.StructArray:
     count, header = fetched.batch.num_rows, fetched.header
     values: dict[str, Any] = {
         "topic": pa.repeat(pa.scalar(wanted.topic), count),
-        "offset": pa.repeat(pa.scalar(int(header["n"]), pa.int64()), count),
-        "partition": pa.repeat(pa.scalar(int(header["partition"]), pa.int32()), count),
-        "parallelism": pa.repeat(pa.scalar(int(header["partitions"]), pa.int32()), count),
-        "publisher": pa.repeat(pa.scalar(str(header["publisher"])), count),
-        "published": pa.repeat(pa.scalar(int(header["sealed_ms"]) * 1000, pa.int64()), count).cast(
+        "offset": pa.repeat(pa.scalar(header.n, pa.int64()), count),
+        "partition": pa.repeat(pa.scalar(header.partition, pa.int32()), count),
+        "parallelism": pa.repeat(pa.scalar(header.partitions, pa.int32()), count),
+        "publisher": pa.repeat(pa.scalar(header.publisher), count),
+        "published": pa.repeat(pa.scalar(header.sealed_ms * 1000, pa.int64()), count).cast(
             pa.timestamp("us", tz="UTC")
         ),
         "row": pa.array(range(fetched.row, fetched.row + count), pa.int64()),

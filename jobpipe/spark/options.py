@@ -1,4 +1,4 @@
-"""The source's options: what one ``load()`` was given, checked, all of it at once."""
+"""The options of one ``load()``: parsed, checked together, and all problems reported at once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 from jobpipe.config import Config, Option, Problem, config_error, load, shown, suggest, unknown
 from jobpipe.config.names import by_loose_name
-from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS, WHICH
+from jobpipe.config.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
 from jobpipe.config.values import BadValueError
 from jobpipe.discovery.security import with_credentials
 from jobpipe.errors import ConfigError
 from jobpipe.spark.boundaries import Ends, ends
-from jobpipe.store.boundary import Boundary
 from jobpipe.subscriber.matching import TopicPattern
 
-__all__ = ["OF", "WITHOUT_NAME", "SourceOptions"]
+__all__ = ["OF", "WITHOUT_NAME", "SourceOptions", "find_problems"]
 
 OF = "format('jobpipe')"
 WITHOUT_NAME = (
@@ -27,15 +26,15 @@ WITHOUT_NAME = (
 _BY_NAME = {name.lower(): about for about in SOURCE_OPTIONS for name in (about.name, *about.also)}
 
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """Parsed options of one ``load()``; those that are not commented are as :mod:`jobpipe.config.source_options` says.
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(PlainOptions):
+    """Parsed options of one ``load()``.
 
     Attributes:
         topics: in name order; none where there is a pattern.
         assigned: by topic, from 1; a topic that is not here: all.
-        starts, ends: see :meth:`start_of` and :meth:`end_of`.
-        max_trigger_delay: seconds.
+        starts: where each topic begins; unless it says so, committed for a stream, earliest for a batch read.
+        ends: where each topic ends; unless it says so, nowhere for a stream, at the newest batch for a batch read.
     """
 
     topics: tuple[str, ...]
@@ -45,17 +44,6 @@ class SourceOptions:
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     starts: Ends = field(default_factory=Ends)
     ends: Ends = field(default_factory=Ends)
-    max_rows: int | None = None
-    max_bytes: int = 4 * 1024**3
-    min_rows: int | None = None
-    max_trigger_delay: float = 900.0
-    min_partitions: int | None = None
-    max_rows_per_partition: int | None = None
-    read_ahead: bool = False
-    include_metadata: bool = False
-    schema_evolution: str = "compatible"
-    merge_schema: bool = False
-    fail_on_data_loss: bool = True
 
     @classmethod
     def parse(
@@ -76,12 +64,8 @@ class SourceOptions:
         read = _Reading(given)
         values = read.values
         text = values.get("subscribePattern")
-        topics = values.get("subscribe") or tuple(sorted(values.get("assign", ())))
-        starts, end = ends(values, topics, text, read.complain)
-        if values.get("minRowsPerTrigger", 0) > values.get("maxRowsPerTrigger", float("inf")):
-            read.complain("minRowsPerTrigger", f"at most maxRowsPerTrigger, {values['maxRowsPerTrigger']}")
-        if values.get("readAhead"):
-            _demand_ahead(read)
+        topics = read.topics
+        starts, end = _check_together(read)
         config: Config | None = None
         try:
             config = load(read.values.get("config"), overrides=read.overrides, spark=spark)
@@ -93,41 +77,18 @@ class SourceOptions:
             read.problems.extend(Problem(**problem) for problem in error.fields.get("problems", ()))
         if read.problems or config is None:
             raise config_error(read.problems, of=OF, what="wrong option")
-        chosen = {
-            about.name: values.get(about.name, about.parse(about.default))
-            for about in SOURCE_OPTIONS
-            if about.default is not None or about.kind.nullable
-        }
         return cls(
             topics=topics,
             name=values.get("name"),
             config=config,
-            pattern=None if text is None else TopicPattern(text, chosen["maxTopics"]),
+            pattern=None if text is None else TopicPattern(text, values.get("maxTopics", MAX_TOPICS.default)),
             assigned=values.get("assign", {}),
             starts=starts,
             ends=end,
-            max_rows=chosen["maxRowsPerTrigger"],
-            max_bytes=chosen["maxBytesPerTrigger"],
-            min_rows=chosen["minRowsPerTrigger"],
-            max_trigger_delay=chosen["maxTriggerDelay"],
-            min_partitions=chosen["minPartitions"],
-            max_rows_per_partition=chosen["maxRowsPerPartition"],
-            read_ahead=chosen["readAhead"],
-            include_metadata=chosen["includeMetadata"],
-            schema_evolution=chosen["schemaEvolution"],
-            merge_schema=chosen["mergeSchema"],
-            fail_on_data_loss=chosen["failOnDataLoss"],
+            **{attribute: values[about.name] for attribute, about in PLAIN.items() if about.name in values},
         )
 
-    def start_of(self, topic: str) -> Boundary | None:
-        """Return where a topic begins; None: committed for a stream, earliest for a batch read."""
-        return self.starts.of(topic)
-
-    def end_of(self, topic: str) -> Boundary | None:
-        """Return where a topic ends; None: nowhere for a stream, at the newest batch for a batch read."""
-        return self.ends.of(topic)
-
-    def demand_batch(self) -> None:
+    def require_batch(self) -> None:
         """Check what only a batch read must not have.
 
         Raises:
@@ -139,7 +100,7 @@ class SourceOptions:
         if "latest" in kinds:
             expected = "another start than latest: a batch read ends where it would begin"
         elif "committed" in kinds and self.name is None:
-            expected = "an option 'name' beside it: the subscription whose position it is"
+            expected = "an option 'name' as well: the subscription whose position is meant"
         if expected:
             problem = Problem("option", self.starts.option, self.starts.said, expected)
             raise config_error([problem], of=OF, what="wrong option")
@@ -163,7 +124,7 @@ class SourceOptions:
         """Return which of a publisher's partitions are read, counted from 0.
 
         Raises:
-            ConfigError: ``assign`` names one that it does not have; its rows are in others, which nobody would read.
+            ConfigError: ``assign`` names one that it does not have; its rows are in others, which would not be read.
         """
         wanted = self.assigned.get(topic)
         if wanted is None:
@@ -179,6 +140,34 @@ class SourceOptions:
                 parallelism=parallelism,
             )
         return [number - 1 for number in wanted]
+
+
+def find_problems(given: Mapping[str, str]) -> list[Problem]:
+    """Return what is wrong with the options of ``load()``, without a look at the configuration of this host."""
+    read = _Reading(given)
+    _check_together(read)
+    for name, value in read.overrides.items():
+        about = by_loose_name(name)
+        try:
+            if about is None:
+                read.problems.append(unknown("option", name, value, _suggest(name)))
+            elif name in {key.lower() for key in given}:
+                about.parse(value)
+        except BadValueError as error:
+            expected = str(error) or (about.expected if about is not None else "")
+            read.problems.append(Problem("option", name, shown(value, about), expected))
+    return read.problems
+
+
+def _check_together(read: _Reading) -> tuple[Ends, Ends]:
+    """Check what is wrong only together; return where the read starts and ends."""
+    values = read.values
+    starts, end = ends(values, read.topics, values.get("subscribePattern"), read.complain)
+    if values.get("minRowsPerTrigger", 0) > values.get("maxRowsPerTrigger", float("inf")):
+        read.complain("minRowsPerTrigger", f"at most maxRowsPerTrigger, {values['maxRowsPerTrigger']}")
+    if values.get("readAhead"):
+        _require_ahead(read)
+    return starts, end
 
 
 class _Reading:
@@ -200,12 +189,17 @@ class _Reading:
                 self.problems.append(unknown("option", key, value, _suggest(key.lower())))
         for about in SOURCE_OPTIONS:
             if about.name in self.given:
-                self._demand_company(about)
+                self._require_company(about)
         if not any(name in self.given for name in WHICH):
             expected = "topic, or topic,topic; or else subscribePattern, or assign"
             self.problems.append(Problem("option", "subscribe", None, expected))
         if "discoveryTimeout" in self.values:
             self.overrides["jobpipe.discovery.timeout"] = self.values["discoveryTimeout"]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are named, in name order."""
+        return self.values.get("subscribe") or tuple(sorted(self.values.get("assign", ())))
 
     def complain(self, name: str, expected: str) -> None:
         """Add a problem of an option, by its own name."""
@@ -228,31 +222,33 @@ class _Reading:
         if parsed is not None:
             self.values[about.name] = parsed
 
-    def _demand_company(self, about: Option) -> None:
+    def _require_company(self, about: Option) -> None:
         if about.needs and not any(name in self.given for name in about.needs):
-            self.complain(about.name, f"{' or '.join(about.needs)} beside it, without which it says nothing")
-        beside = [name for name in about.excludes if name in self.given]
-        if beside and about.name in WHICH:
+            self.complain(about.name, f"{' or '.join(about.needs)} as well: without it this has no effect")
+        others = [name for name in about.excludes if name in self.given]
+        if others and about.name in WHICH:
             self.complain(about.name, f"exactly one of {', '.join(WHICH)}")
-        elif beside:
-            self.complain(about.name, f"it without {', '.join(beside)}, which would tell the same in another way")
+        elif others:
+            self.complain(about.name, f"it without {', '.join(others)}, which says the same in another way")
 
 
-def _demand_ahead(read: _Reading) -> None:
+def _require_ahead(read: _Reading) -> None:
     """Demand what a slot can be: a range of one topic, without holes, that is read by as many tasks as were planned."""
     topics = read.values.get("subscribe", ())
     if "subscribe" in read.given and len(topics) > 1:
-        read.complain("readAhead", "subscribe of one topic beside it: each would wait for the others")
+        read.complain("readAhead", "subscribe of one topic alone: each would wait for the others")
     elif "subscribePattern" in read.given or "assign" in read.given:
-        read.complain("readAhead", "subscribe of one topic beside it, not subscribePattern or assign")
+        read.complain("readAhead", "subscribe of one topic as well, not subscribePattern or assign")
     else:
-        beside: list[str] = [
+        unusable: list[str] = [
             n for n in ("minRowsPerTrigger", "minPartitions", "maxRowsPerPartition") if n in read.values
         ]
         if read.values.get("failOnDataLoss") is False:
-            beside.append("failOnDataLoss=false")
-        if beside:
-            read.complain("readAhead", f"it without {', '.join(beside)}: what it reads is not known when it is planned")
+            unusable.append("failOnDataLoss=false")
+        if unusable:
+            read.complain(
+                "readAhead", f"it without {', '.join(unusable)}: what it reads is not known when it is planned"
+            )
 
 
 def _suggest(name: str) -> str:
@@ -260,4 +256,4 @@ def _suggest(name: str) -> str:
         return f"did you mean {MEANT[name]}?"
     if name.startswith("kafka."):
         return "Kafka's clients are not configured here; docs/kafka.md has what does their work"
-    return suggest(name, lambda key: key.name, beside=[about.name for about in SOURCE_OPTIONS])
+    return suggest(name, lambda key: key.name, others=[about.name for about in SOURCE_OPTIONS])

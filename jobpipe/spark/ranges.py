@@ -1,4 +1,4 @@
-"""What one read covers of a topic, and the batches in it that nobody can read any more."""
+"""What one read covers of a topic, how its ends stand in offsets, and the batches in it that can no longer be read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.errors import DataLoss
-from jobpipe.store import Position
+from jobpipe.operations.ranges import LostBatch
+from jobpipe.store.position import Position
+from jobpipe.store.slots import slot_id
 
-__all__ = ["ReadRange", "pass_over"]
+__all__ = ["ReadRange", "pass_over", "read_place", "write_place"]
 
 log = logging.getLogger(__name__)
 
@@ -20,32 +22,33 @@ class ReadRange:
     """What one micro-batch reads of a topic.
 
     Attributes:
-        start, end: The range as the log counts it; ``start`` lies behind what is lost.
+        start, end: The range as the log counts it; ``start`` lies after what is lost.
         partitions: The publisher's.
         lost: Some of the range in Spark's log is lost.
-        holes: Batches inside that lost host servers kept a part of, each with start, end, rows and hosts.
+        holes: Batches inside that lost host servers kept a part of.
         rows: Of all partitions, those in holes too.
+        data: Where it is served; "" where the coordinator did not say so.
     """
 
     start: Position
     end: Position
     partitions: int
     lost: bool
-    holes: tuple[dict[str, Any], ...] = ()
+    holes: tuple[LostBatch, ...] = ()
     rows: int = 0
+    data: str = ""
 
     def readable(self) -> list[tuple[Position, Position]]:
         """Return what lies between the holes."""
         found, here = [], self.start
         for hole in self.holes:
-            before, behind = Position.from_json(hole["start"]), Position.from_json(hole["end"])
-            if before.place > here.place:
-                found.append((here, before))
-            here = behind
+            if hole.start.place > here.place:
+                found.append((here, hole.start))
+            here = hole.end
         return [*found, (here, self.end)] if self.end.place > here.place else found
 
 
-def pass_over(topic: str, holes: Sequence[dict[str, Any]], *, fail: bool) -> int:
+def pass_over(topic: str, holes: Sequence[LostBatch], *, fail: bool) -> int:
     """Return how many rows are lost with batches that lost host servers kept; a batch is skipped as a whole.
 
     Args:
@@ -58,17 +61,16 @@ def pass_over(topic: str, holes: Sequence[dict[str, Any]], *, fail: bool) -> int
     """
     if not holes:
         return 0
-    offsets = [int(hole["start"]["n"]) for hole in holes]
-    rows = sum(int(hole["rows"]) for hole in holes)
-    hosts = sorted({host for hole in holes for host in hole["hosts"]})
+    offsets = [hole.start.n for hole in holes]
+    rows = sum(hole.rows for hole in holes)
+    hosts = sorted({host for hole in holes for host in hole.hosts})
     message = (
         f"topic {topic!r}: host server {', '.join(hosts)} is lost, and with it some of the batches at offsets "
         f"{_spans(offsets)} ({rows} rows)"
     )
     if fail:
         raise DataLoss(
-            f"{message}. Bring the host server back with its folder, or go on without these batches by "
-            "failOnDataLoss=false",
+            f"{message}. Bring the host server back with its folder, or skip these batches with failOnDataLoss=false",
             topic=topic,
             reason="host lost",
             offsets=offsets,
@@ -88,3 +90,23 @@ def _spans(offsets: Sequence[int]) -> str:
         else:
             found.append((n, n))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def write_place(position: Position, slot: str | None) -> dict[str, Any]:
+    """Return a topic's place in an offset: a position; with ``readAhead`` the one where a slot begins, and the slot.
+
+    The keys of the JSON object are sorted.
+    """
+    return position.to_json() if slot is None else {**position.to_json(), "slot": slot}
+
+
+def read_place(value: Any) -> tuple[Position, str | None]:
+    """Return what :func:`write_place` wrote.
+
+    Raises:
+        RemoteProtocolError: it is anything else.
+    """
+    if not isinstance(value, dict) or "slot" not in value:
+        return Position.from_json(value), None
+    position = Position.from_json({key: inner for key, inner in value.items() if key != "slot"})
+    return position, slot_id(value["slot"])

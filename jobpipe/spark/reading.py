@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from jobpipe.spark.casting import cast_batch
-from jobpipe.spark.collections_spared import spare_collections
-from jobpipe.spark.fitness import demand_in_task
+from jobpipe.spark.fitness import require_fit_in_task
 from jobpipe.spark.metadata import METADATA, metadata_column
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import arrow_schema
+from jobpipe.spark.workers import gc_freeze
+from jobpipe.subscriber.casting import cast_batch
 from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.subscriber.hold import Held
+from jobpipe.subscriber.lease import Held
 
 __all__ = ["RangePartition", "read_range"]
 
@@ -36,7 +36,7 @@ def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -
         SchemaMismatch: a batch does not fit; names topic, offset and column.
         DataLoss, SegmentCorrupt, LinkError: see :func:`jobpipe.subscriber.fetch.fetch`.
     """
-    spare_collections()
+    gc_freeze()
     target = arrow_schema(schema)
     rows = target.remove(target.get_field_index(METADATA)) if options.include_metadata else target
     accepted: pa.Schema | None = None
@@ -45,12 +45,12 @@ def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -
         nonlocal accepted
         if accepted is None or not found.equals(accepted, check_metadata=True):
             where = f"topic {wanted.topic!r}, partition {wanted.partition}"
-            demand_in_task(found, rows, options.schema_evolution, wanted.topic, where)
+            require_fit_in_task(found, rows, options.schema_evolution, wanted.topic, where)
             accepted = found
 
     for fetched in fetch(wanted, options.config, accept):
         batch = fetched.batch
         if options.include_metadata:
             batch = batch.append_column(METADATA, metadata_column(fetched, wanted))
-        where = f"topic {wanted.topic!r}, offset {fetched.header['n']}, partition {wanted.partition}"
+        where = f"topic {wanted.topic!r}, offset {fetched.header.n}, partition {wanted.partition}"
         yield cast_batch(batch, target, where, evolve=True)

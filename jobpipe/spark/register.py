@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from jobpipe.spark.classic import demand_classic, session_settings
-from jobpipe.spark.installed import demand_installed
+from jobpipe.spark.classic import require_classic, session_settings
 from jobpipe.spark.interpreter import check_session
+from jobpipe.spark.launched import require_installed
 from jobpipe.spark.source import JobPipeDataSource
 
 __all__ = ["register"]
@@ -22,8 +22,8 @@ def register(spark: SparkSession) -> None:
         ConfigError: ``spark`` is a session of Spark Connect; the settings of its server are what counts. Or jobpipe
             came by ``--py-files``.
     """
-    demand_installed()
-    demand_classic(spark, "jobpipe.register(spark)")
+    require_installed()
+    require_classic(spark, "jobpipe.register(spark)")
     check_session(spark.sparkContext)
     # A class made here is pickled by value, with its settings, into the processes where Spark makes its sources.
     made = type("JobPipeDataSource", (JobPipeDataSource,), {"settings": session_settings(spark)})

@@ -40,7 +40,8 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import UnsupportedType
-from jobpipe.spark.foreign_schema import parse_arrow_schema, parse_spark_schema
+from jobpipe.spark.foreign_schema import parse_spark_schema
+from jobpipe.subscriber.checked import parse_arrow_schema
 
 __all__ = ["arrow_schema", "as_rows_have_it", "check_types", "published_schema", "spark_schema"]
 
@@ -132,7 +133,7 @@ def published_schema(topic: str, arrow: bytes, spark: str | None) -> StructType:
 
     Raises:
         UnsupportedType: its publisher was not, and Spark has no type for one of its columns; or what it says is refused
-            (:mod:`jobpipe.spark.foreign_schema`).
+            (:mod:`jobpipe.spark.foreign_schema`, :mod:`jobpipe.subscriber.checked`).
     """
     if spark is not None:
         return parse_spark_schema(topic, spark)

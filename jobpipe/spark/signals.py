@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
-
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
 
 __all__ = ["Signals"]
 
@@ -77,12 +74,19 @@ class _PassOn:
 
 @contextlib.contextmanager
 def _passed_on_by_jvm() -> Iterator[None]:
-    """Let a JVM that started us, as spark-submit does, leave the end to us: it would stop Spark under our feet.
+    """Let a JVM that started us, as spark-submit does, leave the end to us: it would stop Spark too early.
 
     One that we started ignores Ctrl-C from the beginning, and ends when we have ended.
     """
+    if BY_SPARK_SUBMIT not in os.environ or "pyspark" not in sys.modules:
+        yield
+        return
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.java_gateway import ensure_callback_server_started
+
     context = SparkContext._active_spark_context
-    if BY_SPARK_SUBMIT not in os.environ or context is None:
+    if context is None:
         yield
         return
     jvm: Any = SparkContext._jvm

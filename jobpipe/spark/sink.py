@@ -18,9 +18,9 @@ from jobpipe.config import Problem, config_error, load
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher import opened
-from jobpipe.publisher.core import Publisher, SealedBatch
+from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
-from jobpipe.spark.classic import demand_classic, session_settings, this_session
+from jobpipe.spark.classic import require_classic, session_settings, this_session
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner, PartitionFunction
@@ -53,7 +53,7 @@ class JobPipeSink:
             ``f(batch: pyarrow.RecordBatch, partitions: int)`` that returns one number of 0..partitions-1 for each row,
             as an array or a sequence. It is called for some thousand rows at a time where they are written, in the
             driver or in tasks; let a number depend on its row alone, then the order of a key holds.
-        schema: a StructType or DDL string; told to subscribers before the first batch, and demanded of every batch.
+        schema: a StructType or DDL string; told to subscribers before the first batch, and required of every batch.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
         required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
@@ -176,7 +176,7 @@ class JobPipeSink:
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
             QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
         """
-        demand_classic(df.sparkSession, "JobPipeSink")
+        require_classic(df.sparkSession, "JobPipeSink")
         context = df.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID)
         run = self._run_of(df, batch_id, query_id) if query_id else None
@@ -185,10 +185,8 @@ class JobPipeSink:
             return run is None or run.active()
 
         with stop_is_no_failure(active, f"topic {self.topic!r}", batch_id), self._publisher.while_active(active):
-            if run is None:
-                self._publish_once(df, batch_id, self._own_query, self._own_query, active)
-            else:
-                self._publish_once(df, batch_id, run.query_id, run.id, active)
+            query, run_id = (self._own_query, self._own_query) if run is None else (run.query_id, run.id)
+            self._publish_once(df, BatchKey(query, batch_id, run_id), active)
 
     def _run_of(self, df: DataFrame, batch_id: int, query_id: str) -> QueryRun:
         """Return the run that calls. The last one is kept, and asked whether it still goes on."""
@@ -199,17 +197,28 @@ class JobPipeSink:
             raise query_stopped(f"topic {self.topic!r}", batch_id)
         return known
 
-    def _publish_once(
-        self, df: DataFrame, batch_id: int, query_id: str, run_id: str, active: Callable[[], bool]
-    ) -> None:
+    def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
         self._check(df.schema)
-        again = self._publisher.admit(query_id, batch_id, run_id)
+        again = self._publisher.admit(key)
         if again is not None:
             self._counts["replayed"] += 1
-            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, batch_id, again.n - 1)
+            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, again.n - 1)
             return
-        sealed = self._publish(df, query_id, batch_id, run_id, active)
+        sealed = self._publish(df, key, active)
         self._publisher.wait_acked(sealed.position)
+
+    def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
+        """Publish one batch outside of a streaming query; one that is sealed already is not published again.
+
+        Args:
+            batch_id: rises with each batch of the series.
+            series: what the batch ids count by, at most 100 characters; each series has a count of its own.
+
+        Raises:
+            As calling the sink.
+        """
+        require_classic(df.sparkSession, "JobPipeSink")
+        self._publish_once(df, BatchKey(f"{APPENDED}{series}", batch_id, self._own_query), lambda: True)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every subscription has acknowledged everything.
@@ -256,12 +265,10 @@ class JobPipeSink:
             )
         self._checked = schema
 
-    def _publish(
-        self, df: DataFrame, query_id: str, batch_id: int, run_id: str, active: Callable[[], bool]
-    ) -> SealedBatch:
+    def _publish(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
-        numbered = self._partitioner.number_rows(df, self._parallelism, batch_id)
+        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id)
         target = self._publisher.target()
         path = self._path()
         if path == "collect":
@@ -270,13 +277,13 @@ class JobPipeSink:
             except (PySparkException, Py4JError) as error:
                 if "maxResultSize" not in str(error):
                     raise
-                log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, batch_id)
+                log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, key.batch_id)
                 self._counts["too_large_to_collect"] += 1
                 path = "tasks"
         if path == "tasks":
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
             segments = write_by_tasks(numbered, small, self._partitioner, schema)
-        sealed = self._publisher.commit(query_id, batch_id, run_id, target, schema, spark_schema.json(), segments)
+        sealed = self._publisher.commit(key, target, schema, spark_schema.json(), segments)
         self._last_bytes = sealed.bytes
         self._counts[path] += 1
         self._counts["batches"] += 1

@@ -17,14 +17,12 @@ from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, Schem
 from jobpipe.spark.ahead_reader import ReadAheadStreamReader
 from jobpipe.spark.batch_reader import JobPipeBatchReader
 from jobpipe.spark.evolution import differences, merge
-from jobpipe.spark.installed import demand_installed
-from jobpipe.spark.launched import launch
+from jobpipe.spark.launched import launch, require_installed
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import OF, WITHOUT_NAME, SourceOptions
-from jobpipe.spark.plainly import plainly
-from jobpipe.spark.refused import RefusedStream
 from jobpipe.spark.schema import published_schema
 from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.spark.user_errors import RefusedStream, hide_traceback
 from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
@@ -52,17 +50,17 @@ class JobPipeDataSource(DataSource):
     def _settings(self) -> SourceOptions:
         """The options; not looked at before a reader wants them, since a writer's go by other names."""
         if self._parsed is None:
-            demand_installed()
+            require_installed()
             settings = launch().settings if self.settings is None else self.settings
             self._parsed = SourceOptions.parse(self.options, settings)
         return self._parsed
 
-    @plainly
+    @hide_traceback
     def schema(self) -> StructType:
         """Ask the publishers, waiting up to ``discoveryTimeout`` for the first of them to come and know its schema.
 
         Unless ``schemaEvolution=strict``, columns may be null, as those of Spark's file sources: batches before and
-        behind the newest need not have them.
+        after the newest need not have them.
 
         Raises:
             TopicNotFound: no publisher, or none that knows its schema, in time.
@@ -79,7 +77,7 @@ class JobPipeDataSource(DataSource):
         self._checked = schema.json()
         return schema
 
-    @plainly
+    @hide_traceback
     def streamReader(self, schema: StructType) -> JobPipeStreamReader | RefusedStream:
         """Make the reader of a stream.
 
@@ -96,18 +94,18 @@ class JobPipeDataSource(DataSource):
             return ReadAheadStreamReader(self._settings, schema)
         return JobPipeStreamReader(self._settings, schema)
 
-    @plainly
+    @hide_traceback
     def reader(self, schema: StructType) -> JobPipeBatchReader:
         """Make the reader of everything that is there now.
 
         Raises:
             ConfigError: the read would start at ``latest``, or at the position of a subscription without a name.
         """
-        self._settings.demand_batch()
+        self._settings.require_batch()
         self._compare(schema)
         return JobPipeBatchReader(self._settings, schema)
 
-    @plainly
+    @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse, and say how a batch job publishes."""
         topic = self._topic_to_write()
@@ -117,7 +115,7 @@ class JobPipeDataSource(DataSource):
             topic=topic,
         )
 
-    @plainly
+    @hide_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse, and say how a query publishes; Spark asks with the first rows, no sooner (PySpark 4.3)."""
         topic = self._topic_to_write()
@@ -185,6 +183,6 @@ _SET_IN_PROGRAM = (
     "the source sees such settings only after jobpipe.register(spark)"
 )
 _WHY_A_SINK = (
-    "Spark makes a format's writer anew with the first rows of each batch, and never tells it that the query is to "
-    "stop, or has ended; a publisher serves its topic all the while"
+    "Spark makes a new writer of a format with the first rows of each batch, and never tells it that the query is to "
+    "stop, or has ended; a publisher serves its topic all the time"
 )

@@ -27,7 +27,6 @@ __all__ = [
     "QUERY_ID",
     "GentleEnd",
     "QueryRun",
-    "end_after_batch",
     "find_run",
     "query_stopped",
     "stop_is_no_failure",
@@ -123,7 +122,7 @@ def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
 
 
 class GentleEnd:
-    """The end of a query after the micro-batch it is in, commit included; made by :func:`end_after_batch`."""
+    """Ends a query after the micro-batch it is in, commit included, if that is let run to its end."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -169,8 +168,3 @@ class GentleEnd:
             self._query.stop()
         except (PySparkException, Py4JError) as error:
             log.debug("query %s: %s", self._id, error)
-
-
-def end_after_batch(query: StreamingQuery) -> GentleEnd:
-    """Let a query begin no further micro-batch; the one that is under way runs to its end, if it is let."""
-    return GentleEnd(query)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Boundary, Position
-from jobpipe.store.boundary import LATEST
+from jobpipe.store.boundary import LATEST, Boundary
+from jobpipe.store.position import Position
 from jobpipe.subscriber.session import SubscriberSession
 
 __all__ = ["StreamEnds"]
@@ -61,23 +61,23 @@ class StreamEnds:
         """Tell whether ``topic`` came too late for this run."""
         return self._now is not None and topic not in self._now
 
-    def heard(self, topic: str, plan: Mapping[str, Any]) -> None:
-        """Take from a plan whether the end is decided."""
-        if plan["stop"] is not None and self._now is None:
-            self._stops[topic] = Position.from_json(plan["stop"])
+    def heard(self, topic: str, stop: Position | None) -> None:
+        """Take from a plan whether the end is decided, and where it is."""
+        if stop is not None and self._now is None:
+            self._stops[topic] = stop
 
     def ahead(self, positions: Positions) -> dict[str, Position]:
-        """Return the topics that are not at their end: news of the others are none."""
-        return {topic: position for topic, position in positions.items() if not self.is_behind(topic, position)}
+        """Return the topics that are not at their end; news of the others does not count."""
+        return {topic: position for topic, position in positions.items() if not self.is_past_end(topic, position)}
 
     def report(self, heads: dict[str, Any], positions: Positions) -> None:
         """Put the ends that are decided in the place of the heads; a topic that was read to its end has ended."""
         for topic in heads.keys() & self._stops.keys():
             here = positions.get(topic)
-            end = here if here is not None and self.is_behind(topic, here) else self._stops[topic]
+            end = here if here is not None and self.is_past_end(topic, here) else self._stops[topic]
             heads[topic].update(end.to_json(), ended=True)
 
-    def is_behind(self, topic: str, position: Position) -> bool:
+    def is_past_end(self, topic: str, position: Position) -> bool:
         """Tell whether nothing of ``topic`` is to be read at ``position`` any more."""
         stop = (self._stops if self._now is None else self._now).get(topic)
         return stop is not None and stop.log == position.log and position.place >= stop.place

@@ -25,13 +25,13 @@ from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.limits import MicroBatchLimits, Share
 from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.plainly import plainly
-from jobpipe.spark.ranges import ReadRange, pass_over
+from jobpipe.spark.ranges import ReadRange, pass_over, read_place
 from jobpipe.spark.reading import RangePartition, read_range
-from jobpipe.spark.slots import read_place
 from jobpipe.spark.stream_ends import StreamEnds
 from jobpipe.spark.topics import StreamTopics
-from jobpipe.store import Boundary, Position
+from jobpipe.spark.user_errors import hide_traceback
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.position import Position
 from jobpipe.subscriber.session import SubscriberSession
 
 __all__ = ["JobPipeStreamReader"]
@@ -54,11 +54,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
         self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names first
         self._reading: dict[str, Position] = {}  # the newest end offset
-        self._ends = StreamEnds(options.end_of)
+        self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
         self._planned: dict[str, ReadRange] = {}  # by start and end in Spark's log
-        self._settled: dict[str, Position] = {}  # by slot: where it ends
+        self._slot_ends: dict[str, Position] = {}  # by slot: where it ends
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
         self._lost_rows: dict[str, int] = {}  # by topic: rows of batches that lost host servers kept
 
@@ -70,7 +70,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets, in the driver ----------------------------------------------------------------------------------------
 
-    @plainly
+    @hide_traceback
     def initialOffset(self) -> Offset:
         """Return the first positions; asked again before anything is committed, the answer is the same."""
         if self._initial is None:
@@ -81,13 +81,13 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what :meth:`latestOffset` gets unless Spark wants all there is; see :class:`MicroBatchLimits`."""
         return self._limits.default()
 
-    @plainly
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads."""
         topics = self._open()
         self._ends.stop_now(topics.session, topics.at_start)
 
-    @plainly
+    @hide_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
 
@@ -95,7 +95,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLoss: ``start`` does not fit the log.
-            Fenced, NameTaken: somebody else has the subscription's name.
+            Fenced, NameTaken: another reader has the subscription's name.
             SchemaMismatch: what comes next in a topic does not fit; all before it is delivered and acknowledged.
             ConfigError: a topic that a pattern found is one too many.
         """
@@ -133,7 +133,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report[topic]["left_out"] = columns
         return report
 
-    @plainly
+    @hide_traceback
     def commit(self, end: Offset) -> None:
         """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
         topics = self._open()
@@ -187,37 +187,37 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end_at, begin = self._ends.of(topic), start
         try:
             try:
-                plan = session.plan(topic, start, end=_at(start) if share.is_nothing else end_at, **share.limits)
+                limits = share.limits(_at(start) if share.is_nothing else end_at)
+                plan = session.plan(topic, start, limits, count=share.count)
             except DataLoss as loss:
                 begin = self._behind(session, topic, loss)
-                plan = session.plan(topic, begin, end=_at(begin) if share.is_nothing else end_at, **share.limits)
+                limits = share.limits(_at(begin) if share.is_nothing else end_at)
+                plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
-                self._ends.heard(topic, plan)
-            if not self._ends.is_behind(topic, Position.from_json(plan["start"])):  # else what comes is not for us
-                self._open().demand_fit(topic, plan)
+                self._ends.heard(topic, plan.stop)
+            if not self._ends.is_past_end(topic, plan.start):  # else what comes is not for us
+                self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start
-        end = Position.from_json(plan["end"])
-        first = Position.from_json(plan["start"])  # the same place as `begin`, as the log counts it now
-        if plan["rows"]:
-            self._options.partitions(topic, int(plan["partitions"]))  # tells of a wrong `assign` before Spark logs it
-        holes = tuple(plan["lost"])
-        self._planned[_range_key(topic, start, end)] = ReadRange(
-            first, end, int(plan["partitions"]), begin != start, holes, int(plan["rows"])
+        if plan.rows:
+            self._options.partitions(topic, plan.partitions)  # tells of a wrong `assign` before Spark logs it
+        # plan.start is the same place as `begin`, as the log counts it now.
+        self._planned[_range_key(topic, start, plan.end)] = ReadRange(
+            *(plan.start, plan.end, plan.partitions, begin != start, plan.lost, plan.rows, plan.data or "")
         )
-        self._limits.take(topic, plan, moved=first != start)
-        return end
+        self._limits.take(topic, plan, moved=plan.start != start)
+        return plan.end
 
     def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
-        """Return where reading goes on behind what is lost, if ``failOnDataLoss=false`` allows it."""
+        """Return where reading continues after what is lost, if ``failOnDataLoss=false`` allows it."""
         if self._options.fail_on_data_loss:
             raise loss
         tail = session.tail(topic)
         log.warning("%s; failOnDataLoss=false: reading goes on at offset %d", loss, tail.n)
         return tail
 
-    @plainly
+    @hide_traceback
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the input partitions of each topic's range; see :func:`input_partitions`.
 
@@ -242,7 +242,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost_rows[topic] = self._lost_rows.get(topic, 0) + rows
             if plan.lost or plan.holes:
                 self._skipped[topic] = self._skipped.get(topic, 0) + plan.lost + len(plan.holes)
-            data = session.data_endpoint(topic)
+            data = plan.data or session.data_endpoint(topic)
             wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
             parts = plan.readable()
             found.extend(Stretch(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
@@ -260,23 +260,23 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         lost = False
         try:
-            plans, holes = session.describe(topic, begin, stop)
+            found = session.describe(topic, begin, stop)
         except DataLoss as loss:
             begin, lost = self._behind(session, topic, loss), True
             if begin.log != stop.log or begin.place >= stop.place:
                 return ReadRange(stop, stop, 0, lost)  # all of it is lost
-            plans, holes = session.describe(topic, begin, stop)
-        if len(plans) > 1:
+            found = session.describe(topic, begin, stop)
+        if len(found.plans) > 1:
             raise DataLoss(
                 f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
                 "schema that was not there when it was planned",
                 topic=topic,
             )
-        if not plans:
+        if not found.plans:
             return ReadRange(stop, stop, 0, lost)
-        self._open().demand_fit(topic, plans[0], wait=True)
-        start, end = Position.from_json(plans[0]["start"]), Position.from_json(plans[0]["end"])
-        return ReadRange(start, end, int(plans[0]["partitions"]), lost, tuple(holes), int(plans[0]["rows"]))
+        (plan,) = found.plans
+        self._open().require_fit(topic, plan, wait=True)
+        return ReadRange(plan.start, plan.end, plan.partitions, lost, found.lost, plan.rows, found.data)
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 
@@ -290,9 +290,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: dict[str, Position] = {}
         for topic, value in offset.items():
             here, slot = read_place(value)
-            if slot is not None and slot not in self._settled:
-                self._settled[slot] = topics.session.settle(topic, here, slot, committed=committed)
-            found[topic] = here if slot is None else self._settled[slot]
+            if slot is not None and slot not in self._slot_ends:
+                self._slot_ends[slot] = topics.session.resolve_slot_end(topic, here, slot, committed=committed)
+            found[topic] = here if slot is None else self._slot_ends[slot]
         return found
 
     def _open(self) -> StreamTopics:

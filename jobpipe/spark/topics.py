@@ -6,16 +6,17 @@ import logging
 import time
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any
 
 from pyspark.sql.types import StructType
 
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import ConfigError
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.ranges import PlannedRange
 from jobpipe.spark.fitness import STREAM, SchemaJudge
 from jobpipe.spark.options import SourceOptions
-from jobpipe.store import Boundary, Position
-from jobpipe.store.boundary import COMMITTED, EARLIEST
+from jobpipe.store.boundary import COMMITTED, EARLIEST, Boundary
+from jobpipe.store.position import Position
 from jobpipe.subscriber.matching import TopicFinder
 from jobpipe.subscriber.session import SubscriberSession
 
@@ -45,14 +46,14 @@ class StreamTopics:
         if options.pattern is None:
             self.session = SubscriberSession.open(options.config, options.topics, name, skip_removed=skip)
             self.at_start = list(options.topics)
-            self._demand_partitions()
+            self._require_partitions()
         else:
             self.session = SubscriberSession(options.config, TopicLocator(options.config), name, skip_removed=skip)
             self._finder = TopicFinder(
                 self.session,
                 options.pattern,
                 partial(
-                    self._judge.demand_newest,
+                    self._judge.require_newest,
                     remedy=f"It was found by subscribePattern={options.pattern.text!r}. Read it by a load() of its own",
                 ),
             )
@@ -81,13 +82,13 @@ class StreamTopics:
         Raises:
             TopicNotFound: no topic of the pattern could.
             SchemaMismatch: a topic of the pattern has another schema.
-            DataLoss, ConfigError: there is no such position, or it lies behind the end; see ``session``.
+            DataLoss, ConfigError: there is no such position, or it lies after the end; see ``session``.
         """
         if self._finder is None:
             return {topic: self.first_position(topic) for topic in self._options.topics}
-        deadline = time.monotonic() + self._options.config.discovery_timeout
+        deadline = Deadline(self._options.config.discovery_timeout)
         while not (found := self._finder.first_positions(self.at_start, self._between)):
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 assert self._options.pattern is not None  # noqa: S101 - there is a finder
                 raise self._options.pattern.none_found(self._options.config, "no topic that has a schema was reached")
             time.sleep(RETRY_SECONDS)
@@ -98,19 +99,20 @@ class StreamTopics:
         start, end = self._between(topic) if self._finder is None else (EARLIEST, None)
         return self.session.first_position(topic, start, end)
 
-    def demand_fit(self, topic: str, plan: dict[str, Any], *, wait: bool = False) -> None:
+    def require_fit(self, topic: str, plan: PlannedRange, *, stop: Position | None = None, wait: bool = False) -> None:
         """See that the batches of a plan fit the query's schema, before Spark is told of them.
 
         Args:
             topic: whose plan.
             plan: as the coordinator answered.
+            stop: nothing after that is read.
             wait: for its publisher, should the link be away.
 
         Raises:
             SchemaMismatch: names topic, offset, and each column with both types.
             LinkError: the coordinator cannot be asked for the schema now.
         """
-        self._judge.demand(topic, plan, partial(self.session.schema, topic, wait=wait))
+        self._judge.require(topic, plan, partial(self.session.schema, topic, wait=wait), stop=stop)
 
     def fits(self, topic: str, number: int) -> bool:
         """Tell whether a schema of ``topic`` fits the query's, without complaint if not.
@@ -123,7 +125,7 @@ class StreamTopics:
     def follow(self, topics: Iterable[str]) -> None:
         """Take in the topics of a checkpoint.
 
-        One that a pattern found is kept, although nobody may serve it now, and whatever the pattern is now.
+        One that a pattern found is kept, although it may not be served now, and whatever the pattern is now.
 
         Raises:
             ConfigError: ``subscribe``, or ``assign``, does not name one of them any more.
@@ -141,7 +143,7 @@ class StreamTopics:
             )
 
     def newcomers(self, known: Collection[str], *, found_by_now: bool) -> Positions:
-        """Return the topics beside those of the checkpoint, and where each begins.
+        """Return the topics that are not in the checkpoint, and where each begins.
 
         Args:
             known: the topics in the checkpoint.
@@ -155,9 +157,9 @@ class StreamTopics:
         return {topic: position for topic, position in found.items() if position is not None}
 
     def _between(self, topic: str) -> tuple[Boundary, Boundary | None]:
-        return self._options.start_of(topic) or COMMITTED, self._options.end_of(topic)
+        return self._options.starts.of(topic) or COMMITTED, self._options.ends.of(topic)
 
-    def _demand_partitions(self) -> None:
+    def _require_partitions(self) -> None:
         """Tell of a wrong ``assign`` now, not with the first batch."""
         try:
             for topic, parallelism in self.session.parallelism().items():

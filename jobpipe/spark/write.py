@@ -18,10 +18,10 @@ from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
-from jobpipe.spark.casting import cast_batch
-from jobpipe.spark.collections_spared import spare_collections
 from jobpipe.spark.partitioner import NUMBER, Partitioner
-from jobpipe.store import SegmentInfo
+from jobpipe.spark.workers import gc_freeze
+from jobpipe.store.index import SegmentInfo
+from jobpipe.subscriber.casting import cast_batch
 
 __all__ = ["write_by_collect", "write_by_tasks"]
 
@@ -78,7 +78,7 @@ def _is_small(batches: list[pa.RecordBatch], schema: pa.Schema, target: WriteTar
 
 
 def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str) -> T:
-    """Work in another thread, which is left to itself when the query stops: an fsync that hangs cannot be ended."""
+    """Work in another thread, which is left to itself when the query stops: no hanging fsync can be interrupted."""
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -113,7 +113,7 @@ def _task(
     target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        spare_collections()
+        gc_freeze()
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - only ever called in a task
         task = context.partitionId()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 
 from jobpipe.errors import DataLoss
 from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
-__all__ = ["Batches", "Parts", "Shape"]
+__all__ = ["Batches", "LastSealed", "Parts", "Shape"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class Shape:
     partitions: int
     partitioner: str
     schema_id: int | None
+
+
+@dataclass(frozen=True)
+class LastSealed:
+    """The last sealed batch of one query; ``n`` is the offset after it."""
+
+    batch_id: int
+    n: int
+    run_id: str
+    write_id: str | None
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class Batches:
         self.log_id = str(database.value("SELECT log_id FROM meta"))
 
     def head(self) -> Position:
-        """The position behind the newest batch."""
+        """The position after the newest batch."""
         return self.at(self.next_n())
 
     def tail(self) -> Position:
@@ -103,6 +114,22 @@ class Batches:
             newest = self.time_floor() or None
         return None if newest is None else int(newest)
 
+    def last_sealed(self, query_id: str) -> LastSealed | None:
+        """The last sealed batch of a query; permanent, also for a batch without rows."""
+        row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
+        return None if row is None else LastSealed(row["batch_id"], row["n"], row["run_id"], row["write_id"])
+
+    def newest_query(self) -> dict[str, Any] | None:
+        """Who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        # Each seal writes the row of its query again, with a new rowid.
+        row = self._db.one("SELECT query_id, batch_id, n FROM queries ORDER BY rowid DESC LIMIT 1")
+        return None if row is None else dict(row)
+
+    def is_newest(self, query_id: str, batch_id: int) -> bool:
+        """True for the newest batch of the log."""
+        newest = self.row(self.next_n() - 1)
+        return newest is not None and (newest["query_id"], newest["batch_id"]) == (query_id, batch_id)
+
     def ended(self) -> bool:
         """True when the newest batch is an end mark."""
         return bool(self._db.value("SELECT ended FROM meta"))
@@ -133,6 +160,11 @@ class Batches:
             return None
         following = self._db.value("SELECT first_n FROM shapes WHERE first_n > ? ORDER BY first_n LIMIT 1", n)
         return Shape(row["first_n"], following, row["partitions"], row["partitioner"], row["schema_id"])
+
+    def parallelism(self) -> int:
+        """The partitions of the newest batch; 1 while there is none."""
+        shape = self.shape(self.next_n())
+        return 1 if shape is None else shape.partitions
 
     def is_end(self, n: int) -> bool:
         """True when batch ``n`` is there and is an end mark."""
@@ -215,7 +247,10 @@ class Batches:
             "beyond head": f"the log ends at offset {head.n}; begin there, or before",
             "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
             "sealed again": "the spool was lost while this batch was read, its rows may lie in other record batches "
-            "now; start the query again, it reads the whole batch anew",
+            "now; start the query again, it reads the whole batch again",
+            "divided anew": "the spool was lost while this batch was read, and the batch was published again with "
+            "another number of partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
+            "start over",
         }
         return DataLoss(
             f"topic {self.topic!r}: position {place} does not fit: {texts[reason]}",

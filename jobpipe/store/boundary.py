@@ -1,4 +1,4 @@
-"""Where a read begins or ends, as its user says it; the log alone can tell which position that is."""
+"""Where a read begins or ends, as its user says it, the log alone knows the position; and how much one range takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from jobpipe.errors import ConfigError, RemoteProtocolError, shown
 from jobpipe.store.position import MAX_NUMBER, Position
 
-__all__ = ["COMMITTED", "EARLIEST", "LATEST", "Boundary"]
+__all__ = ["COMMITTED", "EARLIEST", "LATEST", "Boundary", "Limits"]
 
 Kind = Literal["earliest", "latest", "committed", "offset", "position", "time"]
 Otherwise = Literal["error", "latest"]
@@ -24,8 +24,8 @@ class Boundary:
     """One end of what is read of a topic. Reads are half-open: the start belongs to them, the end does not.
 
     Attributes:
-        kind: ``earliest`` (the first batch that is there), ``latest`` (behind the newest one), ``committed`` (where the
-            subscription stands), ``offset`` (behind so many batches), ``position``, or ``time`` (before the first batch
+        kind: ``earliest`` (the first batch that is there), ``latest`` (after the newest one), ``committed`` (where the
+            subscription stands), ``offset`` (after so many batches), ``position``, or ``time`` (before the first batch
             that was published at that time or later).
         value: The offset, the position, or the time in milliseconds since 1970 UTC; None for a word.
         otherwise: Of a start by time, what holds if nothing was published since: an error, or ``latest``.
@@ -88,3 +88,17 @@ class Boundary:
 EARLIEST = Boundary("earliest")
 LATEST = Boundary("latest")
 COMMITTED = Boundary("committed")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a range ends at; None where nothing limits it.
+
+    Attributes:
+        end: where the whole read ends.
+        max_rows, max_bytes: of this range.
+    """
+
+    end: Boundary | None = None
+    max_rows: int | None = None
+    max_bytes: int | None = None

@@ -76,6 +76,8 @@ class Cutter:
         self._knife = _Knife(batches.topic, start.place, max_rows, at_least)
         self._counts = at_least > 1  # the first time through; then the same pages are cut
         self._next_n = start.n
+        self._places: list[tuple[tuple[int, int] | None, tuple[int, ...]]] | None = None  # where each piece ends
+        self._made: list[Cut] = []
         if not self._counts:
             self._knife.begin()
 
@@ -99,17 +101,16 @@ class Cutter:
                 self._counts, self._next_n = False, self._start.n
                 self._knife.begin()
                 return None
+            if self._places is None:
+                self._places = self._knife.finish()
+            for place, partitions in self._places[len(self._made) : len(self._made) + _PAGE_SEGMENTS]:
+                here = self._made[-1].end if self._made else self._start
+                there = self._end if place is None else self._batches.at(*place)
+                self._made.append(Cut(here, there, partitions))
+            if len(self._made) < len(self._places):
+                return None
             self._batches.check(self._start)  # else a page may have been empty because it was removed
-            return self._made()
-
-    def _made(self) -> list[Cut]:
-        made = []
-        here = self._start
-        for place, partitions in self._knife.finish():
-            there = self._end if place is None else self._batches.at(*place)
-            made.append(Cut(here, there, partitions))
-            here = there
-        return made
+            return self._made
 
     def _found(self, first_n: int, stop_n: int) -> Iterator[_Batch]:
         """Yield the batches that have rows of wanted partitions inside the range."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from jobpipe.store.files import (
     spool_error,
     sync_directory,
 )
-from jobpipe.store.holder import holder
-from jobpipe.store.tables import APPLICATION, FORMAT, TABLES
+from jobpipe.store.locked_by import explain
+from jobpipe.store.tables import check_format, prepare_catalog
 
 __all__ = ["Database"]
 
@@ -40,12 +38,18 @@ class Database:
     """One connection to a catalog, for one thread at a time.
 
     Every method raises SpoolError for what SQLite reports, with ``fields["file"]``.
+
+    Attributes:
+        path: The file.
+        epoch: The one that changes are made under; the stored one, until a take-over sets it.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
+        self.epoch = 0
         self._connection = connection
         self._broken: str | None = None
+        self._opened = 0  # how often the file was opened again
         self._fsync = True
         self._shared = False
         self._file: tuple[int, int] | None = None  # device and inode, of a connection that writes
@@ -71,7 +75,8 @@ class Database:
             database._prepare_to_write(fsync=fsync, shared=shared)
             with database._transaction():
                 database._force_earlier_commits()
-                database._prepare(topic)
+                prepare_catalog(database, topic)
+                database.epoch = int(database.value("SELECT epoch FROM meta"))
             if fsync:
                 sync_directory(path.parent)
         except BaseException:
@@ -91,7 +96,7 @@ class Database:
         try:
             with database._mapped():
                 database._connection.execute("PRAGMA query_only = ON")
-            database._check_format(topic)
+            check_format(database, topic, earlier=True)
         except BaseException:
             database.close()
             raise
@@ -110,7 +115,7 @@ class Database:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA cache_size = -16384")
         except sqlite3.Error as error:
-            raise SpoolError(f"catalog {path}: {_said(error, path)}", file=str(path)) from error
+            raise SpoolError(f"catalog {path}: {explain(error, path)}", file=str(path)) from error
         return cls(path, connection)
 
     def _prepare_to_write(self, *, fsync: bool, shared: bool) -> None:
@@ -122,7 +127,7 @@ class Database:
             self._connection.execute(f"PRAGMA journal_size_limit = {Reserve.BYTES}")
             self._connection.execute("PRAGMA wal_autocheckpoint = 500")  # 2 MiB, see files.Reserve
 
-    def reopen(self, topic: str, log_id: str, epoch: int) -> None:
+    def reopen(self, topic: str, log_id: str) -> None:
         """Open the file again after a commit of unknown outcome, by the same writer.
 
         Afterwards that commit is in the catalog, durably, or it never will be. Nothing is written unless the epoch is
@@ -130,20 +135,21 @@ class Database:
         the log over and seal.
 
         Raises:
-            Fenced: the catalog's epoch is not ``epoch`` any more; no file was touched.
+            Fenced: the catalog's epoch is not ours any more; no file was touched.
             SpoolError: the disk still fails, or the file is another one. It may be tried again.
         """
         self._check_identity()
         fresh = self._connect(self.path)
         try:
             fresh._prepare_to_write(fsync=self._fsync, shared=self._shared)
-            fresh._check_format(topic)
+            check_format(fresh, topic)
             stored = fresh.value("SELECT log_id FROM meta")
             if stored != log_id:
                 raise SpoolError(
                     f"catalog {self.path} is of log {stored}, ours is {log_id}", file=str(self.path), log=stored
                 )
-            with fresh.write(epoch):
+            fresh.epoch = self.epoch
+            with fresh.write():
                 fresh._force_earlier_commits()
                 # The first frame of this commit overwrites what an unfinished one left after the last frame.
                 fresh.execute("UPDATE meta SET uptime = uptime")
@@ -155,6 +161,7 @@ class Database:
         # next one to open makes the log's index from all frames in the file, those of the failed commit included.
         self.close()
         self._connection, self._file, self._broken = fresh._connection, fresh._file, None
+        self._opened += 1
 
     def _force_earlier_commits(self) -> None:
         """Make durable what earlier commits, of this process or one before, may have left in the page cache.
@@ -162,9 +169,9 @@ class Database:
         Inside a transaction, before its first change: after a failed fsync the kernel may take pages for clean that
         never reached the disk, and a second fsync alone succeeds without writing them.
 
-        Write-ahead log: its bytes are written over themselves. While we hold the write lock nobody appends to the log,
-        starts it from the front or cuts it, and readers and checkpoints see the same bytes at every moment. Frames of
-        a failed commit lie after the last frame of the index and do not count, unless the index was lost and made
+        Write-ahead log: its bytes are written over themselves. While we hold the write lock no process appends to the
+        log, starts it from the front or cuts it, and readers and checkpoints see the same bytes at every moment. Frames
+        of a failed commit lie after the last frame of the index and do not count, unless the index was lost and made
         from the file by the first to open it: then that commit is in the catalog, and durable from here on.
 
         Rollback journal: when ``BEGIN IMMEDIATE`` returns, the journal is empty or gone. One of an unfinished commit
@@ -240,6 +247,15 @@ class Database:
         with self._mapped():
             self._connection.executemany(query, rows)
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """A mark of what this object has changed; it differs after each change of ours, and asks no disk."""
+        return self._opened, self._connection.total_changes
+
+    def version(self) -> tuple[int, ...]:
+        """Return a mark of the catalog's state: it differs after each change, of another process too."""
+        return *self.changes, int(self.value("PRAGMA data_version"))
+
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
         """Let the queries inside see one state of the catalog."""
@@ -250,33 +266,35 @@ class Database:
         finally:
             self._rollback()
 
-    def check_epoch(self, epoch: int) -> None:
-        """Check that the catalog belongs to ``epoch``.
+    def check_epoch(self) -> None:
+        """Check that the catalog belongs to our epoch.
 
         Raises:
-            Fenced: it does not.
+            Fenced: another publisher has taken the log over.
         """
         stored = self.value("SELECT epoch FROM meta")
-        if stored != epoch:
+        if stored != self.epoch:
             raise Fenced(
-                f"catalog {self.path} belongs to epoch {stored}, ours is {epoch}",
+                f"catalog {self.path} belongs to epoch {stored}, ours is {self.epoch}",
                 file=str(self.path),
-                epoch=epoch,
+                epoch=self.epoch,
                 newest=stored,
             )
 
     @contextlib.contextmanager
-    def write(self, epoch: int) -> Iterator[None]:
+    def write(self) -> Iterator[None]:
         """Commit the changes inside as one, durable when it returns; on any error none of them.
 
         Raises:
-            Fenced: the catalog's epoch is not ``epoch``.
+            Fenced: the catalog's epoch is not ours.
             SpoolFull: the disk is full; the log goes on when there is room.
             SpoolError: anything else. If the outcome of the commit is unknown (an fsync failed), all later writes
-                are refused: only opening the catalog anew tells what is in it.
+                are refused: only opening the catalog again tells what is in it.
         """
         with self._transaction():
-            self.check_epoch(epoch)
+            # This line is what fences a former publisher, whatever it does: every change to a log goes through here,
+            # but for those of a take-over, and the check holds until the commit because the transaction has the lock.
+            self.check_epoch()
             yield
 
     @contextlib.contextmanager
@@ -289,7 +307,7 @@ class Database:
     def _transaction(self) -> Iterator[None]:
         if self._broken is not None:
             raise SpoolError(
-                f"catalog {self.path} must be opened anew after: {self._broken}", file=str(self.path), reopen=True
+                f"catalog {self.path} must be opened again after: {self._broken}", file=str(self.path), reopen=True
             )
         self._check_identity()
         with self._mapped():
@@ -345,10 +363,8 @@ class Database:
     def _error(self, error: sqlite3.Error) -> SpoolError:
         code = getattr(error, "sqlite_errorcode", None)
         kind = SpoolFull if code == sqlite3.SQLITE_FULL or self._is_full(code) else SpoolError
-        said = _said(error, self.path)
-        if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY and (other := holder(self.path)):
-            said += f" by {other}, which is in the middle of a change: let it go on or end it, then try again"
-        return kind(f"catalog {self.path}: {said}", file=str(self.path), sqlite=code, reopen=self._broken is not None)
+        said = f"catalog {self.path}: {explain(error, self.path)}"
+        return kind(said, file=str(self.path), sqlite=code, reopen=self._broken is not None)
 
     def _is_full(self, code: int | None) -> bool:
         """Tell whether an I/O error is one of a full disk: SQLite says so of writes only, not of what it maps."""
@@ -356,50 +372,3 @@ class Database:
             return code is not None and code & 0xFF == sqlite3.SQLITE_IOERR and free_bytes(self.path.parent) < _LITTLE
         except SpoolError:
             return False
-
-    def _prepare(self, topic: str) -> None:
-        if self.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
-            self._check_format(topic)
-            return
-        for statement in TABLES.split(";\n"):
-            if statement.strip():
-                self.execute(statement)
-        self.execute(
-            "INSERT INTO meta(one, log_id, topic, created) VALUES (1, ?, ?, ?)",
-            secrets.token_hex(8),
-            topic,
-            time.time(),
-        )
-        self.execute(f"PRAGMA application_id = {APPLICATION}")
-        self.execute(f"PRAGMA user_version = {FORMAT}")
-
-    def _check_format(self, topic: str) -> None:
-        application, version = self.value("PRAGMA application_id"), self.value("PRAGMA user_version")
-        if application != APPLICATION or version != FORMAT:
-            raise SpoolError(
-                f"catalog {self.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
-                "let the version of jobpipe that wrote it serve it to the end, or remove its directory",
-                file=str(self.path),
-                format=version,
-            )
-        stored = self.value("SELECT topic FROM meta")
-        if stored != topic:
-            raise SpoolError(
-                f"catalog {self.path} belongs to topic {stored!r}, not {topic!r}", file=str(self.path), topic=stored
-            )
-
-
-def _said(error: sqlite3.Error, path: Path) -> str:
-    """Return SQLite's message, with the reason where it only says that it cannot open the file.
-
-    The file is not opened for that: to close it would drop SQLite's own locks of this process.
-    """
-    said = str(error)
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
-        return said
-    with contextlib.suppress(OSError):
-        if os.statvfs(path).f_flag & os.ST_RDONLY:
-            said += " (read-only file system)"
-        elif not os.access(path, os.R_OK | os.W_OK):
-            said += " (no permission to read and write it)"
-    return said

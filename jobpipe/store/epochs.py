@@ -1,4 +1,4 @@
-"""The epochs of a catalog that nobody serves: looked at, and lowered where they have come to the end of the numbers."""
+"""The epochs of a catalog that is not served: read, and lowered where they have come to the end of the numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def lower_epochs(directory: Path, topic: str, most: int, readable: int, *, fsync
 
     Args:
         directory, topic, most: As for :func:`read_epochs`.
-        readable: The highest epoch that a subscriber can have been told: batches sealed under higher ones nobody has
+        readable: The highest epoch that a subscriber can have been told: batches sealed under higher ones have not been
             read, so they may get other epochs.
         fsync, shared: As for :meth:`TopicLog.open`.
 

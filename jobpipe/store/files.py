@@ -1,4 +1,7 @@
-"""Files of the spool: names, exclusive creation, complete writes, durability. Knows no Arrow and no SQLite."""
+"""Files of the spool: names, exclusive creation, complete writes, durability, and the mark of who serves a topic.
+
+Knows no Arrow and no SQLite.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ __all__ = [
     "create_private",
     "file_name",
     "free_bytes",
+    "holds_instance",
     "is_topic",
+    "mark_directory",
     "new_write_id",
     "prepare_topic",
     "remove_files",
@@ -41,6 +46,7 @@ __all__ = [
 Bytes: TypeAlias = bytes | bytearray | memoryview
 CATALOG = "catalog.db"
 SEGMENTS = "segments"
+INSTANCE = "coordinator"  # the file that names the one that serves the topic
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILE = re.compile(r"([0-9a-f]{16})-[A-Za-z0-9_.-]{1,100}\.seg")
 _REWRITE = 1024 * 1024
@@ -91,7 +97,7 @@ def prepare_topic(directory: Path, topic: str) -> None:
     """Make the topic's directory and its ``segments/``, durable, 0700 and ours.
 
     Raises:
-        SpoolError: they cannot be made, or belong to somebody else.
+        SpoolError: they cannot be made, or belong to another user.
         ConfigError: the topic's name could leave the spool.
     """
     check_topic(topic)
@@ -251,7 +257,7 @@ class Reserve:
     """
 
     BYTES = 3 * 1024 * 1024
-    _BESIDE = 512 * 1024  # must be free beside it when it is taken
+    _SPARE = 512 * 1024  # bytes; must be free in addition to it when it is taken
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "reserve"
@@ -277,7 +283,7 @@ class Reserve:
         disk = os.statvfs(self._path.parent)
         if disk.f_blocks * disk.f_frsize < 2 * self.BYTES:
             return True
-        if disk.f_bavail * disk.f_frsize < self.BYTES + self._BESIDE:
+        if disk.f_bavail * disk.f_frsize < self.BYTES + self._SPARE:
             return False
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -331,7 +337,7 @@ class FileSink:
             raise spool_error("cannot write", self.path, error) from error
 
     def finish(self, *, fsync: bool) -> None:
-        """Close the file, after an fsync when ``fsync`` is set. The directory is the seal's to sync."""
+        """Close the file, after an fsync if ``fsync`` is set. The seal syncs the directory (:meth:`Sealer.check`)."""
         self._check()
         try:
             if fsync:
@@ -357,3 +363,25 @@ class FileSink:
         if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def mark_directory(directory: Path, instance: str) -> None:
+    """Note in the topic's directory which coordinator serves it, for :func:`holds_instance`.
+
+    Raises:
+        SpoolError: the disk refuses.
+    """
+    fresh = directory / f"{INSTANCE}.new"
+    try:
+        fresh.write_text(instance)
+        fresh.replace(directory / INSTANCE)
+    except OSError as error:
+        raise spool_error("cannot write", fresh, error) from error
+
+
+def holds_instance(directory: Path, instance: str) -> bool:
+    """Tell whether ``directory`` is the one that coordinator ``instance`` serves: on its host, or shared with it."""
+    try:
+        return (directory / INSTANCE).read_text() == instance
+    except OSError:
+        return False

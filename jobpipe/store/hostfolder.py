@@ -152,7 +152,7 @@ class HostFolder:
             raise spool_error("cannot write", self.path / "server.json", error) from error
 
     def close(self) -> None:
-        """Let tasks and other servers know that nobody serves the folder; the segments stay."""
+        """Let tasks and other servers know that the folder is not served any more; the segments stay."""
         with contextlib.suppress(OSError):
             (self.path / "server.json").unlink()
         os.close(self._lock)
@@ -194,7 +194,7 @@ class HostFolder:
             sync_directory(folder)
 
     def files(self, topic: str, place: str, after: str, limit: int) -> list[str]:
-        """Return the names of a log's files behind ``after``, sorted, at most ``limit``."""
+        """Return the names of a log's files that sort after ``after``, sorted, at most ``limit``."""
         try:
             names = [entry.name for entry in os.scandir(self.segments(topic, place))]
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class HostFolder:
     def forget_logs(self, topic: str, keep: str, idle: float) -> list[str]:
         """Remove the topic's other logs in which nothing was written for ``idle`` seconds; return their ids.
 
-        A topic has another log after its spool was lost or wiped; nobody can read the former one then.
+        A topic has another log after its spool was lost or wiped; the former one cannot be read then.
         """
         check_topic(topic)
         forgotten = []
@@ -221,7 +221,7 @@ class HostFolder:
                 continue
             if time.time() - folder.stat().st_mtime > idle:
                 remove_files(folder, [file.name for file in folder.iterdir()])
-                with contextlib.suppress(OSError):  # not empty: somebody writes there after all
+                with contextlib.suppress(OSError):  # not empty: a task writes there after all
                     folder.rmdir()
                     entry.rmdir()
                     forgotten.append(entry.name)

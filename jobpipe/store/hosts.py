@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
-from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.recovery import Recovery
 
 __all__ = ["Hosts", "LostBatch"]
 
@@ -34,7 +34,7 @@ class Hosts:
     def write_token(self) -> str:
         """Return the secret of the log at host servers, random, made with the first call and kept for ever.
 
-        Whoever has it writes, lists and removes the log's files there (:func:`jobpipe.net.capability.log_place`).
+        Whoever has it can write, list and remove the log's files there (:func:`jobpipe.net.capability.log_place`).
         """
         self._db.execute("CREATE TABLE IF NOT EXISTS host_token(one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT)")
         self._db.execute("INSERT OR IGNORE INTO host_token VALUES (1, ?)", secrets.token_hex(32))
@@ -98,14 +98,13 @@ class Hosts:
         """Undo the seal of the newest batch, so that its publisher may seal it again, under a higher epoch.
 
         Afterwards the log stands as one that was lost while this batch was sealed, see :mod:`jobpipe.store.recovery`:
-        subscriptions that have the batch stay behind it.
+        subscriptions that have the batch stay after it. Nothing else is sealed before it.
         """
         db, n = self._db, self._batches.next_n() - 1
         batch = self._batches.row(n)
         if batch is None or (batch["query_id"], batch["batch_id"]) != (query_id, batch_id):
             raise ValueError(f"batch {batch_id} of query {query_id} is not the newest one")
-        start, epoch = self._batches.at(n), int(batch["epoch"])
-        point = RecoveryPoint(start.log, start.epoch, n, epoch, n + 1, query_id, batch_id)
+        start, end = self._batches.at(n), self._batches.at(n + 1)
         self.forget(n, n + 1)
         db.execute("DELETE FROM segments WHERE n = ?", n)
         db.execute("DELETE FROM batches WHERE n = ?", n)
@@ -121,4 +120,4 @@ class Hosts:
             ))  # fmt: skip
         else:
             db.execute("DELETE FROM queries WHERE query_id = ?", query_id)
-        db.execute("INSERT OR REPLACE INTO restored VALUES (1, ?, ?, ?, ?, NULL)", n, epoch, n + 1, point.to_text())
+        Recovery(db, self._batches).take_back(start, end, query_id, batch_id)

@@ -8,24 +8,25 @@ or the clock has passed it. The second lets the log remember the time, so that a
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
 from jobpipe.store.batches import Batches
 from jobpipe.store.boundary import Boundary
+from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
+from jobpipe.store.recovery import Recovery
 
-__all__ = ["Locator", "Window"]
+__all__ = ["Locator", "TopicRange"]
 
 _LAST_MS = 253_402_300_799_999  # of year 9999, the last that datetime knows
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a read covers of a log.
+class TopicRange:
+    """What a read covers of a topic.
 
     Attributes:
         start, end: Half-open; ``end`` is None while it is not decided yet.
@@ -38,39 +39,26 @@ class Window:
 
 
 class Locator:
-    """Finds the boundaries of one log.
+    """Finds the boundaries of reads in one log."""
 
-    Args:
-        resolve: a subscriber's position as this log counts it, None if it must wait, see
-            :class:`jobpipe.store.recovery.Recovery`.
-        wall: the clock that seals go by, seconds since 1970.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        batches: Batches,
-        resolve: Callable[[Position], Position | None],
-        wall: Callable[[], float],
-    ) -> None:
+    def __init__(self, database: Database, batches: Batches, recovery: Recovery, clock: Clock) -> None:
         self._db = database
         self._batches = batches
-        self._resolve = resolve
-        self._wall = wall
+        self._resolve = recovery.resolve
+        self._clock = clock
 
-    def window(
-        self, start: Boundary, end: Boundary | None, *, committed: Position, skip_removed: bool, epoch: int
-    ) -> Window:
+    def locate(
+        self, start: Boundary, end: Boundary | None, *, committed: Position, skip_removed: bool = False
+    ) -> TopicRange:
         """Return what lies between two boundaries.
 
         Args:
             committed: what the word means.
             skip_removed: begin at the tail where ``start`` was removed.
-            epoch: whose log it is.
 
         Raises:
             DataLoss: the log does not have the offset or position of the start.
-            ConfigError: nothing was published since the time of the start, or it lies behind the end.
+            ConfigError: nothing was published since the time of the start, or it lies after the end.
         """
         lost = 0
         try:
@@ -80,25 +68,25 @@ class Locator:
                 raise
             begin = self._batches.tail()
             lost = begin.n - int(loss.fields["position"]["n"])
-        stop = None if end is None else self.end(end, epoch=epoch)
+        stop = None if end is None else self.end(end)
         if stop is not None and stop.place < begin.place:
             if not lost:
-                raise self._behind(begin, stop)
+                raise self._after_end(begin, stop)
             stop = begin
-        return Window(begin, stop, lost)
+        return TopicRange(begin, stop, lost)
 
-    def demand_order(self, begin: Position, end: Boundary, *, epoch: int) -> None:
-        """Check that a read ends behind where it begins.
+    def require_order(self, begin: Position, end: Boundary) -> None:
+        """Check that a read does not end before it begins.
 
         Raises:
             ConfigError: it is decided where the read ends, and that lies before ``begin``.
         """
-        stop = self.end(end, epoch=epoch)
+        stop = self.end(end)
         if stop is not None and stop.place < begin.place:
-            raise self._behind(begin, stop)
+            raise self._after_end(begin, stop)
 
-    def end(self, boundary: Boundary, *, epoch: int) -> Position | None:
-        """Return the position of an end, None while it is not decided: nothing that is there lies behind it.
+    def end(self, boundary: Boundary) -> Position | None:
+        """Return the position of an end, None while it is not decided: nothing that is there lies after it.
 
         It may lie before what is there. Not inside a transaction.
 
@@ -117,7 +105,7 @@ class Locator:
                     batches.check_origin(here)
                 return here
             case "time" if isinstance(value, int):
-                return self._end_by_time(value, epoch)
+                return self._end_by_time(value)
         raise RemoteProtocolError(f"a read cannot end at {boundary.kind}", boundary=boundary.to_json())
 
     def _start(self, boundary: Boundary, committed: Position) -> Position:
@@ -153,13 +141,13 @@ class Locator:
             newest=newest,
         )
 
-    def _end_by_time(self, ms: int, epoch: int) -> Position | None:
+    def _end_by_time(self, ms: int) -> Position | None:
         batches = self._batches
         n = self._first_since(ms)
         if n == batches.next_n() and batches.time_floor() < ms:
-            if int(self._wall() * 1000) < ms:
+            if int(self._clock.wall() * 1000) < ms:
                 return None
-            with self._db.write(epoch):
+            with self._db.write():
                 batches.raise_time_floor(ms)
         return batches.at(n)
 
@@ -169,10 +157,10 @@ class Locator:
         there = range(tail, self._batches.next_n())
         return tail + bisect.bisect_left(there, ms, key=self._batches.sealed_ms)
 
-    def _behind(self, begin: Position, stop: Position) -> ConfigError:
+    def _after_end(self, begin: Position, stop: Position) -> ConfigError:
         topic = self._batches.topic
         return ConfigError(
-            f"topic {topic!r}: the read begins at {_place(begin)}, behind its end at {_place(stop)}. Move one of "
+            f"topic {topic!r}: the read begins at {_place(begin)}, after its end at {_place(stop)}. Move one of "
             "them; a stream of a new name begins at latest, unless it is told where",
             topic=topic,
             start=begin.to_json(),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.batches import Batches, Shape
+from jobpipe.store.cuts import Cutter
+from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["Ahead", "Plan", "ahead", "describe", "plan"]
+__all__ = ["Ahead", "Plan", "Planner"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ahead:
-    """How much lies behind a position, planned or not.
+    """How much lies after a position, planned or not.
 
     Attributes:
         rows, bytes: All that is there, or up to where the read ends.
@@ -56,23 +59,77 @@ class _Limit:
         return (self._rows is None or rows <= self._rows) and (self._bytes is None or size <= self._bytes)
 
 
-def plan(
-    batches: Batches,
-    start: Position,
-    *,
-    max_rows: int | None = None,
-    max_bytes: int | None = None,
-    until: Position | None = None,
-) -> Plan:
-    """Return the longest range from ``start`` within the limits, of whole batches if one fits.
+class Planner:
+    """Divides one log into ranges to read. Each answer is of one state of the log."""
 
-    Only a batch that alone passes a limit is split. At least one record batch is taken, whatever its size. The range
-    stops where partitions, partitioner or schema change, right behind an end mark, and at ``until``.
+    def __init__(self, database: Database, batches: Batches) -> None:
+        self._db = database
+        self._batches = batches
 
-    Raises:
-        DataLoss: ``start`` or ``until`` does not fit.
-        RemoteProtocolError: ``until`` lies before ``start``.
-    """
+    def plan(
+        self,
+        start: Position,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        until: Position | None = None,
+    ) -> Plan:
+        """Return the longest range from ``start`` within the limits, of whole batches if one fits.
+
+        Only a batch that alone passes a limit is split. At least one record batch is taken, whatever its size. The
+        range stops where partitions, partitioner or schema change, right after an end mark, and at ``until``.
+
+        Raises:
+            DataLoss: ``start`` or ``until`` does not fit.
+            RemoteProtocolError: ``until`` lies before ``start``.
+        """
+        with self._db.read():
+            return _plan(self._batches, start, _Limit(max_rows, max_bytes), until)
+
+    def describe(self, start: Position, end: Position) -> list[Plan]:
+        """Return the ranges from ``start`` to ``end``, one for each shape; an empty list when they are equal.
+
+        Raises:
+            DataLoss: one of them does not fit.
+            RemoteProtocolError: ``end`` lies before ``start``.
+        """
+        plans: list[Plan] = []
+        with self._db.read():
+            while True:
+                found = _plan(self._batches, start, _Limit(None, None), end)
+                if found.end.place == start.place:
+                    return plans
+                plans.append(found)
+                start = found.end
+
+    def ahead(self, start: Position, until: Position | None = None) -> Ahead:
+        """Return what lies between ``start`` and the head, or ``until``. Costs O(log n), or one batch.
+
+        Raises:
+            DataLoss: one of them does not fit.
+        """
+        batches = self._batches
+        with self._db.read():
+            batches.check(start)
+            if until is not None:
+                batches.check(until)
+            end = until or batches.head()
+            return Ahead(*_between(batches, start, end), end, until is not None or batches.ended())
+
+    def cutter(
+        self,
+        start: Position,
+        end: Position,
+        *,
+        wanted: Collection[int] | None = None,
+        max_rows: int | None = None,
+        at_least: int = 1,
+    ) -> Cutter:
+        """Return what cuts a planned range, step by step; each step sees the log as it is by then."""
+        return Cutter(self._batches, self._db.read, start, end, wanted=wanted, max_rows=max_rows, at_least=at_least)
+
+
+def _plan(batches: Batches, start: Position, limit: _Limit, until: Position | None) -> Plan:
     batches.check(start)
     stop = batches.head()
     if until is not None:
@@ -86,7 +143,6 @@ def plan(
     assert shape is not None  # noqa: S101 - there is a batch at start.n
     if shape.next_n is not None and shape.next_n < stop.n:
         stop = batches.at(shape.next_n)
-    limit = _Limit(max_rows, max_bytes)
     whole = _whole_batches(batches, start, stop.n, limit)
     if whole is None:
         return _split(batches, shape, start, stop, limit)
@@ -95,35 +151,6 @@ def plan(
         if limit.allows(rows, size):
             return _planned(batches, shape, start, stop)
     return _planned(batches, shape, start, batches.at(whole))
-
-
-def ahead(batches: Batches, start: Position, *, until: Position | None = None) -> Ahead:
-    """Return what lies between ``start`` and the head, or ``until``. Costs O(log n), or one batch.
-
-    Raises:
-        DataLoss: one of them does not fit.
-    """
-    batches.check(start)
-    if until is not None:
-        batches.check(until)
-    end = until or batches.head()
-    return Ahead(*_between(batches, start, end), end, until is not None or batches.ended())
-
-
-def describe(batches: Batches, start: Position, end: Position) -> list[Plan]:
-    """Return the ranges from ``start`` to ``end``, one for each shape; an empty list when they are equal.
-
-    Raises:
-        DataLoss: one of them does not fit.
-        RemoteProtocolError: ``end`` lies before ``start``.
-    """
-    plans: list[Plan] = []
-    while True:
-        found = plan(batches, start, until=end)
-        if found.end.place == start.place:
-            return plans
-        plans.append(found)
-        start = found.end
 
 
 def _whole_batches(batches: Batches, start: Position, stop_n: int, limit: _Limit) -> int | None:

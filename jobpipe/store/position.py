@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ __all__ = ["MAX_NUMBER", "Position", "prefix"]
 
 MAX_NUMBER = 2**63 - 1  # SQLite's largest integer
 _KEYS = {"log", "epoch", "n", "r"}
+_LOG = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Position:
         if not isinstance(value, Mapping) or set(value) != _KEYS:
             raise RemoteProtocolError(f"a position has exactly the keys {sorted(_KEYS)}", value=shown(value))
         log = value["log"]
-        if not isinstance(log, str) or len(log) != 16 or not set(log) <= set("0123456789abcdef"):
+        if not isinstance(log, str) or _LOG.fullmatch(log) is None:
             raise RemoteProtocolError("a position's log is 16 hex digits", value=shown(log))
         for key in ("epoch", "n", "r"):
             number = value[key]

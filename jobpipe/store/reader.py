@@ -14,7 +14,7 @@ from jobpipe.store.files import CATALOG, SEGMENTS, check_length, check_topic
 from jobpipe.store.index import Chunk, SegmentIndex
 from jobpipe.store.position import Position, prefix
 
-__all__ = ["CatalogReader", "Cursor", "Piece"]
+__all__ = ["CatalogReader", "Cursor", "SegmentRange"]
 
 # Batches drive the join, so that a page costs the same for any number of partitions.
 _PAGE = """
@@ -22,14 +22,16 @@ SELECT b.n, b.epoch, b.sealed_ms, s.ordinal, s.rows, s.record_batches, s.file, s
 FROM batches b CROSS JOIN segments s ON s.n = b.n AND s.partition = ?
 WHERE b.n >= ? AND b.n < ? AND NOT (b.n = ? AND s.ordinal < ?) ORDER BY b.n, s.ordinal LIMIT ?
 """
-_SKIP_PAGE = 1000
+_SKIP_PAGE = 1000  # segments passed over in one call: 5 ms
+_SPAN = 4096  # batches looked into in one call: most may have nothing of the partition
 _MOST_RECORD_BATCHES = 4096  # a piece; its chunks stand in one message where a host server has its bytes
 
 
 class Cursor(NamedTuple):
     """Where the next page begins: segment ``ordinal`` of batch ``n``, at its record batch ``first``.
 
-    ``before`` and ``row`` count the record batches and rows of the partition in that batch which lie before.
+    ``before`` and ``row`` count the record batches and rows of the partition in that batch which lie before; ``skip``
+    those that are still to be passed over.
     """
 
     n: int
@@ -37,10 +39,11 @@ class Cursor(NamedTuple):
     first: int
     before: int
     row: int
+    skip: int = 0
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentRange:
     """A segment, or part of it, that lies inside a range.
 
     Attributes:
@@ -48,6 +51,7 @@ class Piece:
         partitions, schema_id: Of the batch.
         sealed_ms: Wall clock of the seal, milliseconds since 1970; never falls within a topic.
         epoch, publisher: Who sealed the batch.
+        before: The epoch that sealed batch ``n - 1``.
         row0: Number of the first row within its partition of that batch.
         rows, record_batches: In this piece.
         path, offset: The file and where the *segment* starts in it; None and 0 when the bytes are in ``data``. A host
@@ -72,18 +76,19 @@ class Piece:
     data: bytes | None
     chunks: list[Chunk]
     host: str | None = None
+    before: int = 0
 
 
 class CatalogReader:
     """A read-only view of a catalog that another process writes; for one thread at a time. Sees each seal at once."""
 
-    def __init__(self, database: Database, directory: Path, topic: str) -> None:
+    def __init__(self, database: Database, directory: Path, topic: str, batches: Batches | None = None) -> None:
         self.topic = topic
         self.directory = directory
         self._db = database
-        self._batches = Batches(database, topic)
+        self.batches = batches or Batches(database, topic)
         self._publishers: dict[int, str] = {}
-        self.log_id = self._batches.log_id
+        self.log_id = self.batches.log_id
 
     @classmethod
     def open(cls, directory: Path, topic: str) -> CatalogReader:
@@ -105,19 +110,7 @@ class CatalogReader:
         """The topic's epoch now."""
         return int(self._db.value("SELECT epoch FROM meta"))
 
-    def head(self) -> Position:
-        """The position behind the newest batch."""
-        return self._batches.head()
-
-    def tail(self) -> Position:
-        """The earliest position that can be read."""
-        return self._batches.tail()
-
-    def check(self, position: Position) -> None:
-        """Check that reading can go on there; raises DataLoss, see :meth:`Batches.check`."""
-        self._batches.check(position)
-
-    def pieces(
+    def segments(
         self,
         start: Position,
         end: Position,
@@ -126,28 +119,37 @@ class CatalogReader:
         skip: int = 0,
         limit: int = 64,
         cursor: Cursor | None = None,
-    ) -> tuple[list[Piece], Cursor | None]:
+    ) -> tuple[list[SegmentRange], Cursor | None]:
         """Return a page of what ``partition`` has between two positions, in order, and the cursor of the next page.
 
         Args:
             skip: Record batches of this partition in this range that were read already; ignored with a cursor.
-            limit: Segments a page. The last page has no cursor.
+            limit: Segments a page. The last page has no cursor. A page with one may be empty: a call takes some
+                milliseconds, however far away what is wanted lies.
 
         Raises:
             DataLoss: a position does not fit, or some of the page was removed.
             SegmentCorrupt: a committed file is missing or too short: ``fields`` have topic, offset, partition, file.
         """
         with self._db.read():
-            self._batches.check(end)
+            self.batches.check(end)
             if cursor is None:
-                self._batches.check(start)
-                cursor = self._seek(start, partition, skip, end)
-            elif cursor.n < self._batches.tail_n():
-                raise self._batches.loss(self._batches.at(cursor.n), "removed")
+                self.batches.check(start)
+                cursor = Cursor(start.n, 0, 0, 0, 0, skip + self._share(start, partition))
+            elif cursor.n < self.batches.tail_n():
+                raise self.batches.loss(self.batches.at(cursor.n), "removed")
+            stop = end.n + (1 if end.r > 0 else 0)
+            if cursor.skip:
+                cursor = self._pass_over(cursor, partition, stop)
+                if cursor.n >= stop:
+                    return [], None
+                if cursor.skip:
+                    return [], cursor
             # The place in the last batch up to which the range goes; no batch has it when `end` lies between two.
             last = self._share(end, partition)
-            rows = self._page(partition, cursor, end, limit + 1, ", s.idx, s.data")
-            pieces: list[Piece] = []
+            reach = min(stop, cursor.n + _SPAN)
+            rows = self._page(partition, cursor, reach, limit + 1, ", s.idx, s.data")
+            pieces: list[SegmentRange] = []
             shape: Shape | None = None
             for row in rows[:limit]:
                 if row["n"] != cursor.n:
@@ -158,7 +160,7 @@ class CatalogReader:
                 if row["n"] == end.n:
                     count = min(count, last - cursor.before)
                 if count > 0 and (shape is None or (shape.next_n is not None and shape.next_n <= row["n"])):
-                    shape = self._batches.shape(row["n"])
+                    shape = self.batches.shape(row["n"])
                 while count > 0:
                     piece = self._piece(row, shape, partition, cursor, count)
                     pieces.append(piece)
@@ -172,7 +174,9 @@ class CatalogReader:
         # Not before: a disk that hangs must not keep the transaction open, since the write-ahead log would only grow.
         for piece in pieces:
             self._check_file(piece)
-        return pieces, (cursor if len(rows) > limit else None)
+        if len(rows) > limit:
+            return pieces, cursor
+        return pieces, (Cursor(reach, 0, 0, 0, 0) if reach < stop else None)
 
     def check_kept(self, n: int) -> None:
         """Check that batch ``n`` was not removed since it was looked up.
@@ -180,42 +184,42 @@ class CatalogReader:
         Raises:
             DataLoss: it was.
         """
-        if n < self._batches.tail_n():
-            raise self._batches.loss(self._batches.at(n), "removed")
+        if n < self.batches.tail_n():
+            raise self.batches.loss(self.batches.at(n), "removed")
 
     def close(self) -> None:
         """Close the catalog; idempotent."""
         self._db.close()
 
-    def _page(self, partition: int, cursor: Cursor, end: Position, limit: int, more: str) -> list[sqlite3.Row]:
-        stop = end.n + (1 if end.r > 0 else 0)
+    def _page(self, partition: int, cursor: Cursor, stop: int, limit: int, more: str) -> list[sqlite3.Row]:
         return self._db.all(_PAGE.format(more=more), partition, cursor.n, stop, cursor.n, cursor.ordinal, limit)
 
     def _share(self, position: Position, partition: int) -> int:
         """The record batches of the partition that lie before ``position`` inside its batch."""
         if position.r == 0:
             return 0
-        counts = self._batches.counts(position.n)
+        counts = self.batches.counts(position.n)
         return prefix(counts, position.r)[partition] if partition < len(counts) else 0
 
-    def _seek(self, start: Position, partition: int, skip: int, end: Position) -> Cursor:
-        left = skip + self._share(start, partition)
-        cursor = Cursor(start.n, 0, 0, 0, 0)
-        while left > 0:
-            rows = self._page(partition, cursor, end, _SKIP_PAGE, "")
-            for row in rows:
-                if row["n"] != cursor.n:
-                    cursor = Cursor(row["n"], 0, 0, 0, 0)
-                count = row["record_batches"]
-                if left < count:
-                    return self._inside(cursor, row, partition, left)
-                left -= count
-                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before + count, cursor.row + row["rows"])
-            if len(rows) < _SKIP_PAGE:
-                break
-        return cursor
+    def _pass_over(self, cursor: Cursor, partition: int, stop: int) -> Cursor:
+        """Go on towards the first record batch that is wanted, by one page."""
+        reach = min(stop, cursor.n + _SPAN)
+        rows = self._page(partition, cursor, reach, _SKIP_PAGE, "")
+        for row in rows:
+            if not cursor.skip:
+                return cursor
+            if row["n"] != cursor.n:
+                cursor = Cursor(row["n"], 0, 0, 0, 0, cursor.skip)
+            count = row["record_batches"]
+            if cursor.skip < count:
+                return self._inside(cursor, row, partition)
+            before, passed = cursor.before + count, cursor.row + row["rows"]
+            cursor = Cursor(row["n"], row["ordinal"] + 1, 0, before, passed, cursor.skip - count)
+        return cursor if len(rows) == _SKIP_PAGE else Cursor(reach, 0, 0, 0, 0, cursor.skip)
 
-    def _inside(self, cursor: Cursor, row: sqlite3.Row, partition: int, first: int) -> Cursor:
+    def _inside(self, cursor: Cursor, row: sqlite3.Row, partition: int) -> Cursor:
+        """Return the place inside a segment where what is to be passed over ends."""
+        first = cursor.skip
         packed = self._db.value(
             "SELECT idx FROM segments WHERE n = ? AND partition = ? AND ordinal = ?",
             row["n"],
@@ -225,7 +229,7 @@ class CatalogReader:
         before = sum(rows for rows, _ in SegmentIndex.unpack(packed).batches[:first])
         return Cursor(row["n"], row["ordinal"], first, cursor.before + first, cursor.row + before)
 
-    def _piece(self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: Cursor, count: int) -> Piece:
+    def _piece(self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: Cursor, count: int) -> SegmentRange:
         index = SegmentIndex.unpack(row["idx"])
         count = min(count, _MOST_RECORD_BATCHES)
         path = None if row["file"] is None else self.directory / SEGMENTS / row["file"]
@@ -233,7 +237,7 @@ class CatalogReader:
             path = Path(row["file"])
         elif path is None and len(row["data"]) != row["length"]:
             raise self._corrupt(row["n"], partition, None, f"the catalog has {len(row['data'])} bytes of it")
-        return Piece(
+        return SegmentRange(
             n=row["n"],
             partition=partition,
             partitions=0 if shape is None else shape.partitions,
@@ -249,9 +253,10 @@ class CatalogReader:
             data=row["data"],
             chunks=index.chunks(cursor.first, cursor.first + count),
             host=row["host"],
+            before=self.batches.epoch_before(row["n"]),
         )
 
-    def _check_file(self, piece: Piece) -> None:
+    def _check_file(self, piece: SegmentRange) -> None:
         if piece.path is None or piece.host is not None:
             return
         try:

@@ -2,13 +2,16 @@
 
 Before each seal the publisher's coordinator leaves a :class:`RecoveryPoint` in the registry. It says what every
 required subscription has committed, since ``acks=all`` lets no batch begin before that, and which batch is about to be
-sealed. A log made anew from it keeps the old log's id, so the subscribers' positions still mean something, and waits
+sealed. A log made from it keeps the old log's id, so the subscribers' positions still mean something, and waits
 for the publisher's first batch to learn which of two things is true:
 
 * Spark offers the same batch again (``AGAIN``): some subscriptions may have committed it, others not. It gets its old
-  offset. Who had it already stands behind it, at a position with the old epoch, and reads on from there.
+  offset. A subscription that had it already stands after it, at a position with the old epoch, and reads on from there.
 * Spark offers another one (``READ``): then its predecessor is committed, so all required subscriptions have read it.
-  The log goes on behind it.
+  The log goes on after it.
+
+The spool may be lost more than once before a subscription moves on. So a point also carries the epochs under which
+earlier copies of the log gave out the same two positions: each of them is still where its subscription says.
 """
 
 from __future__ import annotations
@@ -17,14 +20,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jobpipe.errors import RemoteProtocolError
+from jobpipe.errors import RemoteProtocolError, SpoolError
 from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["AGAIN", "READ", "Recovery", "RecoveryPoint"]
+__all__ = ["AGAIN", "READ", "TAKEN_BACK", "Recovery", "RecoveryPoint"]
 
 AGAIN, READ = "again", "read"
+TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not read it, so it cannot be left out
+MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place
 MAX_QUERIES = 8  # the newest; a topic has one query at a time, and a new one with each new checkpoint
 
 
@@ -35,10 +40,11 @@ class RecoveryPoint:
     Attributes:
         log: The log's id.
         start_epoch, start_n: The position before the batch: all required subscriptions have committed it.
-        end_epoch, end_n: The position behind it; ``start_n`` again for a batch without rows.
+        end_epoch, end_n: The position after it; ``start_n`` again for a batch without rows.
         query_id, batch_id: Which batch; an empty query id for one that is never repeated.
         end_mark: It is an end mark.
         queries: The last sealed batch of other queries, as [query id, batch id].
+        start_aliases, end_aliases: Earlier epochs of the two positions, from copies of the log that were lost.
     """
 
     log: str
@@ -50,6 +56,8 @@ class RecoveryPoint:
     batch_id: int
     end_mark: bool = False
     queries: tuple[tuple[str, int], ...] = field(default=())
+    start_aliases: tuple[int, ...] = field(default=())
+    end_aliases: tuple[int, ...] = field(default=())
 
     def to_text(self) -> str:
         """Return it as JSON text."""
@@ -64,9 +72,14 @@ class RecoveryPoint:
         """
         try:
             value: dict[str, Any] = json.loads(text)
-            point = cls(**{**value, "queries": tuple((str(q), int(b)) for q, b in value["queries"])})
-            Position.from_json({"log": point.log, "epoch": point.start_epoch, "n": point.start_n, "r": 0})
-            Position.from_json({"log": point.log, "epoch": point.end_epoch, "n": point.end_n, "r": 0})
+            lists = {key: tuple(value.get(key, ())) for key in ("start_aliases", "end_aliases")}
+            point = cls(**{**value, **lists, "queries": tuple((str(q), int(b)) for q, b in value["queries"])})
+            for epoch in (point.start_epoch, *point.start_aliases):
+                Position.from_json({"log": point.log, "epoch": epoch, "n": point.start_n, "r": 0})
+            for epoch in (point.end_epoch, *point.end_aliases):
+                Position.from_json({"log": point.log, "epoch": epoch, "n": point.end_n, "r": 0})
+            if max(map(len, lists.values())) > MAX_ALIASES:
+                raise ValueError(f"more than {MAX_ALIASES} aliases")
             types = type(point.query_id), type(point.batch_id), type(point.end_mark)
             if types != (str, int, bool) or point.end_n not in (point.start_n, point.start_n + 1):
                 raise ValueError("a field has a wrong type, or end_n is not start_n or the next")
@@ -76,7 +89,7 @@ class RecoveryPoint:
 
 
 class Recovery:
-    """What a catalog knows of having been made anew: its one row of ``restored``."""
+    """What a catalog knows of having been made from a recovery point: its one row of ``restored``."""
 
     def __init__(self, database: Database, batches: Batches) -> None:
         self._db = database
@@ -84,12 +97,16 @@ class Recovery:
 
     @property
     def undecided(self) -> RecoveryPoint | None:
-        """Where the log was made anew, while the publisher has not sealed anything since."""
-        text = self._db.value("SELECT point FROM restored WHERE outcome IS NULL")
+        """What the log was made from, while the publisher has not sealed anything since."""
+        text = self._db.value("SELECT point FROM restored WHERE outcome IS NULL OR outcome = ?", TAKEN_BACK)
         return None if text is None else RecoveryPoint.from_text(text)
 
-    def now(self) -> RecoveryPoint:
-        """Return the point of the newest batch: as far as this catalog knows, not everybody has read it."""
+    def point(self) -> RecoveryPoint:
+        """Return where the topic would go on if the spool were lost now."""
+        undecided = self.undecided
+        if undecided is not None:
+            return undecided
+        # The newest batch: as far as this catalog knows, some subscriptions have not read it.
         head = self._batches.head()
         newest = self._batches.row(head.n - 1)
         if newest is None:
@@ -97,18 +114,24 @@ class Recovery:
         start = self._batches.at(head.n - 1)
         return self._point(start, head, newest["query_id"], newest["batch_id"], end_mark=bool(newest["is_end"]))
 
-    def before(self, query_id: str, batch_id: int, *, epoch: int, visible: bool, end_mark: bool) -> RecoveryPoint:
-        """Return the point to leave before a batch is sealed.
+    def before(self, query_id: str, batch_id: int, *, rows: bool, end_mark: bool) -> RecoveryPoint | None:
+        """Return where the topic would go on if the spool were lost while a batch is being sealed.
 
         Args:
-            epoch: The one that seals it.
-            visible: It takes an offset.
+            query_id, batch_id: Which one.
+            rows: It has some.
             end_mark: It is one.
+
+        Returns:
+            None for a batch that is sealed already: then nothing new is to be said.
         """
+        last = self._batches.last_sealed(query_id) if query_id else None
+        if last is not None and batch_id <= last.batch_id:
+            return None
         start, waited_for = self._batches.head(), self.undecided
         if waited_for is not None and (query_id, batch_id) != (waited_for.query_id, waited_for.batch_id):
             start = Position(start.log, waited_for.end_epoch, waited_for.end_n)
-        end = Position(start.log, epoch, start.n + 1) if visible else start
+        end = Position(start.log, self._db.epoch, start.n + 1) if rows or end_mark else start
         return self._point(start, end, query_id, batch_id, end_mark=end_mark)
 
     def _point(
@@ -121,6 +144,8 @@ class Recovery:
             log=start.log,
             start_epoch=start.epoch,
             start_n=start.n,
+            start_aliases=self._aliases(start),
+            end_aliases=self._aliases(end),
             end_epoch=end.epoch,
             end_n=end.n,
             query_id=query_id,
@@ -128,6 +153,20 @@ class Recovery:
             end_mark=end_mark,
             queries=tuple((row["query_id"], row["batch_id"]) for row in others),
         )
+
+    def _aliases(self, position: Position) -> tuple[int, ...]:
+        """Return the other epochs that a position had in copies of the log that were lost; the newest last."""
+        known = set(self._epochs_of(position.n)) - {position.epoch}
+        return tuple(sorted(known)[-MAX_ALIASES:])
+
+    def _epochs_of(self, n: int) -> tuple[int, ...]:
+        row = self._db.one("SELECT * FROM restored")
+        if row is None or n not in (row["start_n"], row["end_n"]):
+            return ()
+        point = RecoveryPoint.from_text(row["point"])
+        if n == point.end_n:
+            return (point.end_epoch, *point.end_aliases)
+        return (point.start_epoch, *point.start_aliases)
 
     def begin(self, point: RecoveryPoint) -> None:
         """Put an empty catalog where ``point`` says. Inside a transaction; may be repeated until an epoch is taken."""
@@ -143,11 +182,17 @@ class Recovery:
         last = [*point.queries, *([(point.query_id, point.batch_id - 1)] if point.batch_id > 0 else [])]
         for query_id, batch_id in last:
             db.execute("INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", query_id, batch_id, point.start_n)
-        if point.end_n > point.start_n:
-            db.execute(
-                "INSERT INTO restored VALUES (1, ?, ?, ?, ?, NULL)",
-                *(point.start_n, point.end_epoch, point.end_n, point.to_text()),
-            )
+        self._wait_for(point, None if point.end_n > point.start_n else READ)
+
+    def take_back(self, start: Position, end: Position, query_id: str, batch_id: int) -> None:
+        """Wait for the newest batch again, which is sealed and being undone. Inside a transaction."""
+        self._wait_for(self._point(start, end, query_id, batch_id), TAKEN_BACK)
+
+    def _wait_for(self, point: RecoveryPoint, outcome: str | None) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO restored VALUES (1, ?, ?, ?, ?, ?)",
+            *(point.start_n, point.end_epoch, point.end_n, point.to_text(), outcome),
+        )
 
     def decide(self, query_id: str, batch_id: int) -> RecoveryPoint | None:
         """Learn, from the first batch that the publisher seals since, what became of the batch that was under way.
@@ -156,12 +201,25 @@ class Recovery:
 
         Returns:
             The point, None when all was decided before.
+
+        Raises:
+            SpoolError: another batch comes than the one that was taken back, and that one is not read by all.
         """
         point = self.undecided
         if point is None:
             return None
         db = self._db
         again = point.end_mark or (query_id == point.query_id != "" and batch_id == point.batch_id)
+        if not again and db.value("SELECT outcome FROM restored") == TAKEN_BACK:
+            raise SpoolError(
+                f"topic {self._batches.topic!r}: batch {point.batch_id} of query {point.query_id}, at offset "
+                f"{point.start_n}, lay in part with a lost host server, and not every subscription has read it: "
+                "it must be published again before anything else. Start that query again with its checkpoint",
+                topic=self._batches.topic,
+                offset=point.start_n,
+                query_id=point.query_id,
+                batch_id=point.batch_id,
+            )
         db.execute("UPDATE restored SET outcome = ?", AGAIN if again else READ)
         if again:
             return point
@@ -178,13 +236,9 @@ class Recovery:
         return point
 
     def resolve(self, position: Position) -> Position | None:
-        """Return ``position`` as this log counts it; None if it lies behind the batch that is still waited for."""
-        row = self._db.one("SELECT * FROM restored")
-        if (
-            row is None
-            or position.log != self._batches.log_id
-            or (position.epoch, position.n, position.r) != (row["end_epoch"], row["end_n"], 0)
-            or row["outcome"] == READ
-        ):
+        """Return ``position`` as this log counts it; None if it lies after the batch that is still waited for."""
+        if position.log != self._batches.log_id or position.r or position.epoch not in self._epochs_of(position.n):
             return position
-        return self._batches.at(position.n) if row["outcome"] == AGAIN else None
+        row = self._db.one("SELECT end_n, outcome FROM restored")
+        waited_for = row is not None and row["end_n"] == position.n and row["outcome"] not in (AGAIN, READ)
+        return None if waited_for else self._batches.at(position.n)

@@ -6,10 +6,10 @@ import json
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError, SegmentCorrupt
 from jobpipe.store.batches import Batches
+from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.files import FileSink, check_length, file_name, new_write_id, sync_directory, write_id_of
 from jobpipe.store.hosts import Hosts
@@ -17,19 +17,9 @@ from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery
 
-__all__ = ["MAX_PARTITIONS", "Last", "NewBatch", "Sealer"]
+__all__ = ["MAX_PARTITIONS", "NewBatch", "Sealer"]
 
 MAX_PARTITIONS = 65_536
-
-
-@dataclass(frozen=True)
-class Last:
-    """The last sealed batch of one query; ``n`` is the offset behind it."""
-
-    batch_id: int
-    n: int
-    run_id: str
-    write_id: str | None
 
 
 @dataclass(frozen=True)
@@ -63,27 +53,26 @@ class Sealer:
     """Checks what tasks wrote and enters it into the catalog."""
 
     def __init__(
-        self, database: Database, batches: Batches, recovery: Recovery, hosts: Hosts, segments: Path, *, fsync: bool
+        self,
+        database: Database,
+        batches: Batches,
+        recovery: Recovery,
+        hosts: Hosts,
+        clock: Clock,
+        segments: Path,
+        *,
+        fsync: bool,
     ) -> None:
-        self._hosts = hosts
         self._db = database
         self._batches = batches
+        self._recovery = recovery
+        self._hosts = hosts
+        self._clock = clock
         self._segments = segments
         self._fsync = fsync
-        self._recovery = recovery
-
-    def last(self, query_id: str) -> Last | None:
-        """Return the permanent row of a query."""
-        row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
-        return None if row is None else Last(row["batch_id"], row["n"], row["run_id"], row["write_id"])
-
-    def newest(self) -> dict[str, Any] | None:
-        """Return the permanent row of the query that sealed last; each seal writes its row again, with a new rowid."""
-        row = self._db.one("SELECT query_id, batch_id, n FROM queries ORDER BY rowid DESC LIMIT 1")
-        return None if row is None else dict(row)
 
     def replayed(self, batch: NewBatch) -> Position | None:
-        """Return the position behind the batch if it is sealed already.
+        """Return the position after the batch if it is sealed already.
 
         The same write id again is the same call: its answer was lost on the way.
 
@@ -94,7 +83,7 @@ class Sealer:
         if not batch.query_id:
             n = self._db.value("SELECT n FROM batches WHERE write_id = ?", batch.write_id)
             return None if n is None else self._batches.at(int(n) + 1)
-        last = self.last(batch.query_id)
+        last = self._batches.last_sealed(batch.query_id)
         if last is None or batch.batch_id > last.batch_id:
             return None
         topic = self._batches.topic
@@ -119,7 +108,8 @@ class Sealer:
     def check(self, batch: NewBatch, segments: list[SegmentInfo]) -> list[SegmentInfo]:
         """Check the segments against what is on disk; return them with large inline ones moved to a file.
 
-        After it every byte that the batch needs is durable, names included (with fsync on).
+        With fsync on, every byte that the batch needs is durable afterwards, file names included: the writers have
+        forced the files, this forces the directory, and the catalog's commit comes last (:meth:`TopicLog.seal`).
 
         Raises:
             SegmentCorrupt: a file is missing or short, inline bytes do not match their checksums.
@@ -148,37 +138,35 @@ class Sealer:
             sync_directory(self._segments)
         return segments
 
-    def insert(
-        self, batch: NewBatch, segments: list[SegmentInfo], *, epoch: int, wall_ms: int, uptime: float
-    ) -> Position:
-        """Enter the batch, inside a transaction; return the position behind it.
+    def insert(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
+        """Enter the batch, inside a transaction; return the position after it.
 
         A batch without rows takes no offset.
         """
         db = self._db
         waited_for = self._recovery.decide(batch.query_id, batch.batch_id)
         if waited_for is not None and waited_for.end_mark and not batch.end:
-            self.insert(NewBatch.end_mark(batch.partitions), [], epoch=epoch, wall_ms=wall_ms, uptime=uptime)
+            self.insert(NewBatch.end_mark(batch.partitions), [])
         meta = db.one("SELECT * FROM meta")
         assert meta is not None  # noqa: S101 - it has one row
         n = int(meta["next_n"])
         rows, size = sum(segment.rows for segment in segments), sum(segment.length for segment in segments)
-        # The batch that a log made anew waits for takes its old offset, whatever is in it now.
+        # The batch that a restored log waits for takes its old offset, whatever is in it now.
         visible = rows > 0 or batch.end or self._batches.sealed_again(n)
         if visible:
             cum_rows, cum_bytes = meta["total_rows"] + rows, meta["total_bytes"] + size
-            sealed_ms = max(wall_ms, int(meta["sealed_ms"]))
+            sealed_ms = max(int(self._clock.wall() * 1000), int(meta["sealed_ms"]))
             self._shape(batch, n, after_end=bool(meta["ended"]))
             db.execute(
                 "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                *(n, epoch, batch.query_id, batch.batch_id, batch.run_id, batch.write_id, rows, size),
-                *(cum_rows, cum_bytes, sealed_ms, uptime, int(batch.end)),
+                *(n, self._db.epoch, batch.query_id, batch.batch_id, batch.run_id, batch.write_id, rows, size),
+                *(cum_rows, cum_bytes, sealed_ms, self._clock.uptime, int(batch.end)),
             )
             self._insert_segments(n, segments)
             db.execute(
-                "UPDATE meta SET next_n = ?, total_rows = ?, total_bytes = ?, sealed_ms = ?, ended = ?, uptime = ?, "
+                "UPDATE meta SET next_n = ?, total_rows = ?, total_bytes = ?, sealed_ms = ?, ended = ?, "
                 "schema_id = coalesce(?, schema_id)",
-                *(n + 1, cum_rows, cum_bytes, sealed_ms, int(batch.end), uptime, batch.schema_id),
+                *(n + 1, cum_rows, cum_bytes, sealed_ms, int(batch.end), batch.schema_id),
             )
             n += 1
         if batch.query_id:
@@ -186,7 +174,7 @@ class Sealer:
                 "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?)",
                 *(batch.query_id, batch.batch_id, n, batch.run_id, batch.write_id),
             )
-        return Position(self._batches.log_id, epoch, n) if visible else self._batches.at(n)
+        return Position(self._batches.log_id, self._db.epoch, n) if visible else self._batches.at(n)
 
     def _check_one(self, batch: NewBatch, segment: SegmentInfo) -> None:
         index = SegmentIndex.unpack(segment.index)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from jobpipe.errors import DataLoss, RemoteProtocolError, shown
 from jobpipe.store.batches import Batches
+from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
+from jobpipe.store.subscriptions import Subscriptions
 
 __all__ = ["Slot", "Slots", "slot_id"]
 
@@ -46,18 +48,22 @@ class Slot:
 
 
 class Slots:
-    """The slots of one log. Every change happens inside a transaction of the caller."""
+    """The slots of one log. The grant is the subscription's; an older one than its newest is refused."""
 
-    def __init__(self, database: Database, batches: Batches) -> None:
+    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> None:
         self._db = database
         self._batches = batches
+        self._subscriptions = subscriptions
+        self._clock = clock
 
-    def get(self, name: str, slot: str) -> Slot:
+    def get(self, name: str, grant: int, slot: str) -> Slot:
         """Return a subscription's slot.
 
         Raises:
-            DataLoss: there is none of this id.
+            Fenced: another grant is valid.
+            DataLoss: this log does not know the slot.
         """
+        self._subscriptions.check_grant(name, grant)
         row = self._db.one("SELECT * FROM slots WHERE name = ? AND slot = ?", name, slot)
         if row is None:
             topic = self._batches.topic
@@ -73,23 +79,45 @@ class Slots:
         end = None if row["end"] is None else _position(row["end"])
         return Slot(_position(row["start"]), end, row["epoch"])
 
-    def add(self, name: str, slot: str, start: Position, *, epoch: int) -> None:
-        """Add a slot that is not bound, unless it is there, and forget the subscription's oldest ones."""
-        self._db.execute(
-            'INSERT OR IGNORE INTO slots(name, slot, number, epoch, "start") '
-            "SELECT ?, ?, coalesce(max(number), 0) + 1, ?, ? FROM slots WHERE name = ?",
-            *(name, slot, epoch, _text(start), name),
-        )
-        self._db.execute(
-            "DELETE FROM slots WHERE name = ? AND number <= (SELECT max(number) FROM slots WHERE name = ?) - ?",
-            *(name, name, KEPT),
-        )
+    def add(self, name: str, grant: int, slot: str, start: Position, *, empty: bool = False) -> None:
+        """Add a slot that begins at ``start``; again, it changes nothing. Only the newest of a name are kept.
 
-    def bind(self, name: str, slot: str, end: Position, *, uptime: float) -> None:
-        """Set the end of a slot; one that has an end keeps it."""
+        Args:
+            empty: It ends there too.
+
+        Raises:
+            Fenced: another grant is valid.
+        """
+        with self._db.write():
+            self._subscriptions.check_grant(name, grant)
+            self._db.execute(
+                'INSERT OR IGNORE INTO slots(name, slot, number, epoch, "start") '
+                "SELECT ?, ?, coalesce(max(number), 0) + 1, ?, ? FROM slots WHERE name = ?",
+                *(name, slot, self._db.epoch, _text(start), name),
+            )
+            self._db.execute(
+                "DELETE FROM slots WHERE name = ? AND number <= (SELECT max(number) FROM slots WHERE name = ?) - ?",
+                *(name, name, KEPT),
+            )
+            if empty:
+                self._end(name, slot, start)
+
+    def bind(self, name: str, grant: int, slot: str, end: Position) -> Slot:
+        """Let a slot end at ``end``, durably, and return it; one that is bound stays as it is.
+
+        Raises:
+            Fenced: another grant is valid.
+            DataLoss: this log does not know the slot.
+        """
+        with self._db.write():
+            self._subscriptions.check_grant(name, grant)
+            self._end(name, slot, end)
+        return self.get(name, grant, slot)
+
+    def _end(self, name: str, slot: str, end: Position) -> None:
         self._db.execute(
             'UPDATE slots SET "end" = ?, bound_up = ? WHERE name = ? AND slot = ? AND "end" IS NULL',
-            *(_text(end), uptime, name, slot),
+            *(_text(end), self._clock.uptime, name, slot),
         )
 
 

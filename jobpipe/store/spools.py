@@ -8,17 +8,30 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobpipe.errors import SpoolError
 from jobpipe.store.batches import Batches
+from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG, check_topic, is_topic, spool_error, sync_directory
-from jobpipe.store.holder import users
+from jobpipe.store.holds import Hold, Holds
 from jobpipe.store.hosts import Hosts
+from jobpipe.store.locked_by import users
 from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Spool", "finish_removal", "has_spool", "is_set_aside", "list_spools", "put_back", "read_spool", "set_aside"]
+__all__ = [
+    "Spool",
+    "finish_removal",
+    "has_spool",
+    "is_set_aside",
+    "list_spools",
+    "put_back",
+    "read_spool",
+    "read_status",
+    "set_aside",
+]
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class Spool:
         rows: In what is kept.
         ended: Its newest batch is an end mark.
         unread: Batches that subscriptions have not acknowledged, by name; none for who has read everything.
+        held: Batches that holds keep for scheduled jobs, by name.
         hosts: Ids of the host servers that keep segments of it.
         disk_bytes: Of all its files.
         used_by: Processes of this host that have its catalog open.
@@ -50,6 +64,7 @@ class Spool:
     rows: int
     ended: bool
     unread: dict[str, int]
+    held: dict[str, int]
     hosts: tuple[str, ...]
     disk_bytes: int
     used_by: tuple[int, ...]
@@ -82,8 +97,8 @@ def read_spool(directory: Path, topic: str) -> Spool:
     try:
         batches = Batches(database, topic)
         with database.read():
-            subscriptions = Subscriptions(database, batches)
-            status = describe_log(database, batches, subscriptions, uptime=0.0, wall=time.time())
+            clock = Clock(database, time.time)
+            status = describe_log(database, batches, Subscriptions(database, batches, clock), clock)
             last = database.one("SELECT epoch, publisher FROM epochs ORDER BY epoch DESC LIMIT 1")
             return Spool(
                 topic=topic,
@@ -99,6 +114,11 @@ def read_spool(directory: Path, topic: str) -> Spool:
                 unread={
                     line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"]
                 },
+                held={
+                    hold.name: status["head"]["n"] - hold.offset
+                    for hold in _holds(database, batches, clock)
+                    if hold.gap is None and hold.offset < status["head"]["n"]
+                },
                 hosts=tuple(sorted(Hosts(database, batches).kept())),
                 disk_bytes=sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file()),
                 used_by=used_by,
@@ -107,8 +127,31 @@ def read_spool(directory: Path, topic: str) -> Spool:
         database.close()
 
 
+def _holds(database: Database, batches: Batches, clock: Clock) -> list[Hold]:
+    """Return the holds; a catalog of an earlier format has none."""
+    known = database.value("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'holds'")
+    return Holds(database, batches, clock).all() if known else []
+
+
+def read_status(directory: Path, topic: str) -> dict[str, Any]:
+    """Return how a topic that is not served stands, as its coordinator's status has it: sizes, end, subscriptions.
+
+    Raises:
+        SpoolError: there is no spool, or it is damaged, of another format or topic.
+    """
+    check_topic(topic)
+    database = Database.open_to_read(directory / CATALOG, topic)
+    try:
+        batches = Batches(database, topic)
+        with database.read():
+            clock = Clock(database, time.time)
+            return describe_log(database, batches, Subscriptions(database, batches, clock), clock)
+    finally:
+        database.close()
+
+
 def set_aside(directory: Path) -> None:
-    """Take the name from a spool that nobody has open: the topic has none from now on. Its files are there still.
+    """Take the name from a spool that no process has open: the topic has none from now on. Its files are there still.
 
     Raises:
         SpoolError: the disk refuses.

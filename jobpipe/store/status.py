@@ -1,25 +1,21 @@
-"""The state of a log as JSON values, for listings. Costs the same for any number of batches."""
+"""What the catalog contributes to a topic's status (``jobpipe describe``). Costs the same for any number of batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from jobpipe.store.batches import Batches
+from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
-from jobpipe.store.subscriptions import Subscription, Subscriptions
+from jobpipe.store.subscription import Subscription
+from jobpipe.store.subscriptions import Subscriptions
 
 __all__ = ["describe_log"]
 
 
-def describe_log(
-    db: Database, batches: Batches, subscriptions: Subscriptions, *, uptime: float, wall: float
-) -> dict[str, Any]:
-    """Return head, tail, sizes, and each subscription with its lag; inside a transaction.
-
-    Args:
-        uptime: the coordinator's, seconds.
-        wall: seconds since 1970, for the age of what is not acknowledged.
-    """
+def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> dict[str, Any]:
+    """Return head, tail, sizes, and each subscription with its lag; inside a transaction."""
+    wall = clock.wall()
     head, tail = batches.head(), batches.tail()
     rows, size = batches.before(head.n)
     tail_rows, tail_bytes = batches.before(tail.n)
@@ -35,7 +31,7 @@ def describe_log(
             "required": known.required,
             "grant": known.grant,
             "holder": known.holder,
-            "silent": max(0.0, uptime - known.seen_up),
+            "silent": max(0.0, clock.uptime - known.seen_up),
             "stale": known.stale,
             "lag": {
                 "batches": head.n - n,

@@ -1,12 +1,37 @@
-"""The tables of a catalog, and the marks that tell its file from others."""
+"""The tables of a catalog, and the marks that tell its file from others: made, brought up to date, checked."""
 
 from __future__ import annotations
 
-__all__ = ["APPLICATION", "FORMAT", "TABLES"]
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobpipe.errors import SpoolError
+
+__all__ = ["APPLICATION", "FORMAT", "TABLES", "check_format", "prepare_catalog"]
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 4
-TABLES = """
+FORMAT = 6
+_CURSORS = """
+-- How far flow jobs are in what they read, one row a partition of the source; see cursors.py.
+CREATE TABLE cursors(
+    flow TEXT NOT NULL, topic TEXT NOT NULL, log TEXT NOT NULL, partition INTEGER NOT NULL, claim INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL,
+    PRIMARY KEY (flow, topic, log, partition));
+"""
+_HOLDS = """
+-- Named positions that keep retention back until scheduled jobs have read them; see holds.py. gap_up is when one was
+-- dropped, and gap says why: the row is then a report, and holds nothing.
+CREATE TABLE holds(
+    name TEXT PRIMARY KEY, owner TEXT NOT NULL, n INTEGER NOT NULL, max_time REAL NOT NULL, moved_up REAL NOT NULL,
+    gap_up REAL, gap TEXT);
+-- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
+-- required.py.
+CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
+"""
+TABLES = (
+    """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
     epoch INTEGER NOT NULL DEFAULT 0, uptime REAL NOT NULL DEFAULT 0,
@@ -17,7 +42,7 @@ CREATE TABLE epochs(
     epoch INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, publisher TEXT NOT NULL, started REAL NOT NULL);
 CREATE INDEX epochs_by_n ON epochs(first_n, epoch);
 CREATE TABLE schemas(id INTEGER PRIMARY KEY, fingerprint BLOB NOT NULL UNIQUE, arrow BLOB NOT NULL, spark TEXT);
--- A new shape begins where partitions, partitioner or schema change, and behind an end mark: plans stop there.
+-- A new shape begins where partitions, partitioner or schema change, and after an end mark: plans stop there.
 CREATE TABLE shapes(
     first_n INTEGER PRIMARY KEY, partitions INTEGER NOT NULL, partitioner TEXT NOT NULL, schema_id INTEGER);
 -- cum_rows and cum_bytes include the batch itself and all before it, removed ones too.
@@ -39,7 +64,7 @@ CREATE TABLE queries(
 CREATE TABLE subscriptions(
     name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
     grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);
--- A log made anew after the loss of its spool, see recovery.py: the batch it waits for, and what came of that.
+-- A log made again after the loss of its spool, see recovery.py: the batch it waits for, and what came of that.
 CREATE TABLE restored(
     one INTEGER PRIMARY KEY CHECK (one = 1), start_n INTEGER NOT NULL, end_epoch INTEGER NOT NULL,
     end_n INTEGER NOT NULL, point TEXT NOT NULL, outcome TEXT);
@@ -51,3 +76,76 @@ CREATE INDEX slots_by_age ON slots(name, number);
 CREATE TABLE leases(
     id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
 """
+    + _CURSORS
+    + _HOLDS
+)
+_DECLARED = "INSERT INTO required SELECT name, 1, NULL FROM subscriptions WHERE required = 1;\n"
+UPGRADES = {4: _CURSORS, 5: _HOLDS + _DECLARED}
+"""By format, what makes a catalog one of the next format."""
+
+
+class Catalog(Protocol):
+    """What is asked of a :class:`jobpipe.store.database.Database` here."""
+
+    path: Path
+
+    def value(self, query: str, *values: Any) -> Any:
+        """Return the first value of the first row."""
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        """Run a statement."""
+
+
+def prepare_catalog(db: Catalog, topic: str) -> None:
+    """Make the tables of a new catalog, and those that one of an earlier format lacks. Inside a transaction.
+
+    An earlier version of jobpipe does not open such a catalog again.
+
+    Raises:
+        SpoolError: it is of an unknown format, or another topic's.
+    """
+    if db.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
+        version = int(db.value("PRAGMA user_version"))
+        while db.value("PRAGMA application_id") == APPLICATION and version in UPGRADES:
+            _execute_all(db, UPGRADES[version])
+            version += 1
+            db.execute(f"PRAGMA user_version = {version}")
+        check_format(db, topic)
+        return
+    _execute_all(db, TABLES)
+    db.execute(
+        "INSERT INTO meta(one, log_id, topic, created) VALUES (1, ?, ?, ?)",
+        *(secrets.token_hex(8), topic, time.time()),
+    )
+    db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def check_format(db: Catalog, topic: str, *, earlier: bool = False) -> None:
+    """See that a catalog is one that this version reads, and the topic's.
+
+    Args:
+        earlier: it may be of an earlier format, which lacks tables of this one.
+
+    Raises:
+        SpoolError: it is not.
+    """
+    application, version = db.value("PRAGMA application_id"), db.value("PRAGMA user_version")
+    if application != APPLICATION or (version != FORMAT and not (earlier and version in UPGRADES)):
+        raise SpoolError(
+            f"catalog {db.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
+            "let the version of jobpipe that wrote it serve it to the end, or remove its directory",
+            file=str(db.path),
+            format=version,
+        )
+    stored = db.value("SELECT topic FROM meta")
+    if stored != topic:
+        raise SpoolError(
+            f"catalog {db.path} belongs to topic {stored!r}, not {topic!r}", file=str(db.path), topic=stored
+        )
+
+
+def _execute_all(db: Catalog, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        if statement.strip():
+            db.execute(statement)

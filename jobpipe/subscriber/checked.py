@@ -8,19 +8,19 @@ pyarrow's own complaints are. It knows no links; checksums are checked below, ``
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pyarrow as pa
 
-from jobpipe.errors import RemoteProtocolError, UnsupportedType
+from jobpipe.errors import UnsupportedType
+from jobpipe.operations.data import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
 
-__all__ = ["CheckedReader", "check_part", "declared_size", "read_schema"]
+__all__ = ["CheckedReader", "declared_size", "parse_arrow_schema", "read_schema"]
 
 EXTENSION = b"ARROW:extension:name"
+SHOWN = 100  # characters of Arrow's own words in an error
 MAX_ROWS = 2**31 - 1  # of a record batch: Spark counts them with an int
-_PART = ("n", "partition", "row0", "rows", "record_batches", "length")
 
 # Positions in the vtables of Arrow's format/Message.fbs: Message(version, header_type, header, bodyLength, ...) and
 # RecordBatch(length, nodes, buffers, compression, ...). A Buffer is a struct of two int64, offset and length.
@@ -30,33 +30,21 @@ _INT64 = struct.Struct("<q")
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 
 
-def check_part(header: Mapping[str, Any]) -> None:
-    """Check the numbers of a PART's header that a reader counts with.
-
-    Raises:
-        RemoteProtocolError: one is missing, no whole number, or out of range.
-    """
-    for name in _PART:
-        value = header.get(name)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise RemoteProtocolError(f"a part's {name} is wrong: {value!r:.100}", key=name)
-
-
 class CheckedReader:
     """Reads one part: a schema message and then record batches.
 
     Args:
         file: The part's bytes.
-        header: The part's header, checked by :func:`check_part`.
+        header: The part's header.
         accept: Called with the schema before any data are read; raises when it is not the agreed one.
     """
 
     def __init__(
-        self, file: pa.NativeFile, header: Mapping[str, Any], accept: Callable[[pa.Schema], object] | None = None
+        self, file: pa.NativeFile, header: PartHeader, accept: Callable[[pa.Schema], object] | None = None
     ) -> None:
         self._messages = pa.ipc.MessageReader.open_stream(file)
-        self._rows = int(header["rows"])
-        self._left = int(header["record_batches"])
+        self._rows = header.rows
+        self._left = header.record_batches
         self._schema = read_schema(self._messages.read_next_message())
         if accept is not None:
             accept(self._schema)
@@ -98,6 +86,22 @@ def read_schema(message: pa.Message) -> pa.Schema:
     except UnsupportedType as error:
         raise pa.ArrowInvalid(error.message) from error
     return schema
+
+
+def parse_arrow_schema(topic: str, data: bytes) -> pa.Schema:
+    """Return the Arrow schema that a publisher gave as an IPC message.
+
+    Raises:
+        UnsupportedType: a column has an extension type, is dictionary-encoded or nested too deeply, or it is no schema.
+    """
+    try:
+        return read_schema(pa.ipc.read_message(pa.py_buffer(data)))
+    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
+        raise UnsupportedType(
+            f"topic {topic!r}: what its publisher says of its columns is refused: its Arrow schema cannot be read "
+            f"({error!s:.{SHOWN}})",
+            topic=topic,
+        ) from error
 
 
 def declared_size(metadata: memoryview, body: memoryview) -> int:

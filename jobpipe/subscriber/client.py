@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,13 @@ from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
-from jobpipe.store import Boundary, Position
-from jobpipe.subscriber.fetch import fetch_plan
-from jobpipe.subscriber.follower import TopicFollower
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.data import PartHeader
+from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanReply, PlanRequest
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.position import Position
+from jobpipe.subscriber.fetch import Fetched, decode, fetch_plan, is_intact
+from jobpipe.subscriber.follower import ANSWER_SECONDS, FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
 from registry.errors import InvalidName
 from registry.names import check_name
@@ -28,6 +33,8 @@ __all__ = ["Subscription", "subscribe"]
 
 log = logging.getLogger(__name__)
 
+PLAN_SECONDS = 15.0  # that one plan waits for rows
+LINK_SECONDS = 1.0  # that news, or a link, are waited for between two plans which do not wait
 ACK_SECONDS = 2.0
 ACK_EVERY_SECONDS = 0.1  # at most: an acknowledgement costs a round trip, small batches come by the thousand
 PLAN_BYTES = 64 * 1024 * 1024  # of whole batches for which one plan, and one stream a partition, will do
@@ -39,7 +46,8 @@ class Subscription:
     The publisher's batches come one after another, each by partition: order holds within a partition. A batch is
     acknowledged when the first rows of a later one are asked for, ten times a second at most, and by :meth:`close`: at
     least once, so a reader that is killed and returns reads the batch it was in again, from its first row, and perhaps
-    some that it read just before. Use it as a context manager, or call :meth:`close`.
+    some that it read just before. Use it as a context manager, or call :meth:`close`. Ctrl-C raises KeyboardInterrupt
+    out of the loop, as anywhere in Python; the context manager then closes within seconds, whatever the publisher does.
     """
 
     def __init__(self, topic: str, *, name: str, starting: Boundary, config: Config) -> None:
@@ -48,7 +56,7 @@ class Subscription:
         self._config = config
         self._starting = starting
         self._locator = TopicLocator(config)
-        self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config))
+        self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config), polls=False)
         self._unacknowledged = False  # batches before `_position` that no acknowledgement or plan has told of
         self._acknowledged_at = 0.0
         self._position: Position | None = None
@@ -64,10 +72,11 @@ class Subscription:
 
     def close(self) -> None:
         """Let the name go; the position stays with the publisher."""
-        if self._unacknowledged:
-            self._acknowledge()
-        self._follower.close()
-        self._locator.close()
+        with ExitStack() as stack:  # a second Ctrl-C ends the step it comes in, and no other
+            stack.callback(self._locator.close)
+            stack.callback(self._follower.close)
+            if self._unacknowledged:
+                self._acknowledge()
 
     def position(self, *, patient: bool = True) -> Position:
         """Return where the next batch begins, asking for the first position once.
@@ -87,9 +96,10 @@ class Subscription:
             connect(self._follower, self._config, self._locator, timeout, patient=patient)
             self._started = True
         if self._position is None:
-            args = {"start": self._starting.to_json()}
-            reply = self._follower.call("first", args, timeout=self._config.read_timeout)
-            self._position = Position.from_json(reply.result["position"])
+            reply = self._follower.call(
+                lambda grant: FirstRequest(grant, self._starting), timeout=self._config.read_timeout
+            )
+            self._position = reply.position
         return self._position
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -105,14 +115,20 @@ class Subscription:
                 is a ``timeout``.
         """
         at = self.position(patient=timeout is None)
+        deadline = Deadline(timeout)
         while True:
-            plan = self._plan(at)
-            start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+            plan = self._plan(at, deadline.left(PLAN_SECONDS))
+            if plan is None:
+                self._wait(at, deadline.left(LINK_SECONDS))
+                if deadline.passed:
+                    return
+                continue
+            start, end = plan.start, plan.end
             if end != start:
-                header: dict[str, Any] | None = None  # of what was yielded last
-                for fetched in fetch_plan(self.topic, plan, self._data_endpoint(), self._config):
-                    if header is not None and header["n"] != fetched.header["n"]:
-                        self._position = Position(start.log, int(header["epoch"]), int(header["n"]) + 1, 0)
+                header: PartHeader | None = None  # of what was yielded last
+                for fetched in self._rows(plan):
+                    if header is not None and header.n != fetched.header.n:
+                        self._position = Position(start.log, header.epoch, header.n + 1, 0)
                         self._unacknowledged = True
                         if time.monotonic() - self._acknowledged_at > ACK_EVERY_SECONDS:
                             self._acknowledge()
@@ -120,39 +136,57 @@ class Subscription:
                     yield fetched.batch
                 at, self._unacknowledged = end, False
                 self._position = end  # the next plan acknowledges it
+                deadline = Deadline(timeout)
                 continue
             at = self._position = start  # the same place, as the log counts it now
             news = self._follower.wait_beyond(at, 0.0)
-            if news is not None and news.ended and news.head == at:
+            if plan.ends or (news is not None and news.ended and news.head == at):
                 return
-            if timeout is not None and not self._wait(at, timeout):
+            if plan.news is None:  # it has not waited: its coordinator is older, or the link is new
+                if not self._wait(at, LINK_SECONDS if timeout is None else timeout) and timeout is not None:
+                    return
+            elif deadline.passed:
                 return
-            if timeout is None:
-                self._wait(at, 1.0)
+
+    def _rows(self, plan: PlanReply) -> Iterator[Fetched]:
+        """Yield a plan's record batches, batch after batch; those that came with it, or else of the data process."""
+        held = plan.held
+        if held is not None and sum(part.header.rows for part in held) == plan.rows and all(map(is_intact, held)):
+            return (fetched for part in held for fetched in decode(part, self.topic))
+        return fetch_plan(self.topic, plan, plan.data or self._data_endpoint(), self._config)
 
     def _wait(self, at: Position, timeout: float) -> bool:
         """Wait for news up to ``timeout`` seconds; tell whether there are any."""
-        deadline = time.monotonic() + timeout
-        while (remaining := deadline - time.monotonic()) > 0:
-            news = self._follower.wait_beyond(at, min(remaining, 1.0))
-            if news is not None and (news.is_beyond(at) or news.ended):
-                return True
-        return False
+        news = self._follower.poll(at, timeout)
+        return news is not None and (news.is_beyond(at) or news.ended)
 
     def _acknowledge(self) -> None:
         assert self._position is not None  # noqa: S101 - something was read
         self._acknowledged_at, self._unacknowledged = time.monotonic(), False
         try:
-            self._follower.call("ack", {"position": self._position.to_json()}, timeout=ACK_SECONDS, wait=False)
+            at = self._position
+            self._follower.call(lambda grant: AckRequest(grant, at), timeout=ACK_SECONDS, wait=False)
         except (JobpipeError, TimeoutError) as error:
             log.debug("topic %s: acknowledgement waits for the next one (%s)", self.topic, error)
 
-    def _plan(self, at: Position) -> dict[str, Any]:
-        return self._follower.call(
-            "plan",
-            {"start": at.to_json(), "max_rows": None, "max_bytes": PLAN_BYTES},
-            timeout=self._config.read_timeout,
-        ).result
+    def _plan(self, at: Position, wait: float) -> PlanReply | None:
+        """Acknowledge a position and plan what follows, waiting for it; None if the link was lost meanwhile.
+
+        Raises:
+            TopicNotFound: there is no link, and none was made within ``read.timeout``.
+        """
+        if self._follower.state is FollowerState.CONNECTED:
+            plan = self._follower.ask_once(
+                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, wait=wait, held=True),
+                timeout=wait + ANSWER_SECONDS,
+            )
+        else:
+            plan = self._follower.call(
+                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, held=True), timeout=self._config.read_timeout
+            )
+        if plan is not None and plan.news is not None:
+            self._follower.heard(plan.news)
+        return plan
 
     def _data_endpoint(self) -> str:
         known = self._locator.current(self.topic) or self._follower.location  # a link outlives its registration

@@ -1,4 +1,4 @@
-"""Opens control links to whoever serves a topic, wherever the registry says that is.
+"""Opens control links to the server of a topic, wherever the registry says that it is.
 
 A registration is a hint: its server may be dead, silent, a stranger, or of another log. What counts is what a server
 proves. Belongs to an event loop; only what the locator tells comes from another thread.
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.retry import Distrust
 from jobpipe.wire.messages import Hello
@@ -33,7 +32,7 @@ class Dialler:
     """Dials one topic's server, one attempt at a time, each given up as soon as the registry has a better one.
 
     Args:
-        tls: Gives the context for an endpoint, anew for each attempt: certificates change. Blocking.
+        tls: Gives the context for an endpoint, again for each attempt: certificates change. Blocking.
 
     Attributes:
         location: What was dialled last.
@@ -60,7 +59,7 @@ class Dialler:
         """Return a link to a server that proved the topic, and an epoch not below the one in ``hello``.
 
         Raises:
-            TopicNotFound: nobody is registered, for a second.
+            TopicNotFound: none is registered, for a second.
             JobpipeError: as :func:`jobpipe.net.link.connect`.
         """
         self._moved.clear()
@@ -69,11 +68,10 @@ class Dialler:
             await self.pause(WAIT_SECONDS)
         location = self.location = await asyncio.to_thread(self._locator.wait, self._topic, 0.0)
         tls = await asyncio.to_thread(self._tls, location.control)
-        self._demand_same_encryption(location, encrypted=tls is not None)
-        name = topic_server_name(self._topic) if tls else None
+        self._require_same_encryption(location, encrypted=tls is not None)
         try:
             async with asyncio.timeout(None) as self._attempt:
-                link = await connect(location.control, hello, tls=tls, server_hostname=name)
+                link = await connect(location.control, hello, tls=tls)
         except BaseException as error:
             self._locator.doubt(location)
             if isinstance(error, TimeoutError):
@@ -81,7 +79,7 @@ class Dialler:
             raise
         finally:
             self._attempt = None
-        # A lower epoch of another log is no older publisher: spool and registry were made anew. The next plan says so.
+        # A lower epoch of another log is no older publisher: spool and registry were made again. The next plan says so.
         if link.welcome.epoch < hello.epoch and link.welcome.log == (hello.log or link.welcome.log):
             self._locator.doubt(location)
             await link.close("a newer publisher was here")
@@ -98,7 +96,7 @@ class Dialler:
         assert self.location is not None  # noqa: S101 - asked of a link
         return await asyncio.to_thread(self._tls, self.location.control) is not self._context
 
-    def _demand_same_encryption(self, location: Location, *, encrypted: bool) -> None:
+    def _require_same_encryption(self, location: Location, *, encrypted: bool) -> None:
         if location.ssl != encrypted:
             raise NotAuthorized(
                 f"topic {self._topic!r}: its publisher has encryption {'on' if location.ssl else 'off'}, this side "

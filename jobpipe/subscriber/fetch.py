@@ -12,6 +12,7 @@ import itertools
 import logging
 import ssl
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,7 +26,6 @@ from jobpipe.errors import (
     ChecksumMismatch,
     HostAway,
     JobpipeError,
-    PeerNotTrusted,
     RegistryUnavailable,
     RemoteProtocolError,
     SegmentCorrupt,
@@ -33,20 +33,23 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.retry import PROTOCOL_TRIES, RETRYABLE, Distrust, backoff
-from jobpipe.store import Position
-from jobpipe.subscriber.checked import CheckedReader, check_part
-from jobpipe.subscriber.kept import kept_part
-from jobpipe.subscriber.part import PartSource
-from jobpipe.subscriber.pool import give_back, take
+from jobpipe.net.retry import Attempts, Deadline
+from jobpipe.operations.calls import begin_stream, read_reply
+from jobpipe.operations.data import FetchRequest, HeldPart, PartHeader
+from jobpipe.operations.ranges import PlannedRange
+from jobpipe.store.position import Position
+from jobpipe.subscriber.checked import CheckedReader
+from jobpipe.subscriber.kept import host_server_part
+from jobpipe.subscriber.part import BytesSource, PartSource
+from jobpipe.subscriber.pool import pooled
 
-__all__ = ["FetchRange", "Fetched", "fetch", "fetch_plan", "look_up"]
+__all__ = ["FetchRange", "Fetched", "decode", "fetch", "fetch_plan", "is_intact", "look_up"]
 
 log = logging.getLogger(__name__)
 
 Accept: TypeAlias = Callable[[pa.Schema], object] | None
 STREAM_SECONDS = 30.0  # until the first part of an answer
-BACKOFF_CAP_SECONDS = 2.0
+LOOK_SECONDS = 5.0  # at the registry, in one attempt
 DAMAGED_TRIES = 3  # so often in a row at one place, it is not the way here that damages the bytes
 
 
@@ -66,65 +69,60 @@ class Fetched:
     """One record batch and where it comes from."""
 
     batch: pa.RecordBatch
-    header: dict[str, Any]  # of its part: n, partition, partitions, schema_id, sealed_ms, epoch, publisher
+    header: PartHeader  # of its part
     row: int  # number of its first row within its partition of its batch
 
 
-def fetch(wanted: FetchRange, config: Config, accept: Accept = None) -> Iterator[Fetched]:
+def fetch(wanted: FetchRange, config: Config, accept: Accept = None, *, skip: int = 0) -> Iterator[Fetched]:
     """Yield the range's record batches in order, each exactly once, over as many links as it takes.
 
     Args:
         accept: called with the schema of what comes before any of it is decoded; raises when it is not the agreed one.
+        skip: record batches of the range that were read before.
 
     Raises:
         DataLoss: the range does not fit the log any more.
         SegmentCorrupt: committed bytes are damaged or missing.
-        LinkError, TopicNotFound: nobody served it within ``read.timeout``; HostAway names the host server.
+        LinkError, TopicNotFound: it was not served within ``read.timeout``; HostAway names the host server.
         NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
     """
-    done, damaged, endpoint = 0, 0, Endpoint.parse(wanted.data)
-    deadline: float | None = None
-    delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0
-    distrust = Distrust(config.registry_session_timeout)
+    done, damaged, endpoint = skip, 0, Endpoint.parse(wanted.data)
+    attempts = Attempts(config.read_timeout, session=config.registry_session_timeout)
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
     while True:
         try:
             for fetched in _stream(wanted, endpoint, on_this_node(config, endpoint), done, accept):
                 yield fetched
                 done += 1
-                damaged, garbled, deadline, delays = 0, 0, None, backoff(cap=BACKOFF_CAP_SECONDS)
+                damaged = 0
+                attempts.progressed()
             return
-        except (*RETRYABLE, PeerNotTrusted) as error:
+        except Attempts.ERRORS as error:
             if isinstance(error, ChecksumMismatch) and "offset" in error.fields:
                 damaged += 1
                 if damaged >= DAMAGED_TRIES:
                     raise _damaged(wanted.topic, error) from error
-            garbled += isinstance(error, RemoteProtocolError)
-            now = time.monotonic()
-            level = logging.WARNING if deadline is None else logging.DEBUG  # once, until rows come again
-            deadline = deadline or now + config.read_timeout
-            if now >= deadline or garbled >= PROTOCOL_TRIES or distrust.is_final(error, location, now):
-                raise
+            pause = attempts.failed(error, location)
+            level = logging.WARNING if attempts.failures == 1 else logging.DEBUG  # once, until rows come again
             log.log(level, "topic %s, partition %d: %s; trying again", wanted.topic, wanted.partition, error)
-            time.sleep(next(delays))
+            time.sleep(pause)
             if isinstance(error, HostAway):
                 continue  # the data process says where that is, when it is back
-            location = look_up(config, wanted.topic, location, deadline)
+            location = look_up(config, wanted.topic, location, attempts.deadline)
             endpoint = endpoint if location is None else location.data
 
 
-def fetch_plan(topic: str, plan: dict[str, Any], data: str, config: Config) -> Iterator[Fetched]:
+def fetch_plan(topic: str, plan: PlannedRange, data: str, config: Config) -> Iterator[Fetched]:
     """Yield all partitions of a plan, batch after batch, and within one by partition.
 
     Several batches take a link for each partition at once; raises as :func:`fetch`.
     """
-    start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
     streams = [
-        fetch(FetchRange(topic, start, end, partition, data), config) for partition in range(int(plan["partitions"]))
+        fetch(FetchRange(topic, plan.start, plan.end, partition, data), config) for partition in range(plan.partitions)
     ]
-    if end.n - start.n <= 1:
+    if plan.end.n - plan.start.n <= 1:
         return itertools.chain.from_iterable(streams)  # one link, one after another
-    return heapq.merge(*streams, key=lambda fetched: (fetched.header["n"], fetched.header["partition"]))
+    return heapq.merge(*streams, key=lambda fetched: (fetched.header.n, fetched.header.partition))
 
 
 def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
@@ -139,10 +137,10 @@ def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
     )
 
 
-def look_up(config: Config, topic: str, failed: Location | None, deadline: float) -> Location | None:
-    """Ask the registry, with a client of its own made after the fork; None while it is silent, or nobody serves."""
+def look_up(config: Config, topic: str, failed: Location | None, deadline: Deadline) -> Location | None:
+    """Ask the registry, with a client of its own made after the fork; None if it is silent, or the topic not served."""
     try:
-        return locate(config, topic, min(5.0, max(deadline - time.monotonic(), 0.1)), failed)
+        return locate(config, topic, deadline.left(LOOK_SECONDS, least=0.1), failed)
     except (RegistryUnavailable, TopicNotFound) as error:
         log.info("topic %s: %s", topic, error)
         return None
@@ -154,57 +152,65 @@ def look_up(config: Config, topic: str, failed: Location | None, deadline: float
 def _stream(
     wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int, accept: Accept
 ) -> Iterator[Fetched]:
-    link = take(endpoint, wanted.topic, tls)
-    whole = False
-    try:
-        link.start_stream(
-            "fetch",
-            {
-                "start": wanted.start.to_json(),
-                "end": wanted.end.to_json(),
-                "partition": wanted.partition,
-                "skip": skip,
-            },
-            timeout=STREAM_SECONDS,
-        )
+    with pooled(endpoint, wanted.topic, tls) as link:  # it is cut where a reader wants no more
+        asked = FetchRequest(start=wanted.start, end=wanted.end, partition=wanted.partition, skip=skip)
+        begin_stream(link, asked, timeout=STREAM_SECONDS)
         count = 0
         while (part := link.next_part()) is not None:
-            check_part(part.header)
-            with _source(link, part.header, wanted, tls) as source:
-                for fetched in _decode(source, part.header, wanted.topic, accept):
+            header = PartHeader.from_json(part.header)
+            with _source(link, header, wanted, tls) as source:
+                for fetched in _decode(source, header, wanted.topic, accept):
                     yield fetched
                     count += 1
-        promised = link.stream_reply.result["record_batches"] if link.stream_reply is not None else None
+        promised = read_reply(link, asked).record_batches
         if promised != count:
             raise RemoteProtocolError(
                 f"topic {wanted.topic!r}, partition {wanted.partition}: {count} record batches came, {promised} "
                 "were sent",
                 topic=wanted.topic,
             )
-        whole = True
-    finally:
-        if whole:
-            give_back(link, endpoint, wanted.topic, tls)
-        else:
-            link.abort()  # half-read, or left by a reader that wants no more
 
 
 def _source(
-    link: BlockingLink, header: dict[str, Any], wanted: FetchRange, tls: ssl.SSLContext | None
+    link: BlockingLink, header: PartHeader, wanted: FetchRange, tls: ssl.SSLContext | None
 ) -> contextlib.AbstractContextManager[PartSource]:
     """Return where the bytes of a part come from: this link, or the host server that keeps them."""
-    if "host" in header:
-        return kept_part(header, wanted.topic, tls)
-    where = {"offset": header["n"], "partition": header["partition"]}
-    return contextlib.nullcontext(PartSource(link, int(header["length"]), where))
+    if header.kept is not None:
+        return host_server_part(header, header.kept, wanted.topic, tls)
+    where = {"offset": header.n, "partition": header.partition}
+    return contextlib.nullcontext(PartSource(link, header.length, where))
 
 
-def _decode(source: PartSource, header: dict[str, Any], topic: str, accept: Accept = None) -> Iterator[Fetched]:
-    row, expected = int(header["row0"]), int(header["record_batches"])
+def decode(held: HeldPart, topic: str) -> Iterator[Fetched]:
+    """Yield the record batches of a part that came with an answer; its checksums and bytes are checked as in a stream.
+
+    Raises:
+        ChecksumMismatch: its bytes are not those that were sealed.
+        SegmentCorrupt: they cannot be decoded.
+    """
+    if not is_intact(held):
+        raise ChecksumMismatch("a part came with other bytes than were sealed", offset=held.header.n)
+    yield from _decode(BytesSource(held.data), held.header, topic)
+
+
+def is_intact(held: HeldPart) -> bool:
+    """Tell whether the bytes of a part that came with an answer are those that were sealed."""
+    view, at = memoryview(held.data), 0
+    for chunk in held.chunks:
+        if zlib.crc32(view[at : at + chunk.length]) != chunk.crc:
+            return False
+        at += chunk.length
+    return True
+
+
+def _decode(
+    source: PartSource | BytesSource, header: PartHeader, topic: str, accept: Accept = None
+) -> Iterator[Fetched]:
+    row = header.row0
     try:
         file: Any = source  # it has what pyarrow calls, and no more
         reader = CheckedReader(pa.PythonFile(file, mode="r"), header, accept)
-        for _ in range(expected):
+        for _ in range(header.record_batches):
             batch = reader.read_next_batch()
             batch.validate(full=True)
             yield Fetched(batch, header, row)
@@ -216,11 +222,11 @@ def _decode(source: PartSource, header: dict[str, Any], topic: str, accept: Acce
         if source.failure is not None:  # pyarrow wraps what its source raised
             raise source.failure from error
         raise SegmentCorrupt(
-            f"topic {topic!r}, offset {header['n']}, partition {header['partition']}: a segment cannot be decoded "
+            f"topic {topic!r}, offset {header.n}, partition {header.partition}: a segment cannot be decoded "
             f"({error}) although its checksums are right",
             topic=topic,
-            offset=header["n"],
-            partition=header["partition"],
+            offset=header.n,
+            partition=header.partition,
         ) from error
     except Exception:
         if source.failure is not None:

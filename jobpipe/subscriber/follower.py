@@ -1,12 +1,13 @@
 """Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the newest position.
 
 Runs as a task of the process's portal; every public method is for other threads. A lost link is made again with
-back-off, the endpoint looked up anew; only an unrecoverable cause (no permission, name taken, fenced) ends it for good.
+back-off, and the endpoint looked up; only an unrecoverable cause (no permission, name taken, fenced) ends it for good.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jobpipe.discovery.locate import Location, TopicLocator
@@ -32,21 +33,29 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link
 from jobpipe.net.portal import Portal
-from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, backoff, is_renewal
-from jobpipe.store import Position
+from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
+from jobpipe.net.stream import copy_of
+from jobpipe.operations.calls import ask
+from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.ranges import News
+from jobpipe.operations.subscribing import GrantRequest, PollRequest
+from jobpipe.store.position import Position
 from jobpipe.subscriber.dialler import Dialler
-from jobpipe.wire.messages import Hello, Reply
+from jobpipe.wire.messages import Hello
 
-__all__ = ["FollowerState", "News", "TopicFollower"]
+__all__ = ["FollowerState", "TopicFollower"]
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 15.0
+ANSWER_SECONDS = 10.0  # for an answer, beyond the time that it was to wait
+CLOSE_SECONDS = 5.0
+LINK_SECONDS = 0.2  # between two looks whether there is a link again
 CALL_SECONDS = 30.0
-BACKOFF_CAP_SECONDS = 2.0
+BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
 TRUST_SECONDS = 5.0  # between two looks at whether the link's certificates are still those of the files
-STEADY_SECONDS = 10.0  # a link that lived so long starts the back-off anew
+STEADY_SECONDS = 10.0  # after a link that lived this long, the back-off starts over
 
 
 class FollowerState(enum.Enum):
@@ -59,22 +68,17 @@ class FollowerState(enum.Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True)
-class News:
-    """What the coordinator said last: the newest position, whether the topic has ended, what it waits for."""
-
-    head: Position
-    ended: bool
-    waiting: str | None
-
-    def is_beyond(self, position: Position) -> bool:
-        """True when there may be something to plan behind ``position``: a head that lies before it is no news."""
-        behind = self.head.log == position.log and self.head.place < position.place
-        return self.head != position and not behind
-
-
 class TopicFollower:
-    """Follows one topic under one subscription name."""
+    """Follows one topic under one subscription name.
+
+    Args:
+        topic: what is followed.
+        name: of the subscription.
+        locator: where it is served.
+        tls: contexts for links.
+        on_news: called when news, or the link's state, have changed.
+        polls: a long poll keeps the news; without it the owner asks, by :meth:`poll` or other requests.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class TopicFollower:
         locator: TopicLocator,
         tls: Callable[[Endpoint], ssl.SSLContext | None],
         on_news: Callable[[], object] | None = None,
+        polls: bool = True,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -91,6 +96,7 @@ class TopicFollower:
         self.reconnects = 0
         self._dialler = Dialler(topic, locator, tls)
         self._on_news = on_news
+        self._polls = polls
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
         self._since = time.monotonic()  # of the state
@@ -146,7 +152,7 @@ class TopicFollower:
             self._dialler.begin()
             self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
 
-        self._portal.run(begin(), 5.0)
+        self._portal.run(begin, 5.0)
 
     def close(self) -> None:
         """End the link; the subscription stays."""
@@ -159,7 +165,7 @@ class TopicFollower:
                 await self._link.close("subscriber closed")
 
         try:
-            self._portal.run(end(), 5.0)
+            self._portal.run(end, 5.0)
         finally:
             self._set(FollowerState.CLOSED)
 
@@ -170,12 +176,11 @@ class TopicFollower:
             TopicNotFound: no publisher in ``timeout`` seconds.
             JobpipeError: the reason that ended the follower for good.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._changed:
             while self._state is not FollowerState.CONNECTED or self._news is None:
                 self._raise_if_over()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if deadline.passed:
                     if isinstance(self._error, PeerNotTrusted):
                         raise self._error
                     raise TopicNotFound(
@@ -185,7 +190,7 @@ class TopicFollower:
                         topic=self.topic,
                         timeout=timeout,
                     )
-                self._changed.wait(remaining)
+                self._changed.wait(deadline.left())
             return self._news
 
     def wait_beyond(self, position: Position, timeout: float) -> News | None:
@@ -193,43 +198,94 @@ class TopicFollower:
 
         None while nothing was heard yet.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._changed:
             while True:
                 self._raise_if_over()
                 if self._news is not None and self._news.is_beyond(position):
                     return self._news
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if deadline.passed:
                     return self._news
-                self._changed.wait(remaining)
+                self._changed.wait(deadline.left())
 
-    def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float, wait: bool = True) -> Reply:
+    def call(self, make: Callable[[int], RequestFor[R]], *, timeout: float, wait: bool = True) -> R:
         """Ask the coordinator, over as many links as it takes within ``timeout`` seconds; repeatable operations only.
 
         Args:
+            make: returns the request, given the grant of the link that it will go over.
+            timeout: seconds.
             wait: without it a missing link raises :class:`LinkError` at once.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while True:
             with self._changed:
                 self._raise_if_over()
-                link = self._link if self._state is FollowerState.CONNECTED else None
+                link, grant = self._link if self._state is FollowerState.CONNECTED else None, self._grant
             if link is None and not wait:
                 raise LinkClosed(f"topic {self.topic!r}: no link to its publisher now", topic=self.topic)
             if link is None:
-                self.connected(max(deadline - time.monotonic(), 0.0))
+                self.connected(deadline.left())
                 continue
-            body = dict(args or {}, grant=self._grant)
-            seconds = min(CALL_SECONDS, max(deadline - time.monotonic(), 0.1))
+            seconds = deadline.left(CALL_SECONDS, least=0.1)
             try:
-                return self._portal.run(link.call(op, body, timeout=seconds), seconds + 5.0)
+                return self._portal.run(partial(ask, link, make(grant), timeout=seconds), seconds + 5.0)
             except RETRYABLE as error:
                 answered = isinstance(error, RemoteProtocolError) and link.ended is None  # a refusal, no damaged frame
-                if answered or not wait or time.monotonic() >= deadline:
+                if answered or not wait or deadline.passed:
                     raise
+                if isinstance(error, TopicNotFound):
+                    self._hang_up(link)
                 with self._changed:  # until the follower has seen the end of that link too
                     self._changed.wait_for(lambda gone=link: self._link is not gone, min(1.0, seconds))  # type: ignore[misc]
+
+    def poll(self, position: Position, timeout: float) -> News | None:
+        """Ask for news beyond ``position`` and wait for them, or, without a link, for one; for who follows unpolled.
+
+        Returns:
+            The latest known after at most ``timeout`` seconds; None while nothing was heard yet.
+        """
+        deadline = Deadline(timeout)
+        while True:
+            news = self.wait_beyond(position, 0.0)
+            if deadline.passed or (news is not None and (news.is_beyond(position) or news.ended)):
+                return news
+            wait = deadline.left(POLL_SECONDS)
+            if news is None:
+                asked = PollRequest(wait=0.0)
+            else:
+                asked = PollRequest(head=news.head, ended=news.ended, waiting=news.waiting, wait=wait)
+            answer = self.ask_once(lambda _, poll=asked: poll, timeout=wait + ANSWER_SECONDS)  # type: ignore[misc]
+            if answer is None:
+                self.wait_beyond(position, deadline.left(LINK_SECONDS))
+            else:
+                self.heard(answer)
+
+    def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R | None:
+        """Ask over the link of now; None if there is none, or if it gave no answer: then another one is made.
+
+        Raises:
+            JobpipeError: what the coordinator answered, or the reason that ended the follower for good.
+        """
+        with self._changed:
+            self._raise_if_over()
+            link, grant = self._link if self._state is FollowerState.CONNECTED else None, self._grant
+        if link is None:
+            return None
+        try:
+            return self._portal.run(partial(ask, link, make(grant), timeout=timeout), timeout + 5.0)
+        except RETRYABLE as error:
+            if isinstance(error, RemoteProtocolError) and link.ended is None:  # a refusal, no damaged frame
+                raise
+            log.info("topic %s: %s", self.topic, error)
+        self._hang_up(link)
+        with self._changed:
+            self._changed.wait_for(lambda: self._link is not link, CLOSE_SECONDS)
+        return None
+
+    def _hang_up(self, link: Link) -> None:
+        """End a link that may live, although the topic is not served over it any more."""
+        with contextlib.suppress(JobpipeError):
+            self._portal.run(lambda: link.close("no answer"), CLOSE_SECONDS)
 
     # -- in the portal's loop ------------------------------------------------------------------------------------------
 
@@ -273,15 +329,15 @@ class TopicFollower:
         )
         link = await self._dialler.dial(hello)
         try:
-            where = {"host": socket.gethostname(), "pid": os.getpid()}
-            reply = await link.call("grant", where, timeout=CALL_SECONDS)
+            asked = GrantRequest(host=socket.gethostname(), pid=os.getpid())
+            granted = await ask(link, asked, timeout=CALL_SECONDS)
             self._epoch_seen = link.welcome.epoch
             self._log_seen = link.welcome.log
             with self._changed:
                 if self._news is not None:
                     self.reconnects += 1
-                self._link, self._location, self._grant = link, self._dialler.location, int(reply.result["grant"])
-            self._heard(reply.result)
+                self._link, self._location, self._grant = link, self._dialler.location, granted.grant
+            self.heard(granted)
             self._set(FollowerState.CONNECTED)
             looked = time.monotonic()
             while True:
@@ -289,9 +345,7 @@ class TopicFollower:
                     looked = time.monotonic()
                     if await self._dialler.is_outdated():
                         raise LinkEnded(f"topic {self.topic!r}: the certificate files have changed", reason=RENEW)
-                known = {key: reply.result[key] for key in ("head", "ended", "waiting")}
-                reply = await link.call("poll", {**known, "wait": POLL_SECONDS}, timeout=POLL_SECONDS + 10.0)
-                self._heard(reply.result)
+                await (self._poll_once(link) if self._polls else self._watch(link))
         finally:
             with self._changed:
                 self._link = None
@@ -300,9 +354,22 @@ class TopicFollower:
                 self._changed.notify_all()
             await link.close()
 
-    def _heard(self, result: dict[str, Any]) -> None:
+    async def _poll_once(self, link: Link) -> None:
+        news = self._news
+        assert news is not None  # noqa: S101 - the grant brought some
+        poll = PollRequest(head=news.head, ended=news.ended, waiting=news.waiting, wait=POLL_SECONDS)
+        self.heard(await ask(link, poll, timeout=POLL_SECONDS + ANSWER_SECONDS))
+
+    async def _watch(self, link: Link) -> None:
+        """Wait for the link's end, or until its certificates are to be looked at."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TRUST_SECONDS):
+                raise copy_of(await link.wait_closed())
+
+    def heard(self, news: News) -> None:
+        """Note news that came with an answer."""
         with self._changed:
-            self._news = News(Position.from_json(result["head"]), bool(result["ended"]), result["waiting"])
+            self._news = news
             self._changed.notify_all()
         if self._on_news is not None:
             self._on_news()

@@ -13,12 +13,12 @@ from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import TopicLocator, from_records
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
-from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Boundary, Position
-from jobpipe.store.boundary import EARLIEST
-from jobpipe.subscriber.questions import control_link
+from jobpipe.net.retry import RETRYABLE, Deadline
+from jobpipe.store.boundary import EARLIEST, Boundary
+from jobpipe.store.position import Position
+from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import SubscriberSession
-from jobpipe.subscriber.waiting import telling
+from jobpipe.subscriber.waiting import log_while_waiting
 
 __all__ = ["Between", "Fits", "TopicFinder", "TopicPattern", "matching_schemas"]
 
@@ -42,7 +42,7 @@ class TopicPattern:
     """Topics whose whole name matches a regular expression of Python.
 
     Attributes:
-        most: So many there may be; a pattern that matches more by mistake shall not open a link to each.
+        most: The limit; a pattern that matches more by mistake must not open a link to each.
     """
 
     text: str
@@ -90,24 +90,24 @@ def matching_schemas(config: Config, pattern: TopicPattern) -> dict[str, tuple[b
     Raises:
         TopicNotFound: none came.
     """
-    deadline = time.monotonic() + config.discovery_timeout
+    deadline = Deadline(config.discovery_timeout)
     locator = TopicLocator(config)
     try:
-        with telling(pattern.text, config, "a topic that matches, with a schema", lambda: "there is none"):
+        with log_while_waiting(pattern.text, config, "a topic that matches, with a schema", lambda: "there is none"):
             while True:
                 found = {}
                 for topic in pattern.served(locator):
                     try:
-                        with control_link(config, locator, topic, time.monotonic() + START_SECONDS) as link:
-                            reply = link.call("schema", {"wait": 0}, timeout=START_SECONDS)
+                        with control_link(config, locator, topic, Deadline(START_SECONDS)) as link:
+                            schema = ask_schema(link)
                     except RETRYABLE as error:  # a registration that outlived its publisher
                         log.info("topic %s: %s", topic, error)
                         continue
-                    if reply.result["id"] is not None:
-                        found[topic] = (reply.blob, reply.result["spark"])
+                    if schema is not None:
+                        found[topic] = schema
                 if found:
                     return found
-                if time.monotonic() >= deadline:
+                if deadline.passed:
                     raise pattern.none_found(config, "no topic that has a schema was found")
                 time.sleep(EAGER_SECONDS)
     finally:
@@ -118,7 +118,7 @@ class TopicFinder:
     """Takes the topics that match a pattern into a session, those of its start and those that come later.
 
     A topic is told of when its coordinator has stored where this name begins there: the answer is the same after a
-    restart. Until then it holds up nobody. Methods are for one thread; looking is done in another.
+    restart. Until then it holds up nothing. Methods are for one thread; looking is done in another.
     """
 
     def __init__(self, session: SubscriberSession, pattern: TopicPattern, fits: Fits) -> None:
@@ -139,8 +139,8 @@ class TopicFinder:
             JobpipeError: what ended the link to one of them for good: the name is taken, for example.
         """
         config = self._session.config
-        deadline = time.monotonic() + config.discovery_timeout
-        with telling(self._pattern.text, config, "a topic that matches", lambda: "none is served"):
+        deadline = Deadline(config.discovery_timeout)
+        with log_while_waiting(self._pattern.text, config, "a topic that matches", lambda: "none is served"):
             while True:
                 try:
                     self._follow_new()
@@ -149,10 +149,10 @@ class TopicFinder:
                 followed = self._session.topics
                 connected = [topic for topic in followed if self._session.is_connected(topic)]
                 if connected:
-                    deadline = min(deadline, time.monotonic() + START_SECONDS)
-                if connected and (connected == followed or time.monotonic() >= deadline):
+                    deadline = Deadline(deadline.left(START_SECONDS))
+                if connected and (connected == followed or deadline.passed):
                     return connected
-                if time.monotonic() >= deadline:
+                if deadline.passed:
                     raise self._pattern.none_found(config, "no topic was reached")
                 self._closed.wait(EAGER_SECONDS)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jobpipe.errors import ChecksumMismatch, JobpipeError, RemoteProtocolError
 from jobpipe.net.blocking import BlockingLink
 
-__all__ = ["PartSource"]
+__all__ = ["BytesSource", "PartSource"]
 
 
 class PartSource:
@@ -83,6 +83,40 @@ class PartSource:
 
     def close(self) -> None:
         """Nothing to close: the link is pooled."""
+        self.closed = True
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+
+class BytesSource:
+    """The same of a part whose bytes are here, and verified."""
+
+    failure: JobpipeError | None = None
+
+    def __init__(self, data: bytes) -> None:
+        self._buffer = pa.py_buffer(data)
+        self._at = 0
+        self.closed = False
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Return ``size`` bytes, fewer only at the end."""
+        found = self._buffer.slice(self._at, min(size, self._buffer.size - self._at))
+        self._at += found.size
+        return found
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes; pyarrow asks so for small pieces."""
+        return self.read_buffer(self._buffer.size if size < 0 else size).to_pybytes()
+
+    def finish(self) -> None:
+        """Nothing may be left in a sound part."""
+        if self._at < self._buffer.size:
+            raise RemoteProtocolError("a part holds more bytes than its record batches")
+
+    def close(self) -> None:
+        """Nothing to close."""
         self.closed = True
 
     def readable(self) -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from jobpipe.config import Config
+from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import LinkError, PeerNotTrusted, TopicNotFound
+from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.retry import RETRYABLE, Distrust
-from jobpipe.subscriber.waiting import awaiting_publisher, telling
+from jobpipe.net.retry import Attempts, Deadline
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.reading import SchemaRequest
+from jobpipe.subscriber.waiting import awaiting_publisher, log_while_waiting
 from jobpipe.wire.messages import Hello
 
 __all__ = ["ask_schema", "control_link", "published_schemas"]
@@ -25,30 +26,25 @@ NO_SCHEMA = "its publisher runs, but has published no batch yet, and was made wi
 
 
 @contextmanager
-def control_link(config: Config, locator: TopicLocator, topic: str, deadline: float) -> Iterator[BlockingLink]:
+def control_link(config: Config, locator: TopicLocator, topic: str, deadline: Deadline) -> Iterator[BlockingLink]:
     """Yield a link to the topic's coordinator.
 
     Raises:
-        TopicNotFound: no publisher was reached before ``deadline`` (monotonic seconds).
+        TopicNotFound: no publisher was reached before ``deadline``.
         NotAuthorized: it refuses us, or what the registry names is, again and again, none that we trust.
     """
-    distrust = Distrust(config.registry_session_timeout)
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
+    attempts = Attempts(0.0, session=config.registry_session_timeout, cap=0.2, deadline=deadline, protocol_tries=None)
     with awaiting_publisher(topic, config, locator):
         while True:
-            location = locator.wait(topic, max(deadline - time.monotonic(), 0.0))
-            tls = dial_tls(config, location.control)
+            location = locator.wait(topic, deadline.left())
             try:
-                link = BlockingLink.connect(
-                    location.control, hello, tls=tls, server_hostname=topic_server_name(topic) if tls else None
-                )
+                link = dial_blocking(config, location.control, hello)
                 break
-            except (*RETRYABLE, PeerNotTrusted) as error:  # a registration is a hint: its publisher may be gone
-                now = time.monotonic()
-                if now >= deadline or distrust.is_final(error, location, now):
-                    raise
+            except Attempts.ERRORS as error:  # a registration is a hint: its publisher may be gone
+                pause = attempts.failed(error, location)
                 locator.doubt(location)
-                time.sleep(0.2)
+                time.sleep(pause)
     try:
         yield link
     finally:
@@ -57,8 +53,7 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: fl
 
 def ask_schema(link: BlockingLink, number: int | None = None) -> tuple[bytes, str | None] | None:
     """Return a topic's schema as Arrow and Spark have it, the newest or that of an id; None if it is not known."""
-    reply = link.call("schema", {"id": number}, timeout=ASK_SECONDS)
-    return None if reply.result["id"] is None else (reply.blob, reply.result["spark"])
+    return ask_blocking(link, SchemaRequest(id=number), timeout=ASK_SECONDS).schema
 
 
 def published_schemas(config: Config, topics: Sequence[str]) -> dict[str, tuple[bytes, str | None]]:
@@ -69,7 +64,7 @@ def published_schemas(config: Config, topics: Sequence[str]) -> dict[str, tuple[
     Raises:
         TopicNotFound: names the topic, and whether the publisher or its first batch is missing.
     """
-    deadline = time.monotonic() + config.discovery_timeout
+    deadline = Deadline(config.discovery_timeout)
     locator = TopicLocator(config)
     try:
         return {topic: _schema(config, locator, topic, deadline) for topic in topics}
@@ -77,19 +72,19 @@ def published_schemas(config: Config, topics: Sequence[str]) -> dict[str, tuple[
         locator.close()
 
 
-def _schema(config: Config, locator: TopicLocator, topic: str, deadline: float) -> tuple[bytes, str | None]:
+def _schema(config: Config, locator: TopicLocator, topic: str, deadline: Deadline) -> tuple[bytes, str | None]:
     while True:
         try:
             with (
                 control_link(config, locator, topic, deadline) as link,
-                telling(topic, config, "a schema", lambda: NO_SCHEMA),
+                log_while_waiting(topic, config, "a schema", lambda: NO_SCHEMA),
             ):
                 while True:
-                    wait = min(POLL_SECONDS, max(deadline - time.monotonic(), 0.0))
-                    reply = link.call("schema", {"wait": wait}, timeout=wait + 5.0)
-                    if reply.result["id"] is not None:
-                        return reply.blob, reply.result["spark"]
-                    if time.monotonic() >= deadline:
+                    wait = deadline.left(POLL_SECONDS)
+                    found = ask_blocking(link, SchemaRequest(wait=wait), timeout=wait + 5.0).schema
+                    if found is not None:
+                        return found
+                    if deadline.passed:
                         raise TopicNotFound(
                             f"topic {topic!r}: its publisher runs, but knows no schema yet: it has published no batch "
                             f"within {config.discovery_timeout:g} s. Give the publisher schema=..., or raise "
@@ -98,5 +93,5 @@ def _schema(config: Config, locator: TopicLocator, topic: str, deadline: float) 
                             timeout=config.discovery_timeout,
                         )
         except LinkError:
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 raise

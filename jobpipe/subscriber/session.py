@@ -6,13 +6,34 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.discovery.security import dial_tls
-from jobpipe.store import Boundary, Position
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.reading import (
+    Bounds,
+    BoundsRequest,
+    CutReply,
+    CutRequest,
+    RangeReply,
+    RangeRequest,
+    SchemaRequest,
+)
+from jobpipe.operations.subscribing import (
+    AckRequest,
+    FirstRequest,
+    PlanReply,
+    PlanRequest,
+    SettleRequest,
+    SlotReply,
+    SlotRequest,
+)
+from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.position import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
 
@@ -53,12 +74,11 @@ class SubscriberSession:
             NameTaken: another live subscriber has the name.
         """
         session = cls(config, TopicLocator(config), name, skip_removed=skip_removed)
-        deadline = time.monotonic() + config.discovery_timeout
+        deadline = Deadline(config.discovery_timeout)
         try:
             for topic in sorted(topics):
                 session.follow(topic)
-                left = max(deadline - time.monotonic(), 0.1)
-                connect(session._followers[topic], config, session.locator, left, patient=True)
+                connect(session._followers[topic], config, session.locator, deadline.left(least=0.1), patient=True)
         except BaseException:
             session.close()
             raise
@@ -104,7 +124,7 @@ class SubscriberSession:
 
         Raises:
             DataLoss: what is to be read first is not there, and ``skip_removed`` is off, or it never was there.
-            ConfigError: nothing was published since the time of ``start``, or it lies behind ``end``.
+            ConfigError: nothing was published since the time of ``start``, or it lies after ``end``.
         """
         return self._first(topic, start, end, timeout=self.config.read_timeout)
 
@@ -116,27 +136,24 @@ class SubscriberSession:
         """
         return self._first(topic, start, end, timeout=PLAN_SECONDS, wait=False)
 
-    def _first(self, topic: str, start: Boundary, end: Boundary | None, **how: Any) -> Position:
-        args = {
-            "start": start.to_json(),
-            "end": None if end is None else end.to_json(),
-            "skip_removed": self.skip_removed,
-        }
-        reply = self._followers[topic].call("first", args, **how).result
-        position = Position.from_json(reply["position"])
-        if reply["lost"]:
-            log.warning("%s", removed_before(topic, position, int(reply["lost"])))
+    def _first(
+        self, topic: str, start: Boundary, end: Boundary | None, *, timeout: float, wait: bool = True
+    ) -> Position:
+        reply = self._followers[topic].call(
+            lambda grant: FirstRequest(grant, start, end, self.skip_removed), timeout=timeout, wait=wait
+        )
+        if reply.lost:
+            log.warning("%s", removed_before(topic, reply.position, reply.lost))
             self.losses[topic] = self.losses.get(topic, 0) + 1
-        return position
+        return reply.position
 
     def standing(self, topic: str) -> str | None:
-        """Return how our name stands in ``topic``; does not wait for a link.
+        """Return whether our name has a position in ``topic``, and which kind; does not wait for a link.
 
         Returns:
-            None if nowhere, ``first`` while its first position holds, ``moved`` once something was acknowledged behind.
+            None if nowhere, ``first`` while its first position holds, ``moved`` once more was acknowledged.
         """
-        found: str | None = self._bounds(topic, {"name": self._name}, wait=False)["standing"]
-        return found
+        return self._bounds(topic, BoundsRequest(name=self._name), wait=False).standing
 
     def schema(self, topic: str, number: int | None = None, *, wait: bool = False) -> tuple[bytes, str | None] | None:
         """Return a schema as Arrow and Spark have it, the newest or that of an id; None if it is not known (yet).
@@ -150,16 +167,16 @@ class SubscriberSession:
             LinkError: there is no link now.
         """
         timeout = self.config.read_timeout if wait else PLAN_SECONDS
-        reply = self._followers[topic].call("schema", {"id": number}, timeout=timeout, wait=wait)
-        return None if reply.result["id"] is None else (reply.blob, reply.result["spark"])
+        asked = SchemaRequest(id=number)
+        return self._followers[topic].call(lambda _: asked, timeout=timeout, wait=wait).schema
 
     def head(self, topic: str) -> Position:
-        """Return the position behind the newest batch, asked now."""
-        return Position.from_json(self._bounds(topic)["head"])
+        """Return the position after the newest batch, asked now."""
+        return self._bounds(topic, BoundsRequest()).head
 
     def tail(self, topic: str) -> Position:
         """Return the earliest position that can be read, asked now."""
-        return Position.from_json(self._bounds(topic)["tail"])
+        return self._bounds(topic, BoundsRequest()).tail
 
     def end(self, topic: str, boundary: Boundary, *, wait: bool = True) -> Position:
         """Return where a read that takes what is there ends: at ``boundary``, or at the head if that lies beyond it.
@@ -167,93 +184,88 @@ class SubscriberSession:
         Raises:
             LinkError: there is no link, and ``wait`` is off.
         """
-        reply = self._bounds(topic, {"end": boundary.to_json()}, wait=wait)
-        return Position.from_json(reply["end"] or reply["head"])
+        bounds = self._bounds(topic, BoundsRequest(end=boundary), wait=wait)
+        return bounds.end or bounds.head
 
-    def _bounds(self, topic: str, args: dict[str, Any] | None = None, *, wait: bool = True) -> dict[str, Any]:
+    def _bounds(self, topic: str, asked: BoundsRequest, *, wait: bool = True) -> Bounds:
         timeout = self.config.read_timeout if wait else PLAN_SECONDS
-        return self._followers[topic].call("bounds", args, timeout=timeout, wait=wait).result
+        return self._followers[topic].call(lambda _: asked, timeout=timeout, wait=wait)
 
-    def plan(
-        self,
-        topic: str,
-        start: Position,
-        *,
-        end: Boundary | None,
-        max_rows: int | None,
-        max_bytes: int | None,
-        count: bool = False,
-    ) -> dict[str, Any]:
-        """Acknowledge ``start`` and plan what follows, at most to ``end``; ``stop`` in the answer is its position.
+    def plan(self, topic: str, start: Position, limits: Limits, *, count: bool = False) -> PlanReply:
+        """Acknowledge ``start`` and plan what follows, within limits; ``stop`` in the reply is the end's position.
 
-        ``stop`` is None while the end is open: nothing that is there lies behind it.
+        ``stop`` is None while the end is open: nothing that is there lies after it.
 
         Args:
-            count: Let ``ahead`` tell too how much there is behind ``start``, whatever the limits are.
+            topic: whose batches.
+            start: what lies before it is committed.
+            limits: of the plan.
+            count: Let ``ahead`` tell too how much there is after ``start``, whatever the limits are.
 
         Raises:
             LinkError: there is no link now.
             DataLoss: ``start`` does not fit.
         """
-        args = {
-            "start": start.to_json(),
-            "end": None if end is None else end.to_json(),
-            "max_rows": max_rows,
-            "max_bytes": max_bytes,
-            **({"count": True} if count else {}),
-        }
-        result = self._followers[topic].call("plan", args, timeout=PLAN_SECONDS, wait=False).result
+        reply = self._followers[topic].call(
+            lambda grant: PlanRequest(grant, start, limits.end, limits.max_rows, limits.max_bytes, count),
+            timeout=PLAN_SECONDS,
+            wait=False,
+        )
         self._acknowledged[topic] = start
-        return result
+        return reply
 
-    def describe(self, topic: str, start: Position, end: Position) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the plans of a range that was planned before, and the batches in it that lost host servers kept.
-
-        Waits for the publisher up to ``read.timeout``.
+    def describe(self, topic: str, start: Position, end: Position) -> RangeReply:
+        """Return the plans of a range that was planned before; waits for the publisher up to ``read.timeout``.
 
         Raises:
             DataLoss: the range does not fit any more.
         """
-        args = {"start": start.to_json(), "end": end.to_json()}
-        reply = self._followers[topic].call("range", args, timeout=self.config.read_timeout)
-        return reply.result["plans"], reply.result["lost"]
+        return self._followers[topic].call(
+            lambda grant: RangeRequest(start, end, grant), timeout=self.config.read_timeout
+        )
 
-    def cut(self, topic: str, args: dict[str, Any]) -> dict[str, Any]:
+    def cut(self, topic: str, asked: CutRequest) -> CutReply:
         """Have a planned range cut into pieces; waits for the publisher up to ``read.timeout``.
-
-        Args:
-            topic: whose range.
-            args: of the operation ``cut``.
 
         Raises:
             DataLoss: the range does not fit any more.
             ConfigError: it would come to too many pieces.
         """
-        return self._followers[topic].call("cut", args, timeout=self.config.read_timeout).result
+        return self._followers[topic].call(lambda grant: replace(asked, grant=grant), timeout=self.config.read_timeout)
 
-    def next_slot(self, topic: str, args: dict[str, Any]) -> dict[str, Any]:
+    def next_slot(
+        self, topic: str, start: Position, last: str | None, slot: str, end: Boundary | None, *, witnessed: bool
+    ) -> SlotReply:
         """Acknowledge the slot before, whose batch is committed, and make the next one; does not wait for a link.
 
         Args:
             topic: whose slots.
-            args: of the operation ``slot``.
+            start: where ``last`` begins; without it, where to begin.
+            last: the slot before.
+            slot: id of the next one.
+            end: where the read ends.
+            witnessed: this process had ``last`` made itself, as its newest one.
 
         Raises:
             LinkError: there is no link now.
             DataLoss: the slot before is not known, or does not fit.
             ConfigError: the topic's publisher uses ``acks=all``.
         """
-        return self._followers[topic].call("slot", args, timeout=PLAN_SECONDS, wait=False).result
+        return self._followers[topic].call(
+            lambda grant: SlotRequest(grant, start, slot, last, end, witnessed), timeout=PLAN_SECONDS, wait=False
+        )
 
-    def settle(self, topic: str, start: Position, slot: str, *, committed: bool) -> Position:
+    def resolve_slot_end(self, topic: str, start: Position, slot: str, *, committed: bool) -> Position:
         """Return where a slot of the checkpoint ends; waits for the publisher up to ``read.timeout``.
 
         Raises:
             DataLoss: it is not known, or does not fit.
         """
-        args = {"start": start.to_json(), "slot": slot, "committed": committed}
-        reply = self._followers[topic].call("settle", args, timeout=self.config.read_timeout)
-        return Position.from_json(reply.result["end"])
+        return (
+            self._followers[topic]
+            .call(lambda grant: SettleRequest(grant, start, slot, committed), timeout=self.config.read_timeout)
+            .end
+        )
 
     def place(self, topic: str) -> tuple[int, Location]:
         """Return our grant, and where the coordinator is, or was last; waits for it up to ``read.timeout``."""
@@ -272,13 +284,13 @@ class SubscriberSession:
         """
         if self._acknowledged.get(topic) == position:
             return
-        self._followers[topic].call("ack", {"position": position.to_json()}, timeout=PLAN_SECONDS, wait=False)
+        self._followers[topic].call(lambda grant: AckRequest(grant, position), timeout=PLAN_SECONDS, wait=False)
 
     def wait(self, positions: dict[str, Position], timeout: float, *, held: Collection[str] = ()) -> bool:
         """Wait until some topic's head lies beyond its position; tell whether one does.
 
         Args:
-            held: topics of which we hold rows back. That their publisher waits for somebody is news too; other news can
+            held: topics of which we hold rows back. That their publisher waits is news too; other news can
                 wait for a moment, or a trickle of rows would keep everybody busy with counting them.
         """
         began = time.monotonic()
@@ -298,7 +310,7 @@ class SubscriberSession:
         """Tell whether the head, as we know it, lies beyond ``position``, and there is a link to read on by."""
         follower = self._followers[topic]
         news = follower.wait_beyond(position, 0.0)
-        # Without a link nothing can be planned, so that there are news is none.
+        # Without a link nothing can be planned, so news do not count.
         return follower.state is FollowerState.CONNECTED and news is not None and news.is_beyond(position)
 
     def _publisher_waits(self, topic: str) -> bool:
@@ -307,7 +319,7 @@ class SubscriberSession:
         return follower.state is FollowerState.CONNECTED and news is not None and news.waiting is not None
 
     def data_endpoint(self, topic: str) -> str:
-        """Return the hint of where ``topic``'s segments are served."""
+        """Return where the registry says ``topic``'s segments are served; plans of a coordinator say it themselves."""
         known = self.locator.current(topic) or self._followers[topic].location  # a link outlives its registration
         return str((known or self.locator.wait(topic, self.config.read_timeout)).data)
 
@@ -319,7 +331,7 @@ class SubscriberSession:
     def report(self, topics: Iterable[str] | None = None) -> dict[str, Any] | None:
         """Return head, ``ended`` and the link's state of all topics, or of these, for Spark's progress.
 
-        None before the first news. A topic that nobody has served since the start has no head, and has not ended.
+        None before the first news. A topic that was not served since the start has no head, and has not ended.
         """
         followers = self._followers
         report: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Says what a reader waits for when nothing happens: a wait in silence looks like a fault of ours."""
+"""Logs what a reader is waiting for: without that, a wait looks like a bug."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber.follower import TopicFollower
 
-__all__ = ["awaiting_publisher", "connect", "telling"]
+__all__ = ["awaiting_publisher", "connect", "log_while_waiting"]
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ AGAIN_SECONDS = 60.0
 
 
 def connect(follower: TopicFollower, config: Config, locator: TopicLocator, timeout: float, *, patient: bool) -> None:
-    """Wait for a follower's link, and tell of the wait, as :func:`telling`.
+    """Wait for a follower's link, and tell of the wait, as :func:`log_while_waiting`.
 
     Args:
         timeout: seconds, for a topic that was never published.
@@ -45,20 +45,20 @@ def connect(follower: TopicFollower, config: Config, locator: TopicLocator, time
 
 @contextmanager
 def awaiting_publisher(topic: str, config: Config, locator: TopicLocator) -> Iterator[None]:
-    """Tell of the block's wait for a publisher, as :func:`telling`; if none comes its error says what is known."""
+    """Log the wait for a publisher, as :func:`log_while_waiting`; if none comes, the error says what is known."""
 
     def known() -> str:
         return locator.why_absent(topic) or "the registry does not answer"
 
     try:
-        with telling(topic, config, "a publisher", known):
+        with log_while_waiting(topic, config, "a publisher", known):
             yield
     except TopicNotFound as error:
         raise TopicNotFound(f"{error.message} ({known()})", **error.fields) from error
 
 
 @contextmanager
-def telling(topic: str, config: Config, what: str, known: Callable[[], str]) -> Iterator[None]:
+def log_while_waiting(topic: str, config: Config, what: str, known: Callable[[], str]) -> Iterator[None]:
     """Log at WARNING what the block waits for, once it has taken two seconds, and then each minute.
 
     Args:
@@ -76,7 +76,7 @@ def telling(topic: str, config: Config, what: str, known: Callable[[], str]) -> 
             waited, pause = waited + pause, AGAIN_SECONDS
             log.warning(
                 "topic %r: waiting for %s for %.0f s (registry: %s, namespace: %s): %s. `jobpipe doctor` "
-                "tells what is wrong here",
+                "checks this host",
                 topic,
                 what,
                 waited,

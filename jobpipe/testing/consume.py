@@ -24,11 +24,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.config import Config
+from jobpipe.config import Config, config_from_dict
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store import Boundary, Position
+from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.session import SubscriberSession
 
@@ -46,6 +47,10 @@ create table if not exists received (
   id integer primary key, at real not null, first integer not null, last integer not null, rows integer not null,
   batch blob not null
 );
+create table if not exists total (id integer primary key check (id = 0), rows integer not null);
+create trigger if not exists counted after insert on received begin
+  insert into total values (0, new.rows) on conflict (id) do update set rows = rows + excluded.rows;
+end;
 """
 
 
@@ -99,7 +104,8 @@ class Received:
     @property
     def rows(self) -> int:
         """How many rows are here."""
-        return int(self._database.execute("select coalesce(sum(rows), 0) from received").fetchone()[0])
+        row = self._database.execute("select rows from total").fetchone()
+        return 0 if row is None else int(row[0])
 
     def store(self, start: Position, end: Position, batches: list[pa.RecordBatch]) -> None:
         """Add rows and move the position, both or neither.
@@ -134,7 +140,7 @@ def _pack(batch: pa.RecordBatch) -> bytes:
 
 def consume(order: ConsumeOrder, stop: threading.Event) -> None:
     """Read until the end mark, ``stop``, or the end of the starter."""
-    config = Config.from_dict(order.config)
+    config = config_from_dict(order.config)
     with closing(Received(Path(order.store))) as received:
         session = SubscriberSession.open(config, [order.topic], order.name)
         try:
@@ -156,23 +162,23 @@ def _read_on(
 ) -> Position:
     """Acknowledge ``at``, store what follows it, and return the new position."""
     try:
-        plan = session.plan(order.topic, at, end=None, max_rows=order.max_rows, max_bytes=MAX_BYTES)
+        plan = session.plan(order.topic, at, Limits(max_rows=order.max_rows, max_bytes=MAX_BYTES))
     except RETRYABLE as error:
         log.info("no plan now: %s", error)
         time.sleep(RETRY_SECONDS)
         return at
-    start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
+    start, end = plan.start, plan.end
     if end == at:
         return at
-    data = session.data_endpoint(order.topic)
-    ranges = [FetchRange(order.topic, start, end, partition, data) for partition in range(int(plan["partitions"]))]
+    data = plan.data or session.data_endpoint(order.topic)
+    ranges = [FetchRange(order.topic, start, end, partition, data) for partition in range(plan.partitions)]
     try:
         with ThreadPoolExecutor(order.parallel) as pool:
             partitions = list(pool.map(lambda wanted: [fetched.batch for fetched in fetch(wanted, config)], ranges))
     except DataLoss as error:
         if error.fields.get("reason") != "sealed again":
             raise
-        log.warning("reading this batch anew, as a query does that is started again: %s", error)
+        log.warning("reading this batch again, as a restarted query does: %s", error)
         time.sleep(RETRY_SECONDS)
         return at
     received.store(at, end, [batch for batches in partitions for batch in batches])

@@ -1,4 +1,4 @@
-"""The record of what was sealed, kept by whoever publishes, apart from the bus."""
+"""The record of what was sealed, kept by the publishing side, apart from the bus."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ class Journal:
         """Note that the publisher was told that a batch is sealed."""
         self._append("sealed", batch_id, {})
         self._sealed.add(batch_id)
+
+    def is_open(self, batch_id: int) -> bool:
+        """Whether a batch was intended, and is not known to be sealed: its publisher repeats it, as Spark does."""
+        return batch_id in self._intended and batch_id not in self._sealed
 
     def sealed(self) -> dict[int, list[tuple[int, int]]]:
         """Return what must arrive: by partition, ranges of numbers in order."""

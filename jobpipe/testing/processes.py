@@ -34,8 +34,19 @@ from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import ConsumeOrder, Received
+from jobpipe.testing.flow import TASK, FlowOrder
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.program import DEADLINE_SECONDS, END_SECONDS, MARK, Order, Program, marked, module_of
+from jobpipe.testing.program import (
+    DEADLINE_SECONDS,
+    END_SECONDS,
+    MARK,
+    NAME,
+    Order,
+    Program,
+    marked,
+    module_of,
+    name_of,
+)
 from jobpipe.testing.proxy import FaultProxy
 from jobpipe.testing.publish import PublishOrder
 from jobpipe.testing.rerouted import open_proxies
@@ -59,8 +70,8 @@ class Harness:
         rows: Of each partition of each batch.
         payload: Characters of a row.
         settings: Keys of the configuration, without ``jobpipe.``.
-        proxied: Put a proxy before every port of the bus: :attr:`proxies`. All links of subscribers pass them; the
-            publisher's own link to its coordinator does not.
+        proxied: Put a proxy before every port of the bus: :attr:`proxies`. All links of subscribers and flows pass
+            them; a publisher's own link to its coordinator does not.
         zookeeper: Home of a ZooKeeper that others use too: starting one takes seconds. None for one of its own, which
             alone may be killed and stopped; a proxy of its own it has in any case.
     """
@@ -83,6 +94,7 @@ class Harness:
         self.proxies: list[FaultProxy] = []
         self._mark = uuid.uuid4().hex
         self._consumers: dict[str, Program] = {}
+        self._flows: dict[str, Program] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper = ZooKeeper(zookeeper or folder / "home", shared=zookeeper is not None)
         self._namespace = "/jobpipe/topics" if zookeeper is None else f"/{self._mark}/topics"
@@ -105,8 +117,8 @@ class Harness:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def consumer(self, name: str = "all") -> Program:
-        """Return the subscriber job of a subscription; made with the first call."""
+    def consumer(self, name: str = "all", topic: str | None = None) -> Program:
+        """Return the subscriber job of a name, by default of the publisher's topic; made with the first call."""
         if name not in self._consumers:
             Received(self._store(name)).close()  # made here: two that make it at once would be in each other's way
 
@@ -115,7 +127,7 @@ class Harness:
                     **{
                         "config": self.subscribers_config.to_dict(),
                         "store": str(self._store(name)),
-                        "topic": self.topic,
+                        "topic": topic or self.topic,
                         "name": name,
                         "parent": os.getpid(),
                         **changes,
@@ -125,17 +137,49 @@ class Harness:
             self._consumers[name] = self._program("jobpipe.testing.consume", f"consumer-{name}", order)
         return self._consumers[name]
 
+    def flow(self, name: str, publish: str) -> Program:
+        """Return a flow job that passes the publisher's rows on to another topic; made with the first call."""
+        if name not in self._flows:
+
+            def order(**changes: Any) -> FlowOrder:
+                return FlowOrder(
+                    **{
+                        "config": self.subscribers_config.to_dict(),
+                        "topic": self.topic,
+                        "publish": publish,
+                        "name": name,
+                        "parent": os.getpid(),
+                        **changes,
+                    }
+                )
+
+            self._flows[name] = self._program("jobpipe.testing.flow", f"flow-{name}", order)
+        return self._flows[name]
+
+    def flow_tasks(self, name: str) -> list[psutil.Process]:
+        """Return the attempts of a flow's tasks that live, the youngest last."""
+        return [each for each in self._processes_of(TASK) if name_of(each) == f"flow-{name}"]
+
+    def flow_coordinators(self, name: str) -> list[psutil.Process]:
+        """Return the coordinators of what a flow publishes, the youngest last."""
+        return [each for each in self._processes_of("jobpipe.coordinator") if name_of(each) == f"flow-{name}"]
+
     def coordinators(self) -> list[psutil.Process]:
-        """Return the coordinators that live, the youngest last; those of killed publishers live on for a while."""
-        return self._processes_of("jobpipe.coordinator")
+        """Return the publisher's coordinators, the youngest last; those of killed publishers live on for a while."""
+        return [each for each in self._processes_of("jobpipe.coordinator") if not name_of(each).startswith("flow-")]
 
     def coordinator(self) -> psutil.Process:
         """Return the youngest coordinator; it has ``kill``, ``suspend``, ``resume``, ``terminate``."""
         return self.wait_until(self.coordinators, "a coordinator")[-1]
 
+    def data_processes(self) -> list[psutil.Process]:
+        """Return the data processes of the publisher's coordinators, the youngest last."""
+        found = self._processes_of("jobpipe.coordinator.data_process")
+        return [each for each in found if not name_of(each).startswith("flow-")]
+
     def data_process(self) -> psutil.Process:
-        """Return the youngest data process."""
-        return self.wait_until(lambda: self._processes_of("jobpipe.coordinator.data_process"), "a data process")[-1]
+        """Return the youngest of these."""
+        return self.wait_until(self.data_processes, "a data process")[-1]
 
     # -- what has happened ---------------------------------------------------------------------------------------------
 
@@ -159,7 +203,7 @@ class Harness:
         """Wait until the condition holds; return its value.
 
         Raises:
-            AssertionError: it does not in time, or a program failed meanwhile that nobody had hurt.
+            AssertionError: it does not in time, or a program failed that was not hurt on purpose.
         """
         deadline = time.monotonic() + timeout
         while not (value := condition()):
@@ -187,6 +231,9 @@ class Harness:
     def finish(self, timeout: float = DEADLINE_SECONDS) -> None:
         """Let the publisher end with an end mark, and its subscribers follow; those that were killed start once more.
 
+        Args:
+            timeout: Seconds without a row that is sealed or arrives. What is left to read may take longer.
+
         Raises:
             AssertionError: a program does not end in time, or with an error.
         """
@@ -195,8 +242,15 @@ class Harness:
             program.resume()
             if not program.alive and program.process.returncode != 0:
                 program.start()
+        moved, before = time.monotonic(), -1
+        while any(program.alive for program in self._programs()) and time.monotonic() - moved < timeout:
+            done = self._publish_order().journal.stat().st_size + sum(map(self.received, self._consumers))
+            if done != before:
+                moved, before = time.monotonic(), done
+            self.check_programs()  # the others would wait for one that failed
+            time.sleep(POLL_SECONDS)
         for program in self._programs():
-            program.wait(timeout)
+            program.wait(0.0)
         self.check_programs()
 
     def verdict(self, name: str = "all", *, max_pause: float | None = None) -> Report:
@@ -264,7 +318,8 @@ class Harness:
         )
 
     def _program(self, module: str, name: str, make_order: Callable[..., Order]) -> Program:
-        return Program(module, make_order, self.folder / f"{name}.log", {**os.environ, MARK: self._mark})
+        environ = {**os.environ, MARK: self._mark, NAME: name}
+        return Program(module, make_order, self.folder / f"{name}.log", environ)
 
     def _publish_order(self, **changes: Any) -> PublishOrder:
         return PublishOrder(
@@ -284,9 +339,9 @@ class Harness:
         return self.folder / f"received-{name}.sqlite"
 
     def _programs(self) -> list[Program]:
-        """Programs that were started, the publisher first."""
+        """Programs that were started, the publisher first, then what reads it."""
         made = [self.publisher] if hasattr(self, "publisher") else []
-        return [program for program in [*made, *self._consumers.values()] if program.starts]
+        return [program for program in [*made, *self._flows.values(), *self._consumers.values()] if program.starts]
 
     def _processes_of(self, module: str) -> list[psutil.Process]:
         found = []

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import psutil
 
-__all__ = ["DEADLINE_SECONDS", "END_SECONDS", "MARK", "Order", "Program", "marked", "module_of"]
+__all__ = ["DEADLINE_SECONDS", "END_SECONDS", "MARK", "NAME", "Order", "Program", "marked", "module_of", "name_of"]
 
 DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
 END_SECONDS = 10.0
 MARK = "JOBPIPE_TESTING_MARK"  # in the environment of all that a harness starts, and of what they start
+NAME = "JOBPIPE_TESTING_PROGRAM"  # beside it: the name of the program
 
 
 class Order(Protocol):
@@ -71,7 +72,7 @@ class Program:
 
     @property
     def failure(self) -> str | None:
-        """Why it ended, if nobody hurt it and its exit code is not 0."""
+        """Why it ended, if it was not hurt on purpose and its exit code is not 0."""
         if self._process is None or self._hurt or self._process.poll() in (None, 0):
             return None
         return f"{self._module} ended with code {self._process.returncode}: {self.log_end()}"
@@ -160,6 +161,14 @@ def module_of(process: psutil.Process) -> str:
     """
     line = process.cmdline()
     return line[line.index("-m") + 1] if "-m" in line[:-1] else ""
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return the name of the program that a process is of; empty if there is none, or it has ended."""
+    try:
+        return str(process.environ().get(NAME, ""))
+    except psutil.Error:
+        return ""
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config import Config
+from jobpipe.config import config_from_dict
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing.journal import Journal
@@ -66,7 +66,7 @@ class PublishOrder:
 
     @property
     def finish(self) -> Path:
-        """Make this file, and the publisher ends after its present batch, with an end mark."""
+        """Make this file, and the publisher ends after the batch it is in, or was in when killed, with an end mark."""
         return Path(self.folder) / "finish"
 
     def line(self) -> bytes:
@@ -80,12 +80,13 @@ def publish(order: PublishOrder, stop: threading.Event) -> None:
     _drop_torn_line(order.journal)
     journal = Journal(order.journal)
     publisher = Publisher(
-        order.topic, config=Config.from_dict(order.config), parallelism=order.partitions, **order.options
+        order.topic, config=config_from_dict(order.config), parallelism=order.partitions, **order.options
     )
     run_id = uuid.uuid4().hex
     final = False
     for batch_id in itertools.count(last_batch(order.checkpoint) + 1):
-        final = order.finish.exists() or (order.batches is not None and batch_id >= order.batches)
+        finished = order.finish.exists() or (order.batches is not None and batch_id >= order.batches)
+        final = finished and not journal.is_open(batch_id)
         if final:
             break
         if stop.is_set() or os.getppid() != order.parent:

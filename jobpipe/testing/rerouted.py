@@ -17,7 +17,7 @@ __all__ = ["PROXIED_HOST", "ReroutedZooKeeper", "open_proxies"]
 PROXIED_HOST = "127.0.0.2"
 """Where the proxies listen, each at the port of what it stands before."""
 
-PORTS = 8  # coordinator and data process take two; as many more for each new pair while the old one lingers
+PORTS = 16  # coordinator and data process take two; as many more for each new pair while the old one lingers
 
 
 class ReroutedZooKeeper(ZooKeeperRegisterServerHandler):
@@ -61,7 +61,7 @@ def open_proxies(proxies: list[FaultProxy]) -> tuple[dict[str, str], dict[str, s
 
 
 def _free_ports(count: int) -> int:
-    """Return the first of ``count`` ports in a row at which nobody listens; below those that the kernel gives away."""
+    """Return the first of ``count`` ports in a row that are free, below those that the kernel gives away."""
     for first in range(20_000, 28_000, count):
         with contextlib.ExitStack() as stack:
             try:

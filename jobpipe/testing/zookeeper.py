@@ -10,9 +10,21 @@ import psutil
 from jobpipe.testing.program import END_SECONDS
 from jobpipe.testing.proxy import FaultProxy
 from registry.embedded import EmbeddedZooKeeper
-from registry.embedded_files import USER
+from registry.identity import Tls
 
-__all__ = ["ZooKeeper"]
+__all__ = ["ZooKeeper", "settings_of"]
+
+
+def settings_of(server: EmbeddedZooKeeper, connect: str) -> dict[str, str]:
+    """Return how a job reaches an embedded ZooKeeper that is not its home's, as keys of the configuration."""
+    tls = server.tls
+    return {
+        "registerserver.connect": connect,
+        "registerserver.ssl.enabled": "true",
+        "registerserver.ssl.ca": str(tls.ca),
+        "registerserver.ssl.cert": str(tls.cert),
+        "registerserver.ssl.key": str(tls.key),
+    }
 
 
 class ZooKeeper:
@@ -36,17 +48,12 @@ class ZooKeeper:
     @property
     def settings(self) -> dict[str, str]:
         """How a job reaches it, through the proxy, as keys of the configuration."""
-        return {
-            "registerserver.connect": self.endpoint,
-            "registerserver.sasl.mechanism": "DIGEST-MD5",
-            "registerserver.sasl.username": USER,
-            "registerserver.sasl.password": f"file:{self._server.secret_file}",
-        }
+        return settings_of(self._server, self.endpoint)
 
     @property
-    def sasl_options(self) -> dict[str, str]:
-        """What a kazoo client authenticates with."""
-        return {"mechanism": "DIGEST-MD5", "username": USER, "password": self._server.secret_file.read_text()}
+    def tls(self) -> Tls:
+        """What a client of the test's own authenticates with."""
+        return self._server.tls
 
     def start(self) -> None:
         """Start it again, with all its data."""

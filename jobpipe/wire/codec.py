@@ -6,7 +6,6 @@ DATA has no control payload: it is raw bytes.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 from collections.abc import Mapping
@@ -27,14 +26,15 @@ from jobpipe.wire.messages import (
     Pong,
     Reply,
     Request,
+    SharedJson,
     Welcome,
 )
 
-__all__ = ["decode", "encode", "fault"]
+__all__ = ["decode", "encode", "fault", "share"]
 
 MAX_ID = 2**53 - 1  # the largest integer every JSON reader keeps exactly
 MAX_FAULT_TEXT = 2000
-_VALUE = 64  # bytes that a value of JSON takes in memory, beside its text: an empty list or object
+_VALUE = 64  # bytes that a value of JSON takes in memory, besides its text: an empty list or object
 _LENGTH = struct.Struct("!I")
 T = TypeVar("T")
 
@@ -78,6 +78,9 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     """
     blob = b""
     body: dict[str, Any]
+    if isinstance(message, Reply) and isinstance(message.result, SharedJson) and message.result.text:
+        head = b'{"id":%d,"result":%b}' % (message.id, message.result.text)
+        return _LENGTH.pack(len(head)) + head, message.blob
     match message:
         case Request(id, op, args, blob, upload):
             body = {"args": args, "id": id, "op": op}
@@ -95,6 +98,8 @@ def encode(message: Message) -> tuple[bytes, bytes]:
             body = {"reason": reason}
         case Hello():
             body = {name: getattr(message, name) for name in Hello.__dataclass_fields__}
+            if not message.proof:
+                del body["proof"]
         case Welcome():
             body = {name: getattr(message, name) for name in Welcome.__dataclass_fields__}
         case Data():
@@ -104,6 +109,21 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"{message.kind.name} is not JSON: {error}", kind=message.kind.name) from error
     return _LENGTH.pack(len(head)) + head, blob
+
+
+def share(result: Mapping[str, Any]) -> SharedJson:
+    """Return a JSON object that is encoded now, for many replies.
+
+    Raises:
+        LocalProtocolError: a value in it is not JSON.
+    """
+    try:
+        text = _encoder.encode(result).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LocalProtocolError(f"a result is not JSON: {error}") from error
+    shared = SharedJson(result)
+    shared.text = text
+    return shared
 
 
 def decode(kind: Kind, payload: bytes) -> Message:
@@ -131,14 +151,14 @@ def decode(kind: Kind, payload: bytes) -> Message:
         raise RemoteProtocolError(f"{name} holds no JSON: {error}", kind=name) from error
     if not isinstance(body, dict):
         raise RemoteProtocolError(f"{name} holds no JSON object", kind=name)
-    message = _build(kind, _Body(name, body), payload[end:])
-    return dataclasses.replace(message, weight=weight_of(payload)) if isinstance(message, Request) else message
+    return _build(kind, _Body(name, body), payload[end:], weight_of(payload) if kind is Kind.REQUEST else 0)
 
 
 def weight_of(payload: bytes) -> int:
     """Return about how many bytes a payload takes in memory once it is decoded: 3 bytes of JSON may make 64."""
     end = _LENGTH.size + (_LENGTH.unpack_from(payload)[0] if len(payload) >= _LENGTH.size else 0)
-    return len(payload) + _VALUE * sum(payload.count(mark, 0, end) for mark in (b",", b"[", b"{"))
+    count = payload.count
+    return len(payload) + _VALUE * (count(b",", 0, end) + count(b"[", 0, end) + count(b"{", 0, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +196,11 @@ class _Body:
         return value
 
 
-def _build(kind: Kind, body: _Body, blob: bytes) -> Message:
+def _build(kind: Kind, body: _Body, blob: bytes, weight: int) -> Message:
     match kind:
         case Kind.REQUEST:
             upload = body.number("upload") if "upload" in body.values else 0
-            return Request(body.number("id", 1), body.get("op", str), body.get("args", dict), blob, upload)
+            return Request(body.number("id", 1), body.get("op", str), body.get("args", dict), blob, upload, weight)
         case Kind.REPLY:
             return Reply(body.number("id", 1), body.get("result", dict), blob)
         case Kind.PART:
@@ -204,6 +224,7 @@ def _build(kind: Kind, body: _Body, blob: bytes) -> Message:
                 log=body.optional("log", str),
                 versions=body.versions(),
                 heartbeat=body.get("heartbeat", bool),
+                proof=body.optional("proof", str) or "",
             )
         case _:
             return Welcome(

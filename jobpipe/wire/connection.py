@@ -36,6 +36,7 @@ from jobpipe.wire.state import IllegalStepError, Machine, Phase, Side
 __all__ = ["ENDED", "NEED_DATA", "Connection", "Pause"]
 
 
+JOINED = 16 * 1024  # bytes of a blob that are copied: each buffer is a TLS record of its own
 WEIGHT = 8  # what a request may take in memory, for each byte that its payload may have: a thousand segments take six
 
 
@@ -101,9 +102,10 @@ class Connection:
             )
         self._step(message)
         crc = crc_of(message.kind, head, blob)
-        self._out.append(encode_header(message.kind, length, crc) + head)
-        if blob:
-            self._out.append(blob)
+        if len(blob) <= JOINED:
+            self._out.append(encode_header(message.kind, length, crc) + head + blob)
+        else:
+            self._out += encode_header(message.kind, length, crc) + head, blob
 
     def send_data_header(self, length: int, crc: int) -> None:
         """Queue the header of a DATA frame; the skin writes exactly ``length`` bytes right after it.
@@ -118,7 +120,7 @@ class Connection:
         self._out.append(encode_header(Kind.DATA, length, crc, number))
 
     def data_to_send(self) -> list[bytes]:
-        """Return, once, the buffers to write, in order. They are not joined: large blobs are not copied."""
+        """Return, once, the buffers to write, in order. Large blobs are not joined to the rest: nobody copies them."""
         out, self._out = self._out, []
         return out
 
@@ -140,6 +142,11 @@ class Connection:
     def mid_frame(self) -> bool:
         """A part of a frame has come, the rest has not."""
         return self._header is not None or bool(self._buffer)
+
+    @property
+    def unread(self) -> int:
+        """How many bytes have come of which no message was made yet."""
+        return len(self._buffer) + (0 if self._header is None else HEADER.size)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes from the peer. Those that come after the end of the link are dropped."""

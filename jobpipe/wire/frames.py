@@ -53,7 +53,7 @@ CONTROL_LIMIT = 16 * 1024 * 1024
 """Largest control payload after WELCOME: a plan of a thousand batches, or a SEAL with its inline segments, fits."""
 
 ASKING_LIMIT = 1024 * 1024
-"""Largest REQUEST of a peer that does not publish: the largest one lists the chunks of a segment."""
+"""Largest REQUEST of a peer that has not shown to be of the job: the largest one lists the chunks of a segment."""
 
 SIGNAL_LIMIT = 16 * 1024
 """Largest PING, PONG and GOODBYE, and largest payload of a client that is neither REQUEST nor DATA: all say little."""

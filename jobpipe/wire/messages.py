@@ -24,6 +24,7 @@ __all__ = [
     "Pong",
     "Reply",
     "Request",
+    "SharedJson",
     "Welcome",
     "choose_version",
 ]
@@ -34,7 +35,11 @@ ROLES = ("publisher", "subscriber", "reader", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The client's first message: who it is and what it wants. ``heartbeat``: it answers PING at any time."""
+    """The client's first message: who it is and what it wants.
+
+    ``heartbeat``: it answers PING at any time. ``proof``: what shows that a publisher is the job's own: the job's
+    secret, or of a flow's task the flow's token, with the flow's name as ``name``; "" for none.
+    """
 
     kind: ClassVar[Kind] = Kind.HELLO
     topic: str
@@ -45,6 +50,7 @@ class Hello:
     log: str | None = None
     versions: tuple[int, int] = (VERSION, VERSION)
     heartbeat: bool = False
+    proof: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,16 @@ class Request:
     blob: bytes = b""
     upload: int = 0
     weight: int = field(default=0, compare=False)
+
+
+class SharedJson(dict[str, Any]):
+    """A JSON object that many messages carry: it is encoded once, and must not change any more.
+
+    Attributes:
+        text: how it is encoded; :func:`jobpipe.wire.codec.share` makes it.
+    """
+
+    text: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

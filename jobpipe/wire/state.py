@@ -154,11 +154,13 @@ class Machine:
             IllegalStepError: the message is illegal now.
         """
         act = act_of(message, self.stream)
-        where = f"{message.kind.name} from the {sender.value} in phase {self.phase.value}"
         if (sender, self.phase, act) not in PHASES:
-            raise IllegalStepError(where)
+            raise IllegalStepError(f"{message.kind.name} from the {sender.value} in phase {self.phase.value}")
         if act in STREAM_ACTS and (sender, self.flows[sender], act) not in FLOWS:
-            raise IllegalStepError(f"{where}, stream {self.flows[sender].value}")
+            raise IllegalStepError(
+                f"{message.kind.name} from the {sender.value} in phase {self.phase.value}, "
+                f"stream {self.flows[sender].value}"
+            )
         match message:
             case Request(id=number) if number <= self._last_id:
                 raise IllegalStepError(f"REQUEST id {number} after {self._last_id}")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import DuplicateCall, SpoolFull
-from jobpipe.publisher import core
+from jobpipe.operations.control import CONTROL
+from jobpipe.publisher import admission
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, kill, publish
@@ -18,9 +19,9 @@ def asked(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ops: list[str] = []
     call = publisher._channel.call
 
-    def noted(op: str, *args: Any) -> Any:
-        ops.append(op)
-        return call(op, *args)
+    def noted(request: Any) -> Any:
+        ops.extend(name for name, operation in CONTROL.items() if operation.request is type(request))
+        return call(request)
 
     monkeypatch.setattr(publisher._channel, "call", noted)
     return ops
@@ -57,9 +58,9 @@ def test_an_old_admission_is_void(bus: Bus, monkeypatch: pytest.MonkeyPatch, ope
     ops = asked(publisher, monkeypatch)
     publish(publisher, rows, bus.journal, [0])
     with monkeypatch.context() as patch:
-        patch.setattr(core, "ADMISSION_SECONDS", 0.0)
+        patch.setattr(admission, "ADMISSION_SECONDS", 0.0)
         publish(publisher, rows, bus.journal, [1])
-    monkeypatch.setattr(core, "ADMISSION_SECONDS", PATIENCE)
+    monkeypatch.setattr(admission, "ADMISSION_SECONDS", PATIENCE)
     first = publisher.coordinator
     kill(first.process.pid)
     assert first.ended(PATIENCE)

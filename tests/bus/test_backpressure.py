@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, SpoolFull, WaitTimeout
-from jobpipe.publisher.core import Publisher
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 from tests.troubleshooting import on_page
@@ -70,7 +70,7 @@ def test_full_spool_blocks_and_names_the_slow_subscription(bus: Bus) -> None:
     began = time.monotonic()
     with pytest.raises(SpoolFull, match="'slow' is slowest, 4 batches behind") as caught:
         publisher.seal("q", next_id, rows.tables(next_id), run_id="r1")
-    on_page(caught.value)
+    on_page(caught.value, "SpoolFull: topic '…': no room within … s: the spool is full (… bytes); subscription")
     assert 0.9 < time.monotonic() - began < 20
     quick.wait_rows(4000)  # one that keeps up has all there is
     assert "'slow'" in publisher.status()["waiting"]
@@ -107,7 +107,7 @@ def test_stopped_query_ends_the_wait(bus: Bus) -> None:
     began = time.monotonic()
     stopping = publisher.while_active(lambda: time.monotonic() - began < 0.5)
     with pytest.raises(WaitTimeout, match="'slow'"), stopping:
-        publisher.begin("q", next_id, "r1")
+        publisher.begin(BatchKey("q", next_id, "r1"))
     assert time.monotonic() - began < 10
 
 
@@ -123,7 +123,7 @@ def test_drop_oldest(bus: Bus) -> None:
     slow = bus.subscribe("slow", starting="committed")
     with pytest.raises(DataLoss, match=f"batches 0 to {status['tail'] - 1} are missing") as caught:
         list(slow.batches(timeout=5))
-    on_page(caught.value)
+    on_page(caught.value, "DataLoss: topic '…': position")
     assert caught.value.fields["reason"] == "removed"
 
 
@@ -193,10 +193,10 @@ def test_acks_all_without_anybody_to_wait_for(bus: Bus, changes: dict[str, str],
 
 def test_who_waits_says_for_whom(bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Promise 4: the publisher waits, naming the slow subscription; also to those who do not ask."""
-    monkeypatch.setattr("jobpipe.publisher.notice.FIRST_SECONDS", 0.3)
+    monkeypatch.setattr("jobpipe.publisher.messages.FIRST_SECONDS", 0.3)
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher({"acks": "all", "acks.timeout": "2s"}, required_subscribers="billing")  # no list needed
-    with caplog.at_level(logging.WARNING, "jobpipe.publisher.notice"), pytest.raises(WaitTimeout, match="billing"):
+    with caplog.at_level(logging.WARNING, "jobpipe.publisher.messages"), pytest.raises(WaitTimeout, match="billing"):
         publisher.seal("q", 0, rows.tables(0), run_id="r1")
     (record,) = caplog.records
     assert "not yet acknowledged by billing" in record.getMessage()

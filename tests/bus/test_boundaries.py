@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store import CatalogReader
-from jobpipe.store.boundary import EARLIEST, Boundary
+from jobpipe.store.boundary import EARLIEST, Boundary, Limits
+from jobpipe.store.reader import CatalogReader
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import SCHEMA
 from tests.bus.kit import PATIENCE, named_link, until
@@ -45,7 +45,7 @@ def published(topics: Topics, letter: str) -> list[int]:
     name = topics.name(letter)
     catalog = CatalogReader.open(topics.publishers[letter].config.spool_dir / name, name)
     try:
-        pieces, _ = catalog.pieces(catalog.tail(), catalog.head(), 0, limit=1000)
+        pieces, _ = catalog.segments(catalog.batches.tail(), catalog.batches.head(), 0, limit=1000)
         return [piece.sealed_ms for piece in pieces]
     finally:
         catalog.close()
@@ -268,13 +268,13 @@ def test_a_start_behind_its_end(topics: Topics) -> None:
         ({"startingTimestamp": str(times[2])}, {"endingOffsets": json.dumps({name: 1})}),
     ):
         options = topics.options(subscribe=name, **start, **end)
-        with pytest.raises(ConfigError, match=f"'{name}': the read begins at offset 2, behind its end at offset 1"):
+        with pytest.raises(ConfigError, match=f"'{name}': the read begins at offset 2, after its end at offset 1"):
             read_once(**options)
-        with pytest.raises(ConfigError, match="begins at offset 2, behind its end at offset 1"):
+        with pytest.raises(ConfigError, match="begins at offset 2, after its end at offset 1"):
             first_of(topics, **options)
     held = {"subscribe": name, "name": "held", "startingOffsets": json.dumps({name: 2})}
     assert first_of(topics, **held)[name]["n"] == 2  # kept for the name, whatever a later session asks for
-    with pytest.raises(ConfigError, match="begins at offset 2, behind its end at offset 1"):
+    with pytest.raises(ConfigError, match="begins at offset 2, after its end at offset 1"):
         first_of(topics, **{**held, "startingOffsets": "earliest"}, endingOffsets=json.dumps({name: 1}))
     options = topics.options(subscribe=name, startingOffsets=json.dumps({name: 1}), endingTimestamp=str(times[1]))
     assert read_once(**options) == {}
@@ -350,8 +350,8 @@ def test_a_plan_ends_inside_a_batch(topics: Topics) -> None:
     start = session.first_position(name, EARLIEST)
     half = {**session.head(name).to_json(), "n": 1, "r": 1}
     end = Boundary.from_json({"kind": "position", "value": half, "otherwise": "error"})
-    plan = session.plan(name, start, end=end, max_rows=None, max_bytes=None)
-    assert (plan["end"], plan["stop"], plan["rows"]) == (half, half, 30)
+    plan = session.plan(name, start, Limits(end))
+    assert (plan.end.to_json(), plan.stop and plan.stop.to_json(), plan.rows) == (half, half, 30)
     session.close()
     link = named_link(config, name, "odd", "instance")
     grant = link.call("grant", {"host": "a", "pid": 1}, timeout=10).result["grant"]

@@ -12,7 +12,7 @@ from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber import waiting
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
-from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
+from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, read, until
 from tests.troubleshooting import on_page
 
 
@@ -37,6 +37,30 @@ def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
     checker.take_all(again.batches(timeout=0.3))
     assert checker.check().rows == 5 * 3 * 2
     assert again.position().n == 5
+
+
+@pytest.mark.parametrize("resting", [True, False])
+def test_a_topic_that_is_opened_again_by_the_same_job(bus: Bus, resting: bool) -> None:
+    """Its coordinator lives on, and so does the link; the name must be got again, whether the client asks or rests."""
+    rows = NumberedRows(bus.topic, rows=1)
+    client, checker = bus.subscribe("billing"), Checker(rows, bus.journal)
+    coordinators = set()
+    for run in range(3):
+        publisher = bus.publisher()
+        coordinators.add(coordinator_of(publisher))
+        publish(publisher, rows, bus.journal, range(run * 3, run * 3 + 3))
+        if resting:
+            publisher.close()
+            read(client, checker, 3)
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                reading = pool.submit(read, client, checker, 3)
+                publisher.close()
+                reading.result(PATIENCE)
+    assert len(coordinators) == 1
+    bus.publisher().close(final=True)
+    checker.take_all(client.batches(timeout=30.0))
+    assert checker.check().rows == 9
 
 
 def test_iterating_anew_goes_on_at_the_batch_that_was_left(bus: Bus) -> None:
@@ -118,4 +142,4 @@ def test_a_misspelt_topic_is_suggested(bus: Bus) -> None:
     wrong = f"{bus.topic[:-1]}"
     with pytest.raises(TopicNotFound, match=f"did you mean {bus.topic}") as caught:
         bus.subscribe("billing", topic=wrong, changes={"discovery.timeout": "300ms"}).position()
-    on_page(caught.value)
+    on_page(caught.value, "nobody has ever published it")

@@ -19,10 +19,11 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.capability import write_ticket
 from jobpipe.net.certs import topic_server_name
-from jobpipe.publisher.core import Publisher
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.publisher.target import WriteTarget
-from jobpipe.store import Position, SegmentInfo
 from jobpipe.store.files import write_id_of
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire import frames
@@ -181,14 +182,14 @@ def test_upload_of_a_remote_task(bus: Bus) -> None:
     """A writer whose directory is not the coordinator's sends the same bytes over the link."""
     rows = NumberedRows(bus.topic, partitions=2, rows=5000, payload=200)
     publisher = bus.publisher(parallelism=2)
-    assert publisher.begin("q", 0, "r1") is None
+    assert publisher.begin(BatchKey("q", 0, "r1")) is None
     target = replace(publisher.target(), instance="on another host", directory="/nowhere")
     schema = rows.tables(0)[0].schema
     infos = write_tasks(target, rows, schema)
     assert len({info.file for info in infos}) == 2
     assert {path.name for path in files_of(publisher)} == {info.file for info in infos}
     with bus.journal.sealing(0, rows.ranges(0)):
-        publisher.commit("q", 0, "r1", target, schema, None, infos)
+        publisher.commit(BatchKey("q", 0, "r1"), target, schema, None, infos)
     publisher.close(final=True)
     checker = Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30))
     assert checker.check().rows == 10_000
@@ -198,13 +199,13 @@ def test_upload_of_small_segments_needs_no_connection(bus: Bus) -> None:
     """They travel in the task's result; the data endpoint need not even be there."""
     rows = NumberedRows(bus.topic, partitions=2, rows=5)
     publisher = bus.publisher(parallelism=2)
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = replace(publisher.target(), instance="on another host", directory="/nowhere", data="127.0.0.1:9")
     schema = rows.tables(0)[0].schema
     infos = write_tasks(target, rows, schema)
     assert all(info.file is None for info in infos)
     with bus.journal.sealing(0, rows.ranges(0)):
-        publisher.commit("q", 0, "r1", target, schema, None, infos)
+        publisher.commit(BatchKey("q", 0, "r1"), target, schema, None, infos)
     checker = Checker(rows, bus.journal)
     read(bus.subscribe("all"), checker, 10)
     assert checker.check().rows == 10
@@ -214,7 +215,7 @@ def test_uploads_side_by_side(bus: Bus) -> None:
     """Case 4: several tasks at once, one of them cut in the middle: its file is not left behind."""
     rows = NumberedRows(bus.topic, partitions=4, rows=5000, payload=100)
     publisher = bus.publisher(parallelism=4)
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = replace(publisher.target(), instance="on another host", directory="/nowhere")
     schema = rows.tables(0)[0].schema
     link = data_link(bus.config(), bus.topic, "publisher")
@@ -238,7 +239,7 @@ def test_uploads_side_by_side(bus: Bus) -> None:
     until(lambda: cut not in {path.name for path in files_of(publisher)}, PATIENCE, "the torn file is removed")
     infos = [info for number in range(4) for info in found[number]]
     with bus.journal.sealing(0, rows.ranges(0)):
-        publisher.commit("q", 0, "r1", target, schema, None, infos)
+        publisher.commit(BatchKey("q", 0, "r1"), target, schema, None, infos)
     publisher.close(final=True)
     checker = Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30))
     assert checker.check().rows == 20_000

@@ -26,8 +26,8 @@ def test_who_is_waited_for_is_named(bus: Bus, caplog: pytest.LogCaptureFixture, 
         publisher.close(final=final)
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
     text = record.getMessage()
-    assert f"topic {bus.topic}: closed, and not read to its end by " in text
-    on_page(text)
+    assert f"topic {bus.topic}: closed, but not yet fully read by " in text
+    on_page(text, "topic …: closed, but")
     assert f"billing ({3 + final} batches)" in text
     linger = bus.config().linger
     assert f"none of them has advanced for {linger:g} s (jobpipe.coordinator.linger)" in text
@@ -43,7 +43,7 @@ def test_nobody_is_waited_for(bus: Bus, caplog: pytest.LogCaptureFixture) -> Non
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
     for part in ("served no longer", str(bus.config().spool_dir / bus.topic), f"`jobpipe serve {bus.topic}`"):
         assert part in record.getMessage()
-    on_page(record.getMessage())
+    on_page(record.getMessage(), "topic …: closed, and")
 
 
 def test_nothing_is_left_to_say(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,9 +23,9 @@ from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.store import Position
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.store.boundary import EARLIEST
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.hosts import HostServer
@@ -238,7 +238,7 @@ def test_what_is_not_needed_is_removed(place: Place) -> None:
     subscription = place.bus.subscribe("s")
     subscription.position()  # from now on batches are kept for it
     place.publish(publisher, 0, place.a)
-    assert publisher.begin("q", 1, "r1") is None
+    assert publisher.begin(BatchKey("q", 1, "r1")) is None
     left = publisher.target(2)
     left = dataclasses.replace(left, host_folder=place.a.folder)
     table = place.rows.tables(1)[0]

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql.types import StructType
 
 from jobpipe.admin import Admin
 from jobpipe.cli.main import cli
 from jobpipe.coordinator import leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.subscriber import hold
-from jobpipe.subscriber.hold import Held, held_while
-from jobpipe.testing import NumberedRows
+from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.subscriber import lease as lease_keeping
+from jobpipe.subscriber.lease import Held, held_while
+from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, until
 from tests.bus.test_discovery import greet
 
@@ -47,7 +49,7 @@ def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
         assert 0 <= line["since"] < PATIENCE
         assert 500 < line["left"] <= 600
         assert admin.status(bus.topic)["identities"][line["owner"]]["leases"] == 1
-        assert admin.drop_lease(bus.topic, "one", dry_run=True)["first"] == 0
+        assert admin.drop_lease(bus.topic, "one", dry_run=True).first == 0
         assert admin.status(bus.topic)["leases"]
         admin.drop_lease(bus.topic, "one")
         assert admin.status(bus.topic)["leases"] == []
@@ -109,9 +111,9 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
 
 def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """R14: `spark.read` took one lease and never renewed it: a long batch read lost its rows in the middle."""
-    monkeypatch.setattr(hold, "_renewed", {})
+    monkeypatch.setattr(lease_keeping, "_renewed", {})
     held = Held(bus.topic, "read", 0, 3, reader.peer, 1.0)
-    reader.call("lease", held.args(), timeout=10.0)
+    reader.call("lease", held.request().to_json(), timeout=10.0)
     with Admin(bus.config()) as admin:
         began = time.monotonic()
         with held_while(held, bus.config()):
@@ -119,4 +121,29 @@ def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatc
                 assert [line["id"] for line in admin.status(bus.topic)["leases"]] == ["read"]
                 time.sleep(0.1)
         until(lambda: not admin.status(bus.topic)["leases"], PATIENCE, "its end")
-    json.dumps(held.args())
+    json.dumps(held.request().to_json())
+
+
+def test_a_read_that_takes_longer_than_its_lease(bus: Bus, module_settings: dict[str, str]) -> None:
+    """R14: tasks that read slowly, one after the other, find their rows, though retention keeps none of them."""
+    rows = NumberedRows(bus.topic, partitions=2)
+    publisher = bus.publisher(SOON, parallelism=2)
+    seconds = 2.0
+    with contextlib.closing(greet(bus.config(), bus.topic)) as link:
+        publish(publisher, rows, bus.journal, [0])
+        take(link, "until-planned", 0, 0)
+        publish(publisher, rows, bus.journal, [1, 2])
+        source = JobPipeDataSource({**module_settings, "subscribe": bus.topic, "jobpipe.read.timeout": f"{seconds}s"})
+        reader = source.reader(StructType.fromJson(json.loads(source.schema().json())))
+        parts = reader.partitions()
+        link.call("release", {"id": "until-planned"}, timeout=10.0)
+    checker = Checker(rows, bus.journal)
+    began = time.monotonic()
+    for number, part in enumerate(parts, 1):
+        for batch in reader.read(part):
+            checker.take(batch)
+            while time.monotonic() - began < 1.5 * seconds * number:
+                assert publisher.status()["leases"], "given up while it is read"
+                time.sleep(0.1)
+    assert (len(parts), checker.check().rows) == (2, 60)
+    until(lambda: publisher.status()["batches"] == 0, PATIENCE, "its end: nothing else keeps the rows")

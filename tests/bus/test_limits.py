@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from jobpipe.publisher.core import Publisher
 from jobpipe.spark.limits import MicroBatchLimits
 from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.store import Position
+from jobpipe.store.boundary import Limits
+from jobpipe.store.position import Position
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from tests.bus.kit import Bus
 from tests.bus.query import Query
@@ -112,9 +113,9 @@ def micro_batches(query: Query, topic: str) -> list[tuple[int, int, int]]:
         low, high = (Position.from_json(json.loads(offset)[topic]) for offset in (start, end))
         if low == high:
             continue
-        plans, _ = session.describe(topic, low, high)
+        plans = session.describe(topic, low, high).plans
         batches = len(query.sink[number].get(topic, []))
-        found.append((sum(plan["rows"] for plan in plans), sum(plan["bytes"] for plan in plans), batches))
+        found.append((sum(plan.rows for plan in plans), sum(plan.bytes for plan in plans), batches))
     return found
 
 
@@ -399,7 +400,7 @@ def test_nothing_is_counted_without_the_option(world: World) -> None:
     query.step()
     session = query.reader._topics.session  # type: ignore[union-attr]
     start = Position.from_json(query.end[world.name("a")])
-    assert "ahead" not in session.plan(world.name("a"), start, end=None, max_rows=None, max_bytes=None)
+    assert session.plan(world.name("a"), start, Limits()).ahead is None
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

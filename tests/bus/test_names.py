@@ -31,7 +31,7 @@ def test_second_live_subscriber_is_refused(bus: Bus) -> None:
     read(first, checker, 30)
     with pytest.raises(NameTaken, match="'billing'") as caught:
         bus.subscribe("billing").position()
-    on_page(caught.value)
+    on_page(caught.value, "NameTaken: topic '…':")
     assert caught.value.fields["holder"]["pid"] == os.getpid()
     assert caught.value.fields["holder"]["host"] == os.uname().nodename
     publish(publisher, rows, bus.journal, [3])

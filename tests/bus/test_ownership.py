@@ -13,6 +13,7 @@ import pytest
 from jobpipe.discovery.handler import open_handler
 from jobpipe.errors import Fenced, SpoolError, TopicOwned, WaitTimeout
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publisher.core import BatchKey
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, kill, publish, read, stopped, until
 
@@ -130,7 +131,7 @@ def test_coordinator_killed_while_the_source_is_quiet(own_bus: Bus) -> None:
 def test_coordinator_killed_between_write_and_seal(own_bus: Bus) -> None:
     """Case 2: files written for a batch in progress outlive the coordinator, and are sealed by the next one."""
     publisher = own_bus.publisher(parallelism=2)
-    assert publisher.begin("q", 0, "r1") is None
+    assert publisher.begin(BatchKey("q", 0, "r1")) is None
     target = publisher.target()
     tables = ROWS.tables(0)
     pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.to_batches())
@@ -138,7 +139,7 @@ def test_coordinator_killed_between_write_and_seal(own_bus: Bus) -> None:
     assert all(segment.file for segment in segments)
     kill(coordinator_of(publisher))
     with own_bus.journal.sealing(0, ROWS.ranges(0)):
-        publisher.commit("q", 0, "r1", target, tables[0].schema, None, segments)
+        publisher.commit(BatchKey("q", 0, "r1"), target, tables[0].schema, None, segments)
     publisher.close(final=True)
     assert Checker(ROWS, own_bus.journal).take_all(own_bus.subscribe("all").batches(timeout=30)).check().rows == 1000
 

@@ -17,6 +17,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, until
 from tests.bus.query import Query
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
@@ -317,8 +318,9 @@ def test_a_committed_batch_that_no_task_has_read(own: World) -> None:
     kill(coordinator_of(own.publisher))
     own.seal()
     query.restart()
-    with pytest.raises(DataLoss, match="older copy"):
+    with pytest.raises(DataLoss, match="older copy") as caught:
         query.until(query.plan, "a slot in the new epoch")
+    on_page(caught.value, "DataLoss: topic '…': slot")
 
 
 def test_the_end_mark(world: World) -> None:

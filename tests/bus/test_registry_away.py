@@ -13,6 +13,7 @@ from jobpipe.discovery.locate import locate
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing import Checker, NumberedRows
+from jobpipe.testing.zookeeper import settings_of
 from registry.embedded import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 
@@ -24,10 +25,8 @@ def test_zookeeper_stopped_and_back(tmp_path: Path) -> None:
     files = ensure_home(tmp_path / "home")
     settings = {
         "jobpipe.home": str(tmp_path / "home"),
-        "jobpipe.registerserver.connect": connect,  # not "embedded": nobody may start it behind our back
-        "jobpipe.registerserver.sasl.mechanism": "DIGEST-MD5",
-        "jobpipe.registerserver.sasl.username": "jobpipe",
-        "jobpipe.registerserver.sasl.password": f"file:{zookeeper.secret_file}",
+        # The address, not "embedded": no job of the test may start it again.
+        **{f"jobpipe.{key}": value for key, value in settings_of(zookeeper, connect).items()},
         "jobpipe.registerserver.topic.storage": f"/away-{uuid.uuid4().hex[:8]}/topics",
         "jobpipe.registerserver.session.timeout": "4s",
         "jobpipe.registerserver.connect.timeout": "2s",

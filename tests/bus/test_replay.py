@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, SegmentCorrupt
+from jobpipe.publisher.core import BatchKey
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 from tests.troubleshooting import on_page
@@ -74,7 +75,7 @@ def test_older_checkpoint_is_refused(bus: Bus) -> None:
     publish(publisher, rows, bus.journal, range(4))
     with pytest.raises(CheckpointTooOld, match="old copy") as caught:
         publisher.seal("q", 2, rows.tables(2), run_id="r2")
-    on_page(caught.value)
+    on_page(caught.value, "CheckpointTooOld: topic")
     assert {key: caught.value.fields[key] for key in ("topic", "query_id", "batch_id", "last_batch_id")} == {
         "topic": bus.topic,
         "query_id": "q",
@@ -91,7 +92,7 @@ def test_two_calls_in_one_run_are_an_error(bus: Bus) -> None:
     publish(publisher, rows, bus.journal, [0])
     with pytest.raises(DuplicateCall, match="once in each foreachBatch") as caught:
         publisher.seal("q", 0, rows.tables(1), run_id="r1")
-    on_page(caught.value)
+    on_page(caught.value, "DuplicateCall: topic")
     assert publisher.status()["head"] == 1
 
 
@@ -112,13 +113,13 @@ def test_lost_answer_of_a_seal_is_asked_again(bus: Bus) -> None:
     """Case 17: the same call twice, since its answer was lost, is neither a duplicate nor an error."""
     rows = NumberedRows(bus.topic, rows=2000, payload=100)
     publisher = bus.publisher()
-    assert publisher.begin("q", 0, "r1") is None
+    assert publisher.begin(BatchKey("q", 0, "r1")) is None
     target = publisher.target()
     (table,) = rows.tables(0)
     segments = target.write(table.schema, ((batch, 0) for batch in table.to_batches()), "0")
     with bus.journal.sealing(0, rows.ranges(0)):
-        first = publisher.commit("q", 0, "r1", target, table.schema, None, segments)
-    second = publisher.commit("q", 0, "r1", target, table.schema, None, segments)
+        first = publisher.commit(BatchKey("q", 0, "r1"), target, table.schema, None, segments)
+    second = publisher.commit(BatchKey("q", 0, "r1"), target, table.schema, None, segments)
     assert first.position == second.position
     publisher.close(final=True)
     assert Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30)).check().rows == 2000
@@ -128,17 +129,17 @@ def test_files_of_a_lost_attempt_are_refused(bus: Bus) -> None:
     """Case 47: a batch whose files are not there, or too short, is never sealed."""
     rows = NumberedRows(bus.topic, rows=2000, payload=100)
     publisher = bus.publisher()
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = publisher.target()
     (table,) = rows.tables(0)
     segments = target.write(table.schema, ((batch, 0) for batch in table.to_batches()), "0")
     (file,) = (publisher.config.spool_dir / bus.topic / "segments").iterdir()
     file.rename(file.with_suffix(".away"))
     with pytest.raises(SegmentCorrupt):
-        publisher.commit("q", 0, "r1", target, table.schema, None, segments)
+        publisher.commit(BatchKey("q", 0, "r1"), target, table.schema, None, segments)
     assert publisher.status()["head"] == 0
     file.with_suffix(".away").rename(file)
     with bus.journal.sealing(0, rows.ranges(0)):
-        publisher.commit("q", 0, "r1", target, table.schema, None, segments)
+        publisher.commit(BatchKey("q", 0, "r1"), target, table.schema, None, segments)
     publisher.close(final=True)
     assert Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30)).check().rows == 2000

@@ -153,12 +153,12 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
         seal(publisher, INT, MORE, first=3)
         query.drain()
     (record,) = caplog.records
-    on_page(record.getMessage())
+    on_page(record.getMessage(), "topic …: from offset … on there is a column that this query")
     assert f"topic {bus.topic}: from offset 1 on there is a column that this query does not read: new" in (
         record.getMessage()
     )
     assert "started again, from a new load()" in record.getMessage()
-    on_page(record.getMessage())
+    on_page(record.getMessage(), "topic …: from offset … on there is a column that this query")
 
 
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:
@@ -196,7 +196,8 @@ def test_an_incompatible_change_ends_the_query_at_the_boundary(bus: Bus, load: C
     assert acknowledged(publisher) == 2
     assert str(caught.value).startswith(
         f"topic {bus.topic!r}, offset 2: what is published does not fit the schema that is read "
-        "(schemaEvolution=compatible): id: published as string, asked for as int. All that lies before is delivered. "
+        "(schemaEvolution=compatible): id: published as string, asked for as int. Everything before it has been "
+        "delivered. "
         "Leave .schema() out and start the query again"
     )
     assert query.ends().fields["offset"] == 2  # however often it is asked
@@ -440,4 +441,4 @@ def test_a_missing_name_is_told_at_load(
     assert "there is no option 'name': spark.read needs none, but a stream is" in record.getMessage()
     with pytest.raises(ConfigError) as caught:
         SourceOptions.parse(options).need_name()
-    on_page(caught.value)
+    on_page(caught.value, "format('jobpipe'):")

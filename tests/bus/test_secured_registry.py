@@ -12,7 +12,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe.config import Config
+from jobpipe.config import Config, config_from_dict
 from jobpipe.discovery.handler import open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable
 from jobpipe.testing.processes import Harness
@@ -119,4 +119,4 @@ def _secret(path: Path, text: str) -> str:
 
 
 def _changed(rig: Harness, changes: dict[str, str]) -> Config:
-    return Config.from_dict({**rig.config.to_dict(), **{f"jobpipe.{name}": value for name, value in changes.items()}})
+    return config_from_dict({**rig.config.to_dict(), **{f"jobpipe.{name}": value for name, value in changes.items()}})

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.cli.standing import without_publisher
+from jobpipe.cli.status import without_publisher
 from jobpipe.errors import TopicNotFound
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.subscriber.questions import published_schemas
@@ -146,7 +146,7 @@ def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver],
             "time passes",
         )
         assert later["served_for"] < status["served_for"]
-        on_page(without_publisher(later))
+        on_page(without_publisher(later), "publisher gone for")
         assert re.match(r"publisher gone for [\d.]+ s, served for another [\d.]+ s; the last", without_publisher(later))
 
 
@@ -185,7 +185,7 @@ def test_schema_before_the_first_batch(bus: Bus) -> None:
     publisher = bus.publisher()
     with pytest.raises(TopicNotFound, match="knows no schema yet") as caught:
         published_schemas(bus.config({"discovery.timeout": "500ms"}), [bus.topic])
-    on_page(caught.value)
+    on_page(caught.value, "TopicNotFound: topic")
     publisher.declare(SCHEMA, "spark's own")
     found = published_schemas(bus.config(), [bus.topic])[bus.topic]
     assert (pa.ipc.read_schema(pa.py_buffer(found[0])), found[1]) == (SCHEMA, "spark's own")

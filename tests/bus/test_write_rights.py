@@ -29,7 +29,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.capability import log_place, write_ticket
 from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.messages import Hello, Request
@@ -60,7 +60,7 @@ def put(link: BlockingLink, args: dict[str, Any]) -> None:
 def test_files_are_taken_from_the_jobs_own_tasks_only(bus: Bus) -> None:
     """S8: neither without a ticket nor with that of another batch, topic or job."""
     publisher = bus.publisher()
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = publisher.target()
     name, secret = f"{target.write_id}-0.seg", publisher.coordinator.secret
     folder = publisher.config.spool_dir / publisher.topic / "segments"
@@ -86,7 +86,7 @@ def test_files_are_taken_from_the_jobs_own_tasks_only(bus: Bus) -> None:
 def test_a_ticket_outlives_the_data_process(bus: Bus) -> None:
     """S8: the one that is started again knows the job's secret, too."""
     publisher = bus.publisher()
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = publisher.target()
     kill(data_process(publisher))
     until(lambda: fresh_data(bus, publisher) != Endpoint.parse(target.data), PATIENCE, "another data process")
@@ -106,7 +106,7 @@ def test_what_tasks_get_is_shown_nowhere(bus: Bus, caplog: pytest.LogCaptureFixt
     """S8: a target is shown in logs and errors; the job's own secret does not travel at all."""
     caplog.set_level(logging.DEBUG)
     publisher = bus.publisher()
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = publisher.target()
     seen = repr(target) + str(target) + caplog.text + json.dumps(publisher.status(), default=str)
     seen += "".join(file.read_text() for file in (publisher.config.home / "logs").glob("*.log"))
@@ -194,12 +194,15 @@ def test_a_log_is_forgotten_after_the_servers_own_time(tmp_path: Path, configure
 class Anybody:
     """Lets everybody do everything."""
 
-    def demand(self, *_: Any) -> None:
+    def require(self, *_: Any) -> None:
         pass
 
 
 def a_link() -> Any:
-    return SimpleNamespace(hello=Hello(topic="orders", role="publisher", instance="i"), peer_names=(), peer="")
+    hello = Hello(topic="orders", role="publisher", instance="i")
+    link = SimpleNamespace(hello=hello, peer_names=(), peer="", proven=False)
+    link.note_proof = lambda: setattr(link, "proven", True)
+    return link
 
 
 @pytest.mark.parametrize(("said", "forced"), [({}, True), ({"fsync": True}, True), ({"fsync": False}, False)])
@@ -220,7 +223,11 @@ def test_who_uploads_says_if_a_file_is_forced_to_disk(
         service = DataService(config, "i", cast(Any, Anybody()), "secret")
         ticket = write_ticket("secret", "orders", WRITE)
         args = {"file": name, "length": 3, "ticket": ticket, **said}
-        asyncio.run(service.handle(a_link(), Request(1, "put", args)))
+        with pytest.raises(NotAuthorized):
+            asyncio.run(service.handle(link := a_link(), Request(1, "put", {**args, "ticket": "0" * 64})))
+        assert not link.proven, "it may hold as much as others"
+        asyncio.run(service.handle(link, Request(2, "put", args)))
+        assert link.proven
     folder = HostFolder(tmp_path / "hosts")
     try:
         host = HostService(folder, cast(Any, Anybody()), keep_seconds=1.0)
@@ -235,7 +242,7 @@ def test_who_uploads_says_if_a_file_is_forced_to_disk(
 def test_a_task_says_what_its_sink_is_set_to(bus: Bus, fsync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """R4: two sinks of one job, and so of one coordinator, may differ."""
     publisher = bus.publisher({"spool.fsync": str(fsync).lower()})
-    publisher.begin("q", 0, "r1")
+    publisher.begin(BatchKey("q", 0, "r1"))
     target = replace(publisher.target(), instance="on another host", directory="/nowhere", inline_max=0)
     said: list[Any] = []
     real = BlockingLink.start_upload

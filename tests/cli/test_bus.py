@@ -106,10 +106,10 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
     assert set(line) >= SUBSCRIPTION_KEYS
     assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
     text = run("describe", topic, file=file).stdout
-    assert "published last  query query, batch 3, offset 4" in text  # U2
+    assert "published last  publisher query, batch 3, offset 4" in text  # U2
     facts, *_, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
-    position = f"{publisher.epoch}/3"
+    position = rf"3 \(epoch {publisher.epoch}\)"
     assert re.fullmatch(
         rf"billing +absent for [\d.]+ s +{position} +1 +4 +[\d.]+ B .* 0 +[\d.]+ s ago .*", table.splitlines()[1]
     )
@@ -126,7 +126,9 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
     assert line["lag"]["bytes"] > 0
     assert set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS
-    assert run("lag", file=file).stdout.splitlines()[0].split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
+    header, row = run("lag", topic, file=file).stdout.splitlines()
+    assert header.split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
+    assert re.search(rf" 3 \(epoch {publisher.epoch}\) +4 +1 +4 ", row)  # position, head, batches, rows
 
 
 def test_lag_of_a_live_reader(run: Run, file: str, topic: str, publisher: Publisher, config: Config) -> None:
@@ -350,7 +352,7 @@ def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, to
     program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
     assert program.process.stderr is not None
     notice = program.process.stderr.readline()
-    on_page(notice)
+    on_page(notice, "topic '…': waiting")
     for part in (f"topic {topic!r}: waiting for a publisher", config.namespace, "jobpipe topics", "jobpipe doctor"):
         assert part in notice
     publisher = Publisher(topic, config=config, parallelism=2)

@@ -41,6 +41,39 @@ def test_check_reads_the_access_list(run: Run, write: Write, tmp_path: Path) -> 
     assert problem["key"] == "security.access"
 
 
+def test_check_looks_for_the_files_that_are_named(run: Run, write: Write, tmp_path: Path) -> None:
+    """Doctor told of them, and this command said ok."""
+    good = tmp_path / "node.crt"
+    good.write_text("")
+    ssl = {"ssl.ca": str(tmp_path / "nosuch.crt"), "ssl.cert": str(good), "ssl.key": str(tmp_path)}
+    registry = {"registerserver.ssl.ca": str(tmp_path / "zk.crt")}
+    file = write({"jobpipe": {**ssl, **registry}, "security": {"access": str(tmp_path / "access.yaml")}})
+    result = run("config", "check", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    told = [line.partition("jobpipe.yaml:")[2].partition(": ")[2] for line in result.stderr.splitlines()[1:]]
+    assert told == [
+        f"jobpipe.ssl.ca = {tmp_path}/nosuch.crt: expected a readable file (No such file or directory)",
+        f"jobpipe.ssl.key = {tmp_path}: expected a readable file (Is a directory)",
+        f"security.access = {tmp_path}/access.yaml: expected a readable file (No such file or directory)",
+    ]
+    problems = json.loads(run("config", "check", file, "--json").stdout)["problems"]
+    assert [problem["key"] for problem in problems] == ["jobpipe.ssl.ca", "jobpipe.ssl.key", "security.access"]
+
+
+def test_files_that_are_not_used_are_not_looked_for(run: Run, write: Write, tmp_path: Path) -> None:
+    """Those of the registry with its TLS on, those of links without TLS."""
+    nosuch = str(tmp_path / "nosuch")
+    named = dict.fromkeys(("ssl.ca", "ssl.cert", "ssl.key"), nosuch)
+    assert run("config", "check", write({"jobpipe": {"ssl.enabled": False, **named}})).exit_code == 0
+    registry = {"registerserver.connect": "zk1:2181", "registerserver.ssl.ca": nosuch}
+    links = {"ssl.enabled": False, "sinkserver.subnet": "127.0.0.0/8"}
+    for enabled, code in ((False, 0), (True, 2)):
+        given = {**links, **registry, "registerserver.ssl.enabled": enabled}
+        result = run("config", "check", write({"jobpipe": given}))
+        assert result.exit_code == code, result.stderr
+        assert ("jobpipe.registerserver.ssl.ca" in result.stderr) is enabled
+
+
 def test_check_names_every_problem(run: Run, write: Write) -> None:
     file = write({"jobpipe": {"coordinator.linger": "soon", "acks": "some", "nosuch": 1}})
     result = run("config", "check", file)
@@ -93,7 +126,7 @@ def test_explain_of_an_unknown_key_suggests(run: Run) -> None:
     result = run("config", "explain", "retention.tiem")
     assert result.exit_code == 2
     assert "retention.tiem is unknown; did you mean jobpipe.retention.time?" in result.stderr
-    on_page(result.stderr)
+    on_page(result.stderr, "…is unknown; did you")
 
 
 def test_encrypt_reads_the_secret_and_prints_its_encrypted_form(

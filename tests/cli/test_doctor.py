@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -93,6 +94,21 @@ def test_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor_host.unix_sockets().status == "warn"
     (tmp_path / "spark-defaults.conf").write_text("# x\nspark.python.unix.domain.socket.enabled   true\n")
     assert doctor_host.unix_sockets().status == "ok"
+
+
+def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says to put into Spark's defaults is right; half of it would stop every query."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    finding = doctor_host.local_files()
+    assert finding.status == "warn"
+    lines = re.findall(r"`(spark\.\S+ \S+)`", finding.remedy)
+    assert len(lines) == 2
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    assert doctor_host.local_files().status == "ok"
+    (tmp_path / "spark-defaults.conf").write_text(lines[1])
+    finding = doctor_host.local_files()
+    assert finding.status == "fail"
+    assert "not on the class path" in finding.detail
 
 
 def test_a_wrong_configuration_ends_the_examination(examine: Any) -> None:

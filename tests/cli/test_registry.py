@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from jobpipe.cli.doctor_registry import permissions
+from jobpipe.config import load
+from jobpipe.testing.zookeeper import settings_of
 from registry.embedded import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
 from tests.troubleshooting import on_page
@@ -69,16 +72,23 @@ def test_an_ensemble_is_not_ours_to_start_or_stop(run: Run, write: Callable[...,
 def test_status_of_an_ensemble_reads_it(run: Run, write: Callable[..., str], home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     connect = server.ensure()
-    login = {
-        "jobpipe.registerserver.sasl.mechanism": "DIGEST-MD5",
-        "jobpipe.registerserver.sasl.username": "jobpipe",
-        "jobpipe.registerserver.sasl.password": f"file:{server.secret_file}",
-    }
+    login = {f"jobpipe.{key}": value for key, value in settings_of(server, connect).items()}
     result = run("registry", "status", "--json", file=write({**ensemble(connect), **login}))
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert set(facts) == KEYS
     assert (facts["embedded"], facts["endpoint"], facts["topics"]) == (False, connect, 0)
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("tls", [True, False])
+def test_the_doctor_names_a_server_of_an_older_version(fresh: str, tmp_path: Path, tls: bool) -> None:
+    """Those had no TLS."""
+    EmbeddedZooKeeper(tmp_path / "fresh", tls=tls).ensure()
+    found = list(permissions(load(fresh, environ={})))
+    assert [(finding.status, finding.remedy) for finding in found] == (
+        [] if tls else [("warn", "stop it when no job needs it: jobpipe registry stop")]
+    )
 
 
 def test_an_ensemble_that_does_not_answer_is_3(run: Run, write: Callable[..., str]) -> None:
@@ -93,5 +103,5 @@ def test_a_registry_that_is_not_there_takes_one_line(start: Callable[..., Progra
     settings = {**ensemble("127.0.0.1:1"), "jobpipe.registerserver.connect.timeout": "1500ms"}
     code, out, err = start("topics", file=write(settings)).end()
     assert (code, out) == (3, "")
-    on_page(err)
+    on_page(err, "jobpipe: registry …")
     assert err == "jobpipe: registry 127.0.0.1:1 is not available: Connection refused (tried for 1.5 s)\n"

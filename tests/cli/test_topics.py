@@ -97,7 +97,7 @@ def test_a_live_topic_is_not_deleted(run: Run, file: str, config: Config) -> Non
         assert result.exit_code == 1
         assert "topic 'orders' is served at" in result.stderr
         assert "by 'shop'" in result.stderr
-        on_page(result.stderr)
+        on_page(result.stderr, "topic '…' is served")
     assert publisher.status()["head"] == 1
     publisher.close()
 
@@ -140,8 +140,8 @@ def test_what_is_not_read_is_not_deleted(run: Run, file: str, config: Config) ->
     assert listed(run, file, "--all")["orders"]["unread"] == {"billing": 2}
     result = run("topics", "delete", "orders", file=file)
     assert result.exit_code == 1
-    assert "is not read to its end by billing (2 batches)" in result.stderr
-    on_page(result.stderr)
+    assert "has not been fully read by billing (2 batches)" in result.stderr
+    on_page(result.stderr, "topic '…' has not been")
     assert (config.spool_dir / "orders").is_dir()
     assert run("topics", "delete", "orders", "--unread", file=file).exit_code == 0
     assert not (config.spool_dir / "orders").exists()

@@ -129,9 +129,9 @@ BAD: dict[str, list[Bad]] = {
         Bad("x" * 129, "at most 128"),
     ],
     "subscribePattern": [
-        Bad("", "a regular expression of Python that a whole topic name matches"),
-        Bad("(", "a regular expression of Python (missing )"),
-        Bad("*", "a regular expression of Python (nothing to repeat"),
+        Bad("", "a Python regular expression that must match the whole topic name"),
+        Bad("(", "a Python regular expression (missing )"),
+        Bad("*", "a Python regular expression (nothing to repeat"),
     ],
     "assign": [
         Bad("some", "JSON such as"),
@@ -194,7 +194,7 @@ TOGETHER = [
     Together(
         "nothing to wait for",
         {"subscribe": "some", "maxTriggerDelay": "5s"},
-        [("maxTriggerDelay", "minRowsPerTrigger beside it")],
+        [("maxTriggerDelay", "minRowsPerTrigger as well")],
     ),
     *(
         Together("not to be read ahead", {"subscribe": "some", "readAhead": "true", **more}, [("readAhead", phrase)])
@@ -209,9 +209,9 @@ TOGETHER = [
     Together(
         "many topics read ahead", {**_PATTERN, "readAhead": "true"}, [("readAhead", "not subscribePattern or assign")]
     ),
-    Together("no pattern", {"subscribe": "some", "maxTopics": "5"}, [("maxTopics", "subscribePattern beside it")]),
+    Together("no pattern", {"subscribe": "some", "maxTopics": "5"}, [("maxTopics", "subscribePattern as well")]),
     *(
-        Together("no type", {"subscribe": "some", bound: "5"}, [(bound, "boundaryType beside it")])
+        Together("no type", {"subscribe": "some", bound: "5"}, [(bound, "boundaryType as well")])
         for bound in ("lowerBound", "upperBound")
     ),
     Together(
@@ -286,7 +286,7 @@ TOGETHER = [
             ("subscribe", "letters, digits"),
             ("startingOffsets", "earliest, latest, committed"),
             ("endingTimestamp", "milliseconds since 1970 UTC"),
-            ("lowerBound", "boundaryType beside it"),
+            ("lowerBound", "boundaryType as well"),
             ("maxRowsPerTrigger", _ONE),
             ("includeMetadata", "true or false"),
             ("discoveryTimeout", "a time, at least 100ms"),

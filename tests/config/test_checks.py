@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.config import Config, check_acks, load
+from jobpipe.config import Config, check_acks, config_from_dict, load
 from jobpipe.errors import ConfigError
 from tests.troubleshooting import on_page
 
@@ -70,14 +70,14 @@ def test_a_real_registry_alone_lacks_certificates(listening: str) -> None:
     with pytest.raises(ConfigError, match="so each must prove who it is"):
         load(overrides=given, environ={})
     with pytest.raises(ConfigError, match="so each must prove who it is"):
-        Config.from_dict({**Config().to_dict(), "jobpipe.registerserver.connect": "no.such.host.invalid:2181"})
+        config_from_dict({**Config().to_dict(), "jobpipe.registerserver.connect": "no.such.host.invalid:2181"})
 
 
 def test_the_commands_of_the_error_are_enough(listening: str, tmp_path: Path) -> None:
     """U7: what the error says, typed in as it stands, makes the configuration right."""
     with pytest.raises(ConfigError) as caught:
         load(overrides={"registry_connect": listening}, environ={})
-    on_page(caught.value)
+    on_page(caught.value, "…: expected certificates")
     commands = [line.strip() for line in caught.value.message.splitlines()[2:]]
     assert len(commands) == 2
     script = "\n".join(["set -e", *commands, f"{sys.executable} -m jobpipe.cli.main config check"])
@@ -96,10 +96,10 @@ def test_a_wrong_address_comes_before_certificates(wrong: str) -> None:
     """U7: who has mistyped the address is told so, and not only that certificates are missing."""
     with pytest.raises(ConfigError) as caught:
         load(overrides={"registry_connect": wrong}, environ={})
-    on_page(caught.value)
+    on_page(caught.value, "…: expected the address")
     first, second = caught.value.fields["problems"]
     assert first["expected"].startswith("the address of a ZooKeeper that runs; no connection (")
-    assert second["expected"].startswith("certificates beside it")
+    assert second["expected"].startswith("certificates with it")
 
 
 def test_a_host_counts_as_lost_before_acks_all_gives_up() -> None:

@@ -59,7 +59,14 @@ BAD: dict[str, object] = {
     "jobpipe.retention.ack_grace": True,
     "jobpipe.subscription.expiry": "0s",
     "jobpipe.subscription.max": "0",
+    "jobpipe.hold.max_time": "0s",
     "jobpipe.read.timeout": "never",
+    "jobpipe.server.host": "host:1",
+    "jobpipe.server.port": "0",
+    "jobpipe.server.access": 5,
+    "jobpipe.server.roots": 5,
+    "jobpipe.server.environment": "A-B",
+    "jobpipe.server.webhooks": "alerts",
     "jobpipe.ssl.enabled": "on",
     "jobpipe.ssl.ca": 1,
     "jobpipe.ssl.cert": 1,
@@ -97,7 +104,7 @@ def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
 
 
 # any text at all is a path, a name or a password, but for the empty one where there must be one
-ANY_TEXT = ("path", "name", "password")
+ANY_TEXT = ("path", "paths", "name", "password")
 TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.kind.name not in ANY_TEXT]
 
 

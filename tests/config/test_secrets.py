@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobpipe.config import Config, keys, load, render, resolve
+from jobpipe.config import config_from_dict, keys, load, render, resolve
 from jobpipe.config.secrets import KEY_VARIABLE, Secret, encrypt, key_reference, make_key, parse_secret
 from jobpipe.errors import ConfigError
 
@@ -166,7 +166,7 @@ def test_a_configuration_carries_where_a_secret_is(about: object, tmp_path: Path
         for text in (shown, carried):
             assert CANARY not in text
         assert value not in shown
-        assert Config.from_dict(config.to_dict()) == config
+        assert config_from_dict(config.to_dict()) == config
         again = pickle.loads(pickle.dumps(config))  # noqa: S301 - our own bytes
         assert again == config
         assert getattr(again, about.attribute).reveal({"WORD": CANARY, **os.environ}) == CANARY

@@ -74,8 +74,8 @@ def since(ms: int, otherwise: str = "error") -> Boundary:
 def test_where_a_topic_begins_and_ends(options: dict[str, str], start: Boundary, end: Boundary) -> None:
     """Of topic a."""
     parsed = parse(**options)
-    assert parsed.start_of("a") == start
-    assert parsed.end_of("a") == end
+    assert parsed.starts.of("a") == start
+    assert parsed.ends.of("a") == end
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_where_a_topic_begins_and_ends(options: dict[str, str], start: Boundary,
         ({"boundaryType": "OFFSET", "lowerBound": "soon"}, ["lowerBound = soon: expected an offset"]),
         ({"boundaryType": "TIME", "upperBound": "2026-11-21T10:00:00"}, ["upperBound = ", "with its zone"]),
         ({"boundaryType": "OFFSET", "upperBound": "-2"}, ["upperBound = -2"]),
-        ({"lowerBound": "1"}, ["lowerBound = 1: expected boundaryType beside it"]),
-        ({"maxTriggerDelay": "5m"}, ["maxTriggerDelay = 5m: expected minRowsPerTrigger beside it"]),
+        ({"lowerBound": "1"}, ["lowerBound = 1: expected boundaryType as well"]),
+        ({"maxTriggerDelay": "5m"}, ["maxTriggerDelay = 5m: expected minRowsPerTrigger as well"]),
         ({"startingOffsetsByTimestampStrategy": "latest"}, ["startingTimestamp or startingOffsetsByTimestamp or"]),
         (
             {"maxRowsPerTrigger": "5", "MAXOFFSETSPERTRIGGER": "6"},
@@ -149,12 +149,12 @@ def test_other_names_and_units() -> None:
         ({"startingOffsets": "latest"}, "startingOffsets = latest: expected another start than latest"),
         ({"startingOffsets": '{"a": 1, "b": -1}'}, 'startingOffsets = {"a": 1, "b": -1}: expected another start'),
         ({"boundaryType": "OFFSET", "lowerBound": "-1"}, "lowerBound = -1: expected another start than latest"),
-        ({"startingOffsets": "committed"}, "startingOffsets = committed: expected an option 'name' beside it"),
+        ({"startingOffsets": "committed"}, "startingOffsets = committed: expected an option 'name' as well"),
     ],
 )
 def test_a_batch_read_starts_where_it_can(options: dict[str, str], told: str) -> None:
     parsed = parse(**options)
     with pytest.raises(ConfigError, match="1 wrong option") as caught:
-        parsed.demand_batch()
+        parsed.require_batch()
     assert told in caught.value.message
-    parse(startingOffsets="committed", name="x").demand_batch()
+    parse(startingOffsets="committed", name="x").require_batch()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.config import Config, load, resolve, sources
+from jobpipe.config import Config, config_from_dict, load, resolve, sources
 from jobpipe.config.definition import Key
 from jobpipe.config.document import MAX_BYTES
 from jobpipe.config.values import choice
@@ -390,12 +390,34 @@ def test_round_trip_to_another_process(lonely: Path) -> None:
     )
     texts = config.to_dict()
     assert all(type(text) is str for text in texts.values())
-    assert Config.from_dict(texts) == config
+    assert config_from_dict(texts) == config
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301  our own bytes
-    assert Config.from_dict({}) == Config()
+    assert config_from_dict({}) == Config()
+
+
+def test_an_environment_that_says_the_same_in_another_folder(
+    lonely: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "JOBPIPE__HOME": "./home",
+        "jobpipe__spool__dir": "spool",
+        "JOBPIPE__SSL__CA": "ca.pem",
+        "JOBPIPE__SSL__CERT": "cert.pem",
+        "JOBPIPE__SSL__KEY": "key.pem",
+        "JOBPIPE__SSL__KEY__PASSWORD": "file:password",
+        "JOBPIPE__RETENTION__TIME": "7d",
+        "PATH": "bin",
+    }
+    before = load(environ=given)
+    settled = sources.settled_environment(given)
+    assert settled["JOBPIPE__HOME"] == str(lonely / "home")
+    assert settled.keys() == given.keys() - {"PATH"}
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert load(environ=given) != before
+    assert load(environ=settled) == before
 
 
 def test_from_dict_checks() -> None:
     with pytest.raises(ConfigError) as caught:
-        Config.from_dict({"jobpipe.acks": "x", "acks": "all"})
+        config_from_dict({"jobpipe.acks": "x", "acks": "all"})
     assert [p["key"] for p in caught.value.fields["problems"]] == ["jobpipe.acks", "acks"]

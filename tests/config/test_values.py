@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.config.places import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
+from jobpipe.config.network_kinds import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
 from jobpipe.config.values import (
     BOOLEAN,
     DURATION_MAX,

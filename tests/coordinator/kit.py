@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator.host import Host, Parent
+from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.address import Endpoint
-from jobpipe.operations.control import OpenRequest
-from jobpipe.store import NewBatch, Position
+from jobpipe.operations.publishing import OpenRequest
+from jobpipe.store.position import Position
+from jobpipe.store.seal import NewBatch
 from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.store.build import SCHEMA, rows, written
 
@@ -67,7 +68,7 @@ class World:
         self.handlers.append(made)
         return made
 
-    def host(self, instance: str = "one", *, parent: Parent | None = None, **changes: str) -> Host:
+    def host(self, instance: str = "one", *, parent: Parent | None = None, **changes: str) -> Coordinator:
         """Return a coordinator without a server. Inside a running loop."""
         data = SimpleNamespace(
             endpoint=Endpoint("127.0.0.1", 2),
@@ -75,7 +76,7 @@ class World:
             tell=lambda *_: None,
             tell_hosts=lambda *_: None,
         )
-        return Host(
+        return Coordinator(
             self.config(**changes),
             self.handler(),
             control=Endpoint("127.0.0.1", 1),

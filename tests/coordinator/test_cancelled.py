@@ -10,19 +10,22 @@ import pytest
 
 from jobpipe.coordinator.higher_epoch import HigherEpoch
 from jobpipe.errors import LinkBroken, RegistryUnavailable, TopicNotFound
-from jobpipe.store import Boundary, TopicLog
-from jobpipe.store.catalog import TopicLog as Catalog
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.subscriptions import Subscriptions
+from jobpipe.store.topic_log import TopicLog
 from tests.coordinator.kit import Gate, World, run, seal, until
 
 LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0))
 WHERE = {"host": "a", "pid": 1}
 
 
-async def cancelled_inside(work: Any, method: str, monkeypatch: pytest.MonkeyPatch, *, after: bool = True) -> None:
+async def cancelled_inside(
+    work: Any, kind: type, method: str, monkeypatch: pytest.MonkeyPatch, *, after: bool = True
+) -> None:
     """Start ``work``, cancel it while the log's thread is at the end of a method, and let that go on."""
     gate = Gate()
     with monkeypatch.context() as patch:
-        patch.setattr(TopicLog, method, gate.wrap(getattr(Catalog, method), after=after))
+        patch.setattr(kind, method, gate.wrap(getattr(kind, method), after=after))
         task = asyncio.create_task(work)
         await gate.arrived()
         task.cancel()
@@ -40,9 +43,9 @@ def test_a_seal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         topic.writing.add("other")
         rung = asyncio.create_task(topic.news.wait(10))
         await asyncio.sleep(0)
-        await cancelled_inside(seal(topic, 0), "seal", monkeypatch)
+        await cancelled_inside(seal(topic, 0), TopicLog, "seal", monkeypatch)
         assert await rung
-        assert topic.head == await topic.run(topic.store.head)
+        assert topic.head == await topic.run(topic.store.batches.head)
         assert topic.head.n == 1
         await host.close()
 
@@ -57,11 +60,11 @@ def test_an_end_mark(world: World, monkeypatch: pytest.MonkeyPatch, after: bool)
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         await seal(topic, 0)
-        await cancelled_inside(host.close_publisher(topic, final=True), "seal", monkeypatch, after=after)
+        await cancelled_inside(host.close_publisher(topic, final=True), TopicLog, "seal", monkeypatch, after=after)
         again = [host.close_publisher(topic, final=True) for _ in range(3)]
         await asyncio.gather(*again)
         assert (topic.ended, topic.publishing, topic.head.n) == (True, False, 2)
-        assert await topic.run(topic.store.head) == topic.head
+        assert await topic.run(topic.store.batches.head) == topic.head
         await host.close()
 
     run(work())
@@ -93,7 +96,10 @@ def test_an_acknowledgement(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         rung = asyncio.create_task(topic.acked.wait(10))
         await asyncio.sleep(0)
         await cancelled_inside(
-            topic.subscribers.acknowledge("billing", holder.grant, topic.head), "acknowledge", monkeypatch
+            topic.subscribers.acknowledge("billing", holder.grant, topic.head),
+            Subscriptions,
+            "acknowledge",
+            monkeypatch,
         )
         assert await rung
         await host.close()
@@ -108,9 +114,11 @@ def test_a_grant(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         ended = cast("Any", SimpleNamespace(ended=LinkBroken("cut"), silence=0.0))
-        await cancelled_inside(topic.subscribers.grant("billing", "i", ended, WHERE), "subscribe", monkeypatch)
+        await cancelled_inside(
+            topic.subscribers.grant("billing", "i", ended, WHERE), Subscriptions, "subscribe", monkeypatch
+        )
         await until(lambda: "billing" in topic.subscribers._holders)
-        known = (await topic.run(topic.store.subscriptions))[0]
+        known = (await topic.run(topic.store.subscriptions.all))[0]
         holder = topic.subscribers._holders["billing"]
         assert (holder.grant, holder.link) == (known.grant, None)  # its link ended meanwhile: not connected for ever
         second = await topic.subscribers.grant("billing", "j", LINK, WHERE)
@@ -128,7 +136,7 @@ def test_a_drop_and_a_grant_take_turns(world: World, monkeypatch: pytest.MonkeyP
         topic = await host.open_topic("orders", world.order())
         await topic.subscribers.grant("billing", "i", cast("Any", SimpleNamespace(ended=None)), WHERE)
         topic.subscribers._holders["billing"].link = None
-        monkeypatch.setattr(TopicLog, "drop", gate.wrap(Catalog.drop))
+        monkeypatch.setattr(Subscriptions, "drop", gate.wrap(Subscriptions.drop))
         dropping = asyncio.create_task(topic.subscribers.drop("billing", dry_run=False))
         await gate.arrived()
         granting = asyncio.create_task(topic.subscribers.grant("billing", "j", LINK, WHERE))
@@ -156,9 +164,9 @@ def test_taking_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(topic, "must_be_sealed_again", must)
         monkeypatch.setattr("jobpipe.store.hosts.Hosts.take_back", lambda self, query_id, batch_id: taken.append(1))
-        monkeypatch.setattr(topic.store, "head", lambda: SimpleNamespace(n=0))
+        monkeypatch.setattr(topic.store.batches, "head", lambda: SimpleNamespace(n=0))
         taken: list[int] = []
-        await cancelled_inside(host.take_back(topic, "q", 0), "take_over", monkeypatch)
+        await cancelled_inside(host.take_back(topic, "q", 0), TopicLog, "take_over", monkeypatch)
         await until(lambda: topic.head.n == 0)
         assert (topic.epoch, taken) == (2, [1])
         owner = world.handler().owner("orders")

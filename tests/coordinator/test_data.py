@@ -15,7 +15,10 @@ from jobpipe.config import load
 from jobpipe.coordinator.data import DataService
 from jobpipe.errors import DataLoss, SegmentCorrupt
 from jobpipe.net.link import Link
-from jobpipe.store import CatalogReader, Position, Retention, TopicLog
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.retention import Retention
+from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.messages import Request
 from tests.store.build import seal
 
@@ -41,7 +44,7 @@ class Peer:
 
 def service(spool: Path) -> DataService:
     config = replace(load(environ={}), spool_dir=spool)
-    trust = SimpleNamespace(demand=lambda *_: None)
+    trust = SimpleNamespace(require=lambda *_: None)
     return DataService(config, "instance", cast(Any, trust), "secret")
 
 
@@ -76,7 +79,7 @@ def test_a_spool_that_hangs_holds_up_its_own_topic_alone(tmp_path: Path, monkeyp
         waiting = [asyncio.ensure_future(data._catalog("hung")) for _ in range(50)]
         await asyncio.sleep(0)
         peer = Peer("other")
-        assert (await fetch(data, peer, log.at(0), end))["rows"] == 1
+        assert (await fetch(data, peer, log.batches.at(0), end))["rows"] == 1
         assert peer.data
         assert sum(thread.name.startswith("read-hung") for thread in threading.enumerate()) == 1
         for one in waiting[:25]:
@@ -109,7 +112,7 @@ def test_a_file_that_goes_between_the_look_and_the_mapping(tmp_path: Path, remov
 
     def act() -> None:
         if removed:
-            log.retain(AT_ONCE)
+            log.retirer.retain(AT_ONCE)
         else:
             for file in log.segments.iterdir():
                 file.unlink()
@@ -117,7 +120,7 @@ def test_a_file_that_goes_between_the_look_and_the_mapping(tmp_path: Path, remov
     async def scenario() -> None:
         data = service(tmp_path)
         try:
-            await fetch(data, Peer("orders", act), log.at(0), end)
+            await fetch(data, Peer("orders", act), log.batches.at(0), end)
         finally:
             await data.close()
 
@@ -138,12 +141,12 @@ def test_a_file_that_goes_before_it_is_looked_at(tmp_path: Path, monkeypatch: py
 
     def looking(path: Path, needed: int) -> None:
         assert not reader._db._connection.in_transaction
-        log.retain(AT_ONCE)
+        log.retirer.retain(AT_ONCE)
         real(path, needed)
 
     monkeypatch.setattr(module, "check_length", looking)
     with pytest.raises(DataLoss) as caught:
-        reader.pieces(log.at(0), end, 0)
+        reader.segments(log.batches.at(0), end, 0)
     assert caught.value.fields["reason"] == "removed"
     reader.close()
     log.close()

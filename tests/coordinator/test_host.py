@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator import host as host_module
+from jobpipe.coordinator import coordinator as host_module
 from jobpipe.coordinator import ownership
-from jobpipe.coordinator.host import Parent
+from jobpipe.coordinator.coordinator import Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, SpoolError, TopicNotFound, TopicOwned
-from jobpipe.store import TopicLog
 from jobpipe.store.database import Database
+from jobpipe.store.retention import Retirer
+from jobpipe.store.subscriptions import Subscriptions
+from jobpipe.store.topic_log import TopicLog
 from registry.machine import Place
 from registry.records import OwnerRecord
 from tests.coordinator.kit import Gate, World, run, seal, until
@@ -121,7 +123,7 @@ def test_an_open_that_is_cancelled_leaves_nothing_half_done(world: World, monkey
         await cancelled(opening)
         gate.go_on.set()
         topic = await host.open_topic("orders", world.order("second"))
-        assert (topic.settings.publisher, topic.epoch) == ("second", 2)
+        assert (topic.asked.name, topic.epoch) == ("second", 2)
         owner = world.handler().owner("orders")
         assert owner is not None
         assert (owner.name, owner.epoch) == ("second", 2)
@@ -132,8 +134,10 @@ def test_an_open_that_is_cancelled_leaves_nothing_half_done(world: World, monkey
     run(work())
 
 
-@pytest.mark.parametrize("step", ["sweep", "require"])
-def test_a_take_over_that_fails_leaves_the_topic_free(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+@pytest.mark.parametrize(("kind", "step"), [(Retirer, "sweep"), (Subscriptions, "require")])
+def test_a_take_over_that_fails_leaves_the_topic_free(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type, step: str
+) -> None:
     """R6: also when closing the log fails, and with registrations that were made already."""
 
     async def work() -> None:
@@ -144,7 +148,7 @@ def test_a_take_over_that_fails_leaves_the_topic_free(world: World, monkeypatch:
         world.handler()
         close = TopicLog.close
         with monkeypatch.context() as patch:
-            patch.setattr(TopicLog, step, fail)
+            patch.setattr(kind, step, fail)
             patch.setattr(TopicLog, "close", lambda self: (close(self), fail()))
             with pytest.raises(SpoolError, match="on fire"):
                 await host.open_topic("orders", world.order())
@@ -228,8 +232,8 @@ def test_a_topic_whose_disk_hangs_holds_up_no_other(world: World, monkeypatch: p
         await gate.arrived()
         living = asyncio.create_task(host.live())
         ticked: list[float] = []
-        tick = other.store.tick
-        monkeypatch.setattr(other.store, "tick", lambda seconds: (ticked.append(seconds), tick(seconds)))
+        tick = other.store.clock.tick
+        monkeypatch.setattr(other.store.clock, "tick", lambda seconds: (ticked.append(seconds), tick(seconds)))
         await until(lambda: len(ticked) >= 4)
         assert not living.done()
         gate.go_on.set()
@@ -324,7 +328,7 @@ def test_a_host_server_that_hangs_holds_up_its_topic_alone(world: World, monkeyp
 
     async def work() -> None:
         host = world.host(spool__placement="host")
-        hosts, hanging, tidied = host.hosts, asyncio.Event(), asyncio.Event()
+        hosts, hanging, tidied = host.host_servers, asyncio.Event(), asyncio.Event()
         monkeypatch.setattr(hosts, "_ask", lambda: {"h1": "127.0.0.1:9"})
 
         async def sweep(topic: ServedTopic, name: str, endpoint: str) -> None:

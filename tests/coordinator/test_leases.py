@@ -14,7 +14,7 @@ from jobpipe.coordinator import leases as module
 from jobpipe.coordinator.leases import Leases
 from jobpipe.errors import DataLoss, LinkError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.budget import Budgets
-from jobpipe.operations.control import LeaseRequest
+from jobpipe.operations.reading import LeaseRequest
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -34,7 +34,9 @@ class Topic:
         self.topic = "orders"
         self.held: dict[str, float] = {}
         self.fail: Exception | None = None
-        self.store = SimpleNamespace(lease=self._lease, release=self.held.pop, shorten_lease=self.held.__setitem__)
+        self.store = SimpleNamespace(
+            leases=SimpleNamespace(hold=self._lease, release=self.held.pop, shorten=self.held.__setitem__)
+        )
         self.acked = SimpleNamespace(ring=lambda: None)
 
     def _lease(self, key: str, first: int, last: int, seconds: float) -> None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import subscribers
-from jobpipe.coordinator.subscribers import Holder, Subscribers
+from jobpipe.coordinator import holder as holding
+from jobpipe.coordinator.holder import Holder
+from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
 
 WHERE = {"host": "a", "pid": 1}
@@ -44,8 +45,8 @@ def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
     link = cast("Any", SimpleNamespace(silence=0.0))
     made = held(link)
     made.disconnected(link, LinkBroken("x"))
-    now = time.monotonic() + subscribers.RECONNECT_SECONDS
-    monkeypatch.setattr(subscribers, "time", SimpleNamespace(monotonic=lambda: now))
+    now = time.monotonic() + holding.RECONNECT_SECONDS
+    monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
     state = made.state(LINE)
     assert state["state"] == "absent"
     assert state["since"] >= 29

@@ -7,11 +7,23 @@ import zipfile
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from jobpipe.demo.facts import AUDIT, audit_facts, expected_report, report_facts, topic_facts
+from jobpipe.config import Config
+from jobpipe.demo.facts import (
+    AUDIT,
+    audit_facts,
+    broken_lines,
+    dead_letters,
+    dead_letters_facts,
+    expected_report,
+    report_facts,
+    topic_facts,
+)
 from jobpipe.demo.places import flights_zip
-from jobpipe.demo.watch import SubscriptionView, TopicView
+from jobpipe.errors import JobpipeError
+from jobpipe.publisher.core import Publisher
 
 FLIGHTS = """\
 year,month,day,dep_time,dep_delay,carrier
@@ -91,6 +103,50 @@ def test_audit(tmp_path: Path) -> None:
 
 
 def test_rows_left_behind_are_a_fact() -> None:
-    lines = (SubscriptionView("a", "disconnected", 0, 0, 0), SubscriptionView("b", "disconnected", 2, 7, 0))
-    facts = topic_facts([TopicView("t", subscriptions=lines)])
+    lines = [{"name": "a", "lag": {"batches": 0, "rows": 0}}, {"name": "b", "lag": {"batches": 2, "rows": 7}}]
+    facts = topic_facts({"t": {"subscriptions": lines}})
     assert [(fact.expected, fact.got, fact.ok) for fact in facts] == [(0, 0, True), (0, 7, False)]
+
+
+def test_broken_lines_are_those_that_the_data_do_not_have(source: Path, tmp_path: Path) -> None:
+    header, *rows = FLIGHTS.splitlines()
+    parts = {"part-0.csv": [header, "2013,1", *rows[::2]], "part-1.csv": [header, *rows[1::2], "2013,1", "two"]}
+    (tmp_path / "input").mkdir()
+    for name, lines in parts.items():
+        (tmp_path / "input" / name).write_text("\n".join([*lines, ""]))
+    assert broken_lines(tmp_path / "input", source) == ["2013,1", "2013,1", "two"]
+
+
+@pytest.mark.parametrize(
+    ("letters", "ok"),
+    [
+        (["a", "b", "b"], [True, True]),
+        (["b", "a", "b"], [True, True]),
+        (["a", "b"], [False, False]),
+        (["a", "a", "b"], [True, False]),
+        (["a", "b", "b", "b"], [False, False]),
+        (["a", "b", "c"], [True, False]),
+    ],
+)
+def test_dead_letters_are_what_was_put_in(letters: list[str], ok: list[bool]) -> None:
+    assert [fact.ok for fact in dead_letters_facts(3, ["a", "b", "b"], letters)] == ok
+
+
+def test_too_few_lines_put_in_are_a_fact() -> None:
+    assert [fact.ok for fact in dead_letters_facts(3, ["a", "b"], ["a", "b"])] == [False, True]
+
+
+@pytest.mark.zookeeper
+def test_dead_letters_are_read_from_the_spool(config: Config) -> None:
+    publisher = Publisher("dead", config=config)
+    long = "x" * 1_000_000  # in a file; small batches are in the catalog
+    batches = [["a", "b"], *([f"row {number}"] for number in range(100)), [long]]
+    for batch_id, rows in enumerate(batches):
+        publisher.seal("query", batch_id, [pa.table({"row": rows, "stage": ["csv"] * len(rows)})])
+    publisher.close(final=True)
+    assert dead_letters(config.spool_dir, "dead") == [row for rows in batches for row in rows]
+
+
+def test_no_dead_letters_at_all(tmp_path: Path) -> None:
+    with pytest.raises(JobpipeError, match="does not exist"):
+        dead_letters(tmp_path, "dead")

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import io
-import sys
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
-from jobpipe.demo import jobs, run, run_demo
-from jobpipe.demo.board import open_board
-from jobpipe.demo.folder import HOME
-from jobpipe.demo.jobs import marked_processes
-from jobpipe.demo.watch import SubscriptionView, TopicView
+from jobpipe.demo import run, run_demo
+from jobpipe.demo.folder import HOME, marked_processes
+from jobpipe.demo.places import PIPELINE, flights_examples
+from jobpipe.pipelines.board import open_board
+from jobpipe.pipelines.launchers import local
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
 from registry.embedded import EmbeddedZooKeeper
 
+JOBS = tuple(load_pipeline(flights_examples() / PIPELINE).jobs)
 SLEEP = "import time; time.sleep(600)"
+# In the place of the runner of an attempt: runs JOB.py of the pipeline's folder, without Spark and without a lease.
+RUNNER = """
+import json, runpy, sys
+from pathlib import Path
+runpy.run_path(json.loads(Path(sys.argv[1]).read_text())["job"] + ".py")
+"""
 
 
 @pytest.fixture
@@ -32,16 +42,18 @@ def text(console: Console) -> str:
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for the four jobs, which sleep, and a spark-submit that runs them with Python."""
+    """The pipeline of the demo with stand-ins for its four jobs, which sleep."""
     folder = tmp_path / "examples"
     folder.mkdir()
     (folder / "prepare.py").touch()
-    for name in run.JOBS:
+    for name in (PIPELINE, "flights.ddl"):
+        (folder / name).write_text((flights_examples() / name).read_text())
+    for name in JOBS:
         (folder / f"{name}.py").write_text(SLEEP)
-    submit = tmp_path / "spark-submit"
-    submit.write_text(f'#!/bin/sh\nwhile [ $# -gt 3 ]; do shift; done\nexec "{sys.executable}" "$@"\n')
-    submit.chmod(0o755)
-    monkeypatch.setattr(jobs, "spark_submit", lambda: submit)
+    (tmp_path / "stand_in").mkdir()
+    (tmp_path / "stand_in" / "stand_in_runner.py").write_text(RUNNER)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "stand_in"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(local, "RUNNER", "stand_in_runner")
     monkeypatch.setattr(run, "flights_examples", lambda: folder)
     return folder
 
@@ -56,9 +68,9 @@ def test_a_job_that_fails_is_named_with_the_end_of_its_log(examples: Path, tmp_p
     (examples / "delays.py").write_text("import sys; print('what went wrong'); sys.exit(3)")
     assert run_demo(tmp_path / "work", console=console) == 1
     shown = text(console)
-    assert "job delays failed with exit code 3" in shown
+    assert "job delays failed: its process ended with code 3" in shown
     assert "what went wrong" in shown
-    assert str(tmp_path / "work" / "logs") in shown
+    assert str(tmp_path / "work" / HOME / "logs") in shown
     assert_nothing_is_left(tmp_path / "work")
 
 
@@ -75,8 +87,29 @@ def test_the_deadline_ends_it(tmp_path: Path, console: Console) -> None:
 def test_an_interrupt_ends_all(examples: Path, tmp_path: Path, console: Console, signal: str) -> None:
     # The last job to start interrupts the demo, its parent.
     code = f"import os, signal; os.kill(os.getppid(), signal.{signal}); {SLEEP}"
-    (examples / f"{run.JOBS[-1]}.py").write_text(code)
+    (examples / f"{JOBS[-1]}.py").write_text(code)
     assert run_demo(tmp_path / "work", console=console) == 130
+    assert "interrupted" in text(console)
+    assert_nothing_is_left(tmp_path / "work")
+
+
+@pytest.mark.zookeeper
+def test_what_a_job_has_started_ends_too(examples: Path, tmp_path: Path, console: Console) -> None:
+    """Also what is in a session of its own, and what does not end by SIGTERM."""
+    (examples / f"{JOBS[-1]}.py").write_text(f"""
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleep = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"]
+children = [
+    subprocess.Popen(sleep, start_new_session=alone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for alone in (False, True)
+]
+open({str(tmp_path / "started")!r}, "w").write(f"{{os.getpid()}} {{children[0].pid}} {{children[1].pid}}")
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(600)
+""")
+    assert run_demo(tmp_path / "work", console=console) == 130
+    assert not any(psutil.pid_exists(int(pid)) for pid in (tmp_path / "started").read_text().split())
     assert_nothing_is_left(tmp_path / "work")
 
 
@@ -92,7 +125,7 @@ def test_boards_show_topics_and_lags(console: Console) -> None:
     views = [TopicView("flights", "live", 5000, 100.0, 2e6, "disk full", (line,)), TopicView("delays")]
     for plain in (True, False):
         shown = Console(file=io.StringIO(), width=200, force_terminal=True)
-        with open_board(shown, plain=plain) as board:
+        with open_board(shown, "demo", plain=plain) as board:
             board.show(views, [])
         for fact in ("flights", "5,000", "2.00", "disk full", "audit", "1,234", "delays"):
             assert fact in text(shown)
@@ -103,4 +136,8 @@ def test_boards_show_topics_and_lags(console: Console) -> None:
 @pytest.mark.timeout(400)
 def test_the_demo(tmp_path: Path, console: Console) -> None:
     assert run_demo(tmp_path / "work", files=24, timeout=360.0, console=console) == 0, text(console)
+    shown = text(console)
+    for fact in ("336,776", "350,217,607", "8,255", "dead letters"):
+        assert fact in shown
+    assert "NO" not in shown
     assert_nothing_is_left(tmp_path / "work")

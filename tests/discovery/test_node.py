@@ -22,7 +22,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.certs import ensure_home
 from jobpipe.net.tls import Credentials
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.subscriber.fetch import FetchRange
 from tests.troubleshooting import on_page
 
@@ -116,7 +116,7 @@ def test_a_missing_file_is_told_with_host_origin_and_remedy(
         assert (caught.value.fields["host"], caught.value.fields["file"]) == (host, str(gone))
         message = str(caught.value)
         assert message.startswith(f"on host {host}: {gone}: expected a readable file (No such file or directory). ")
-        on_page(message)
+        on_page(message, "…: expected a readable")
         return message
 
     told = complaint(config)
@@ -139,7 +139,6 @@ def test_a_wrong_configuration_of_a_node_is_told_with_its_host(monkeypatch: pyte
 PROGRAM = """
 import os, pickle, sys
 from jobpipe.subscriber.fetch import fetch
-from tests.troubleshooting import on_page
 wanted, config, target, table = pickle.load(open(sys.argv[1], "rb"))
 print(sum(fetched.batch.num_rows for fetched in fetch(wanted, config)))
 segments = target.write(table.schema, [(batch, 0) for batch in table.to_batches()], f"task-{os.getpid()}")
@@ -156,7 +155,7 @@ def test_tasks_on_another_host_read_and_write_with_its_own_certificates(
     publisher = Publisher("orders", config=config)
     try:
         first = publisher.seal("q", 0, [table])
-        publisher.begin("q", 1, "run")
+        publisher.begin(BatchKey("q", 1, "run"))
         target = publisher.target()
         assert target.tls is not None
         nowhere = Credentials(Path("/n/ca"), Path("/n/cert"), Path("/n/key"))

@@ -17,15 +17,13 @@ from collections.abc import Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.errors import JobpipeError
 from tests.explore.world import World
 from tests.explore.world_disk import Call, Fault
-from tests.explore.world_operations import OPERATIONS, Operation
+from tests.explore.world_operations import OPERATIONS, PATIENCE, Operation, repeated, staged
 from tests.explore.world_stage import Stage, Violation, meaning
 
 __all__ = ["Case", "cases", "draw", "run_case"]
 
-PATIENCE = 300.0  # virtual seconds that an operation may take
 # Reads of SQLite change nothing and are many.
 _STEPS = {"sync", "truncate", "delete", "fsync", "unlink", "commit", "open", "mkdir", "posix_fallocate"}
 _POLICIES = ("soon", "late", "hung")
@@ -128,10 +126,6 @@ class _Steps:
             self.task.cancel()
 
 
-async def _do(operation: Operation, stage: Stage) -> Any:
-    return await operation.act(stage)
-
-
 _jobs: dict[Case, list[int]] = {}
 
 
@@ -155,21 +149,13 @@ def run_case(case: Case) -> tuple[list[int], int, str]:
     """
     operation = OPERATIONS[case.operation]
     pausing = {jobs_of(case)[case.step - 1]} if case.step else set()
-    with World(spool_placement=case.placement) as world:
-        stage = Stage(world, acks=case.acks)
-        stage.set_up()
-        world.run(operation.prepare(stage))  # type: ignore[arg-type]
-        world.settle()
-        steps = _Steps(world, case.step, cancels=operation.cancels)
+    with staged(operation, case.acks, case.placement) as stage:
+        steps = _Steps(stage.world, case.step, cancels=operation.cancels)
         try:
             done = _explored(operation, stage, steps, case, pausing)
-            rows = _after(operation, stage, done=done)
+            rows = repeated(operation, stage, done=done)
         except Exception as error:
-            what = meaning(error) if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
-            raise Violation(f"{case}: cancelled where {steps.where or 'nothing is left'}: {what}") from error
-        finally:
-            with contextlib.suppress(Exception):
-                world.abandon()
+            raise Violation(f"{case}: cancelled where {steps.where or 'nothing is left'}: {meaning(error)}") from error
         return steps.jobs, rows, steps.where
 
 
@@ -178,7 +164,7 @@ def _explored(operation: Operation, stage: Stage, steps: _Steps, case: Case, pau
     world, loop = stage.world, stage.world.loop
 
     async def watched() -> Any:
-        work = _do(operation, stage)
+        work = operation.act(stage)
         steps.task = asyncio.current_task()
         return await _Counted(work, steps.suspended)
 
@@ -205,23 +191,6 @@ def _explored(operation: Operation, stage: Stage, steps: _Steps, case: Case, pau
     world.settle()
     loop.threaded, loop.hold = set(), 0.0
     return done
-
-
-def _after(operation: Operation, stage: Stage, *, done: bool) -> int:
-    """Check, do it again if it was not done, or may be repeated, check, and let the oracle judge; return the rows."""
-    world = stage.world
-    if operation.name != "shut down":
-        stage.check()
-    result = None
-    if operation.repeatable or not done:
-        with contextlib.suppress(*operation.allowed):
-            result = world.run(_do(operation, stage))
-    world.settle()
-    if result is not None:
-        operation.verify(stage, result)
-    stage.check()
-    stage.go_on()
-    return stage.finish()
 
 
 def cases(operation: Operation) -> Iterator[Case]:

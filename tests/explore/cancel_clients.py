@@ -13,14 +13,20 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from jobpipe.operations.control import CONTROL
+from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.publishing import OpenRequest
+from jobpipe.operations.ranges import News, PlannedRange
+from jobpipe.operations.subscribing import GrantRequest
 from jobpipe.publisher import core
-from jobpipe.publisher.core import Publisher
-from jobpipe.store import Boundary, CatalogReader, Position
+from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
 from jobpipe.subscriber import client
 from jobpipe.subscriber.client import Subscription
-from jobpipe.subscriber.follower import News
+from jobpipe.subscriber.follower import FollowerState
 from jobpipe.testing import SCHEMA, Checker
-from jobpipe.wire.messages import Reply
 from tests.explore.world import SECRET, TOPIC, World, replaced
 from tests.explore.world_stage import BASE, Stage, Violation
 from tests.store.build import decode, pieces_of
@@ -49,8 +55,10 @@ class _Wire:
     mode: str
     count: int = 0
 
-    def ask(self, link: Any, op: str, args: dict[str, Any], blob: bytes = b"") -> Reply:
+    def ask(self, link: Any, request: RequestFor[R]) -> R:
         """Ask the coordinator; a link that breaks is dialled again, and the request repeated."""
+        (operation,) = (each for each in CONTROL.values() if each.request is type(request))
+        op, args, blob = operation.name, request.to_json(), request.blob
         self.count += 1
         here = self.count == self.at
         if here and self.mode == "interrupted before":
@@ -60,7 +68,8 @@ class _Wire:
             raise Interrupted
         if here and self.mode == "link after":  # the answer is lost
             result = self._answer(link, op, args, blob)
-        return Reply(1, *result)
+        reply: R = operation.reply.from_json(*result)
+        return reply
 
     def _answer(self, link: Any, op: str, args: dict[str, Any], blob: bytes) -> Any:
         return self.stage.world.run(self.stage.a.answer(link, op, args, blob))
@@ -74,16 +83,17 @@ class _Channel:
 
     wire: _Wire
 
-    def __init__(self, topic: str, name: str, config: Any, order: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, topic: str, name: str, config: Any, order: Callable[[], OpenRequest], *, stopped: str) -> None:
         stage = self.wire.stage
+        self.topic = topic
         self.active: Callable[[], bool] = lambda: True
         self.coordinator = SimpleNamespace(instance=stage.a.host.instance, data=stage.a.endpoint, secret=SECRET)
         self._link = stage.a.link("publisher", name)
-        opened = stage.world.run(stage.a.answer(self._link, "open", order()))[0]
+        opened = stage.world.run(stage.a.answer(self._link, "open", order().to_json()))[0]
         self.log_id, self.epoch, self.log_token = opened["log"], opened["epoch"], opened.get("log_token", "")
 
-    def call(self, op: str, args: dict[str, Any] | None = None, blob: bytes = b"") -> Reply:
-        return self.wire.ask(self._link, op, args or {}, blob)
+    def call(self, request: RequestFor[R]) -> R:
+        return self.wire.ask(self._link, request)
 
     def still(self, instance: str, note: Callable[[], None]) -> bool:
         note()
@@ -131,10 +141,10 @@ def publish(at: int, mode: str) -> int:
 
 def _publish_one(stage: Stage, publisher: Publisher, batch_id: int, run_id: str) -> None:
     stage.journal.intend(batch_id, stage.rows.ranges(batch_id))
-    if publisher.begin("query", batch_id, run_id) is None:
+    if publisher.begin(BatchKey("query", batch_id, run_id)) is None:
         target = publisher.target(stage.rows.partitions)
         segments = stage.write(target.write_id, batch_id)
-        publisher.commit("query", batch_id, run_id, target, SCHEMA, None, segments)
+        publisher.commit(BatchKey("query", batch_id, run_id), target, SCHEMA, None, segments)
     stage.journal.seal(batch_id)
 
 
@@ -159,14 +169,24 @@ class _Follower:
 
     def start(self) -> None:
         self._link = self.wire.stage.a.link("subscriber", self._name, instance="i")
-        granted = self.wire.ask(self._link, "grant", {"host": "h", "pid": 1})
-        self._grant = granted.result["grant"]
+        self._grant = self.wire.ask(self._link, GrantRequest("h", 1)).grant
 
     def connected(self, timeout: float) -> None:
         pass
 
-    def call(self, op: str, args: dict[str, Any] | None = None, *, timeout: float, wait: bool = True) -> Reply:
-        return self.wire.ask(self._link, op, {**(args or {}), "grant": self._grant})
+    def call(self, make: Callable[[int], RequestFor[R]], *, timeout: float, wait: bool = True) -> R:
+        return self.wire.ask(self._link, make(self._grant))
+
+    state = FollowerState.CONNECTED
+
+    def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R:
+        return self.call(make, timeout=timeout)
+
+    def heard(self, news: News) -> None:
+        pass
+
+    def poll(self, position: Position, timeout: float) -> News:
+        return self.wait_beyond(position, timeout)
 
     def wait_beyond(self, position: Position, timeout: float) -> News:
         topic = self.wire.stage.a.topic
@@ -226,13 +246,16 @@ def subscribe(at: int, mode: str) -> int:
         return wire.count
 
 
-def _fetch(stage: Stage, plan: dict[str, Any]) -> Iterator[Any]:
+def _fetch(stage: Stage, plan: PlannedRange) -> Iterator[Any]:
     reader = CatalogReader.open(stage.world.directory, TOPIC)
     try:
-        start, end = Position.from_json(plan["start"]), Position.from_json(plan["end"])
-        found = [piece for partition in range(plan["partitions"]) for piece in pieces_of(reader, start, end, partition)]
+        found = [
+            piece
+            for partition in range(plan.partitions)
+            for piece in pieces_of(reader, plan.start, plan.end, partition)
+        ]
         for piece in sorted(found, key=lambda one: (one.n, one.partition)):
             for batch in decode(piece).to_batches():
-                yield SimpleNamespace(batch=batch, header={"n": piece.n, "epoch": piece.epoch})
+                yield SimpleNamespace(batch=batch, header=SimpleNamespace(n=piece.n, epoch=piece.epoch))
     finally:
         reader.close()

@@ -21,12 +21,11 @@ from typing import Any
 from jobpipe.errors import JobpipeError
 from tests.explore.world import Coordinator, World
 from tests.explore.world_disk import Call, Fault
-from tests.explore.world_operations import OPERATIONS, Operation
+from tests.explore.world_operations import OPERATIONS, PATIENCE, Operation, repeated, staged
 from tests.explore.world_stage import Stage, Violation, meaning
 
 __all__ = ["SUCCEEDED", "Case", "calls_of", "draw", "faults", "plain_cases", "run_case", "successors"]
 
-PATIENCE = 300.0  # virtual seconds that an operation may take
 SUCCEEDED = ("seal inline", "seal files", "close", "begin", "declare", "lease", "grant to a new name", "tick")
 _LIVING = ("live", "live after a close") * 2  # what no request asks for, and so none repeats
 _WRITES = {"open", "write", "pwrite", "posix_fallocate", "mkdir"}
@@ -149,21 +148,13 @@ def run_case(case: Case) -> tuple[list[Call], list[int], int]:
     if case.after:
         _, jobs = made_by(dataclasses.replace(case, after=0))
         pausing = {jobs[case.call + case.after - 1]}
-    with World(spool_placement=case.placement) as world:
-        stage = Stage(world, acks=case.acks)
-        stage.set_up()
-        world.run(operation.prepare(stage))  # type: ignore[arg-type]
-        world.settle()
-        failing = _Failing(world, case)
+    with staged(operation, case.acks, case.placement) as stage:
+        failing = _Failing(stage.world, case)
         try:
             done = _failed(operation, stage, failing, case, pausing)
-            rows = _succeeded(stage) if case.after else _repeated(operation, stage, done=done)
+            rows = _succeeded(stage) if case.after else repeated(operation, stage, done=done)
         except Exception as error:
-            what = meaning(error) if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
-            raise Violation(f"{case}: failed: {failing.where}: {what}") from error
-        finally:
-            with contextlib.suppress(Exception):
-                world.abandon()
+            raise Violation(f"{case}: failed: {failing.where}: {meaning(error)}") from error
         return failing.calls, failing.jobs, rows
 
 
@@ -202,25 +193,6 @@ def _failed(operation: Operation, stage: Stage, failing: _Failing, case: Case, p
         world.run(asyncio.wait_for(successor[0], PATIENCE))
     world.settle()
     return done
-
-
-# -- alone -------------------------------------------------------------------------------------------------------------
-
-
-def _repeated(operation: Operation, stage: Stage, *, done: bool) -> int:
-    world = stage.world
-    if operation.name != "shut down":
-        stage.check()
-    result = None
-    if operation.repeatable or not done:
-        with contextlib.suppress(*operation.allowed):
-            result = world.run(operation.act(stage))  # type: ignore[arg-type]
-    world.settle()
-    if result is not None:
-        operation.verify(stage, result)
-    stage.check()
-    stage.go_on()
-    return stage.finish()
 
 
 # -- with a successor --------------------------------------------------------------------------------------------------

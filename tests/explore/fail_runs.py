@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.explore.fail import Case, draw, run_case
-from tests.explore.found import Found, run_seeds
+from tests.explore.found import Found, run_again, run_seeds
 
 __all__ = ["again", "explore"]
 
@@ -25,8 +25,4 @@ def _run(seed: int, found: Found) -> None:
 
 def again(case: str) -> str | None:
     """Run one case; return what does not hold."""
-    try:
-        run_case(Case.parse(case))
-    except AssertionError as error:
-        return str(error)
-    return None
+    return run_again(lambda: run_case(Case.parse(case)))

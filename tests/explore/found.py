@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Found", "run_seeds"]
+__all__ = ["Found", "run_again", "run_seeds"]
 
 
 @dataclass
@@ -38,3 +38,12 @@ def run_seeds(
             say(f"{name}: seed {seed}: {error}")
             say(f"  again: python -m tests.explore {name} --case '{str(error).partition(': ')[0]}'")
     return found
+
+
+def run_again(run: Callable[[], object]) -> str | None:
+    """Run one case; return what does not hold."""
+    try:
+        run()
+    except AssertionError as error:
+        return str(error)
+    return None

@@ -10,23 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
-from jobpipe.errors import SpoolError
-from jobpipe.store import (
-    INLINE_MAX,
-    NewBatch,
-    Position,
-    RecoveryPoint,
-    Retention,
-    SegmentFile,
-    TopicLog,
-    new_write_id,
-)
-from jobpipe.store.files import Reserve, file_name
+import pyarrow as pa
+
+from jobpipe.errors import JobpipeError, SpoolError
+from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.files import Reserve, file_name, new_write_id
+from jobpipe.store.index import INLINE_MAX, SegmentInfo
+from jobpipe.store.parts import Part
+from jobpipe.store.position import Position
+from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.retention import Retention
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.segment import SegmentFile
+from jobpipe.store.topic_log import TopicLog
 from jobpipe.testing import Journal, NumberedRows
 from jobpipe.testing.rows import SCHEMA
 from tests.explore.interleave_steps import mend_disk
@@ -43,6 +44,13 @@ PLACEMENTS = ("driver", "shared", "host")
 ALL_GOES = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)
 ROWS = NumberedRows(TOPIC, partitions=PARTITIONS, rows=3)
 SLOT = "ab" * 16
+FLOW = FlowKey("flow", "source", "00112233445566aa")
+FIRST_PART = 50  # the number of the oracle's batch whose rows are those of a flow's first part
+
+
+def part_tables(n: int) -> list[pa.Table]:
+    """Return what a flow returns for batch ``n`` of its source."""
+    return ROWS.tables(FIRST_PART + n)
 
 
 @dataclass
@@ -54,7 +62,8 @@ class World:
         acked: By subscription, the furthest acknowledgement whose flush was answered.
         slots: (slot, end) of each that was answered.
         grants: (name, number) of each that was answered, in order.
-        leased: First offsets of answered leases.
+        leased: First offsets of answered leases and holds.
+        parts: How many parts of a flow were answered as sealed.
         epoch: The highest that the registry has given.
         mended: A batch was taken back, so its first seal does not count any more.
     """
@@ -67,6 +76,7 @@ class World:
     slots: list[tuple[str, Position]] = field(default_factory=list)
     grants: list[tuple[str, int]] = field(default_factory=list)
     leased: list[int] = field(default_factory=list)
+    parts: int = 0
     epoch: int = 0
     mended: bool = False
 
@@ -111,8 +121,8 @@ class Side:
         self._log = self.world.open()
         self._log.keep_to("/jobpipe/topics")
         self.take_over()
-        self._log.require(())
-        self._log.sweep({self.writing})
+        self._log.required.declare(())
+        self._log.retirer.sweep({self.writing})
 
     def take_over(self) -> None:
         self.log.take_over(self.world.next_epoch(self.log.epoch + 1), self.run_id)
@@ -125,7 +135,8 @@ class Side:
             if not error.fields.get("reopen"):
                 raise
             mend_disk()
-            self.log.reopen()
+            if self._log is not None:  # else it failed while it was opened for the first time
+                self._log.reopen()
             work(self)
 
     def close(self) -> None:
@@ -136,44 +147,63 @@ class Side:
 
     def publish(self, batch_id: int, *, inline: bool = True) -> None:
         """Write and seal one batch, unless the query has it already."""
-        last = self.log.last_sealed(QUERY)
+        last = self.log.batches.last_sealed(QUERY)
         if last is not None and last.batch_id >= batch_id:
             return
         self.writing = self.writing or new_write_id()
-        host = self.world.placement == "host" and not inline
-        folder = self.world.hosts if host else self.log.segments
-        name = file_name(self.writing, new_write_id())  # of another attempt each time
-        file = SegmentFile.create(folder, name, inline_max=INLINE_MAX if inline else 0)
-        for part, table in enumerate(ROWS.tables(batch_id)):
-            for batch in table.to_batches():
-                file.begin(part, SCHEMA).write(batch)
-        segments = [replace(info, host=HOST) if host else info for info in file.finish(fsync=True)]
+        segments = self._written(self.writing, ROWS.tables(batch_id), inline=inline)
         ranges = ROWS.ranges(batch_id)
         self.world.journal.intend(batch_id, ranges)
-        number = self.log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        number = self.log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
         batch = NewBatch(QUERY, batch_id, self.run_id, self.writing, number, PARTITIONS, "rr")
         position = self.log.seal(batch, segments)
         self.world.journal.seal(batch_id)
         self.world.seals.append((batch_id, position))
         self.writing = ""
 
+    def _written(self, write_id: str, tables: Sequence[pa.Table], *, inline: bool) -> list[SegmentInfo]:
+        host = self.world.placement == "host" and not inline
+        folder = self.world.hosts if host else self.log.segments
+        name = file_name(write_id, new_write_id())  # of another attempt each time
+        file = SegmentFile.create(folder, name, inline_max=INLINE_MAX if inline else 0)
+        for part, table in enumerate(tables):
+            for batch in table.to_batches():
+                file.begin(part, SCHEMA).write(batch)
+        return [replace(info, host=HOST) if host else info for info in file.finish(fsync=True)]
+
+    def publish_part(self, cursor: Cursor, *, inline: bool) -> Cursor:
+        """Publish what a flow returned for the batch at its cursor; return where that is then."""
+        write_id, start = new_write_id(), cursor.position
+        segments = self._written(write_id, part_tables(start.n), inline=inline)
+        number = self.log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
+        batch = NewBatch("", -1, FLOW.flow, write_id, number, PARTITIONS, "rr")
+        to = replace(start, n=start.n + 1)
+        part = Part(FLOW, cursor.partition, cursor.claim, start, to, batch, segments)
+        (outcome,) = self.log.seal_parts([part], writing={write_id})
+        if isinstance(outcome, JobpipeError):
+            raise outcome
+        self.world.parts = max(self.world.parts, outcome.cursor.position.n)
+        return outcome.cursor
+
     def publish_rest(self) -> None:
         """What the query of a new publisher does: repeat what may not be sealed, go on from there."""
-        last = self.log.last_sealed(QUERY)
+        last = self.log.batches.last_sealed(QUERY)
         for batch_id in range(0 if last is None else last.batch_id + 1, LAST + 1):
             self.do(lambda side, number=batch_id: side.publish(number, inline=number % 2 == 0))  # type: ignore[misc]
 
     def acknowledge(self, name: str, n: int) -> None:
         log = self.log
-        grant = next(known.grant for known in log.subscriptions() if known.name == name)
-        log.acknowledge(name, grant, log.at(n))
-        log.flush()
+        if n > log.batches.next_n():
+            return  # taken back: the coordinator's `recovery.resolve` lets the acknowledgement wait
+        grant = next(known.grant for known in log.subscriptions.all() if known.name == name)
+        log.subscriptions.acknowledge(name, grant, log.batches.at(n))
+        log.subscriptions.flush()
         self.world.acked[name] = max(self.world.acked.get(name, 0), n)
 
     def tidy(self) -> None:
         """Remove files of the host server that nobody needs, as the coordinator does by listings."""
         names = sorted(os.listdir(self.world.hosts))
-        for name in self.log.orphans(names, {self.writing}):
+        for name in self.log.retirer.orphans(names, {self.writing}):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.world.hosts / name)
 
@@ -189,6 +219,7 @@ def _seal_files(side: Side) -> None:
 
 
 def _end(side: Side) -> None:
+    side.publish(HISTORY - 1)  # which may have been taken back
     side.log.seal(replace(NewBatch.end_mark(PARTITIONS), write_id="e" * 16), [])
 
 
@@ -197,42 +228,47 @@ def _acknowledge(side: Side) -> None:
 
 
 def _grant(side: Side) -> None:
-    side.log.subscribe("u")
-    number = side.log.grant("u", {"instance": side.run_id})
+    side.log.subscriptions.subscribe("u")
+    number = side.log.subscriptions.grant("u", {"instance": side.run_id})
     side.world.grants.append(("u", number))
-    side.log.first_position("u", side.log.at(3))
+    side.log.subscriptions.first_position("u", side.log.batches.at(3))
 
 
 def _slot(side: Side) -> None:
     log = side.log
-    grant = next(known.grant for known in log.subscriptions() if known.name == "s")
-    log.add_slot("s", grant, SLOT, log.at(3))
-    end = log.bind_slot("s", grant, SLOT, log.head()).end
+    grant = next(known.grant for known in log.subscriptions.all() if known.name == "s")
+    log.slots.add("s", grant, SLOT, log.batches.at(3))
+    end = log.slots.bind("s", grant, SLOT, log.batches.head()).end
     assert end is not None
     side.world.slots.append((SLOT, end))
 
 
 def _retain(side: Side) -> None:
     side.acknowledge("s", 3)
-    side.log.tick(1)
-    side.log.retain(ALL_GOES)
+    side.log.clock.tick(1)
+    side.log.retirer.retain(ALL_GOES)
 
 
 def _sweep(side: Side) -> None:
-    side.log.sweep({side.writing})
+    side.log.retirer.sweep({side.writing})
     side.tidy()
 
 
 def _take_back(side: Side) -> None:
     side.take_over()
     side.world.mended = True
-    if side.log.is_last(QUERY, HISTORY - 1):
+    if side.log.batches.is_newest(QUERY, HISTORY - 1):
         side.log.take_back(QUERY, HISTORY - 1)
     side.publish(HISTORY - 1)
 
 
 def _lease(side: Side) -> None:
-    side.log.lease("l", 3, HISTORY, 1e6)
+    side.log.leases.hold("l", 3, HISTORY, 1e6)
+    side.world.leased.append(3)
+
+
+def _hold(side: Side) -> None:
+    side.log.holds.take("h", "control", side.log.batches.at(3), 1e9)
     side.world.leased.append(3)
 
 
@@ -241,14 +277,21 @@ def _make_room(side: Side) -> None:
     _seal_inline(side)
 
 
+def _part(side: Side) -> None:
+    side.publish(HISTORY - 1)  # which may have been taken back
+    (cursor,) = side.log.cursors.claim(FLOW, [0])
+    for inline in (True, False):
+        cursor = side.publish_part(cursor, inline=inline)
+
+
 def _seek(side: Side) -> None:
-    if any(known.name == "t" for known in side.log.subscriptions()):
-        side.log.seek("t", side.log.at(3))
-        side.log.drop("t")
+    if any(known.name == "t" for known in side.log.subscriptions.all()):
+        side.log.subscriptions.seek("t", side.log.batches.at(3))
+        side.log.subscriptions.drop("t")
 
 
 def _close(side: Side) -> None:
-    side.log.tick(1)
+    side.log.clock.tick(1)
     side.log.close()
 
 
@@ -263,7 +306,9 @@ OPERATIONS: dict[str, Callable[[Side], None]] = {
     "sweep": _sweep,
     "take-back": _take_back,
     "lease": _lease,
+    "hold": _hold,
     "make-room": _make_room,
+    "part": _part,
     "seek": _seek,
     "close": _close,
 }
@@ -288,7 +333,7 @@ def operations(placement: str) -> list[str]:
 @contextlib.contextmanager
 def small_reserve() -> Iterator[None]:
     """Let a topic keep little room in reserve, as thousands are made."""
-    with mock.patch.object(Reserve, "BYTES", 4096), mock.patch.object(Reserve, "_BESIDE", 0):
+    with mock.patch.object(Reserve, "BYTES", 4096), mock.patch.object(Reserve, "_SPARE", 0):
         yield
 
 
@@ -303,9 +348,10 @@ def template(home: Path, placement: str, *, empty: bool = False) -> Path:
             for batch_id in range(HISTORY):
                 side.publish(batch_id, inline=batch_id % 2 == 0)
             for name, n in (("s", 1), ("t", HISTORY)):
-                side.log.subscribe(name)
-                side.log.grant(name, {})
-                side.log.first_position(name, side.log.at(n))
+                side.log.subscriptions.subscribe(name)
+                side.log.subscriptions.grant(name, {})
+                side.log.subscriptions.first_position(name, side.log.batches.at(n))
+            side.log.cursors.begin(FLOW, Position(FLOW.log, 1, 0), 1)
             left = Side(world, "lost", side.log)
             left.writing = "f" * 16
             (side.log.segments / file_name(left.writing, "0")).write_bytes(b"left")  # files of a lost attempt

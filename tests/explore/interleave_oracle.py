@@ -8,10 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from jobpipe.errors import Fenced, JobpipeError
-from jobpipe.store import CatalogReader
 from jobpipe.store.files import CATALOG
+from jobpipe.store.reader import CatalogReader
 from jobpipe.testing import Checker
-from tests.explore.interleave_log import HISTORY, PARTITIONS, TOPIC, World
+from tests.explore.interleave_log import FLOW, HISTORY, PARTITIONS, TOPIC, World, part_tables
 from tests.store.build import decode, pieces_of
 
 __all__ = ["allowed", "judge"]
@@ -60,7 +60,7 @@ def _judge_tables(world: World, raw: sqlite3.Connection, faults: list[str]) -> N
         wrong = found is None or found[1] != batch_id or (found[0] != position.epoch and batch_id != HISTORY - 1)
         if wrong and not (world.mended and batch_id <= HISTORY):
             faults.append(f"batch {batch_id} was answered {position.place} of epoch {position.epoch}, is {found}")
-    ids = [found[1] for found in batches.values() if not found[3]]
+    ids = [found[1] for found in batches.values() if not found[3] and found[1] >= 0]  # of a query
     if len(ids) != len(set(ids)):
         faults.append(f"batches are sealed twice: {sorted(ids)}")
     if sum(1 for found in batches.values() if found[3]) > 1:
@@ -83,17 +83,30 @@ def _judge_tables(world: World, raw: sqlite3.Connection, faults: list[str]) -> N
 
 
 def _judge_rows(world: World, checker: Checker, faults: list[str]) -> None:
+    published: dict[int, list[pa.Table]] = {}
     reader = CatalogReader.open(world.directory, TOPIC)
     try:
+        parts = {n for (n,) in reader._db.all("SELECT n FROM batches WHERE query_id = '' AND NOT is_end")}
+        moved = reader._db.value("SELECT n FROM cursors WHERE flow = ?", FLOW.flow) or 0
         for partition in range(PARTITIONS):
-            for piece in pieces_of(reader, reader.tail(), reader.head(), partition):
+            for piece in pieces_of(reader, reader.batches.tail(), reader.batches.head(), partition):
                 table = decode(
                     replace(piece, path=world.hosts / piece.path.name) if piece.host and piece.path else piece
                 )
-                if piece.n >= HISTORY:  # what lies before was taken
+                if piece.n in parts:
+                    published.setdefault(partition, []).append(table)
+                elif piece.n >= HISTORY:  # what lies before was taken
                     checker.take(table)
     finally:
         reader.close()
+    if moved < world.parts:
+        faults.append(f"{world.parts} parts were answered, the cursor is at {moved}")
+    for partition, tables in published.items() if moved else ():
+        wanted = [part_tables(n)[partition] for n in range(moved)]
+        if pa.concat_tables(tables) != pa.concat_tables(wanted):
+            faults.append(f"partition {partition} has not each part before the cursor at {moved} once")
+    if len(parts) != moved:
+        faults.append(f"{len(parts)} parts are sealed, the cursor is at {moved}")
     report = checker.report()
     if report.faults:
         faults.append(str(report))

@@ -1,7 +1,7 @@
 """Two calls of one registry handler, interleaved at each call of the registry and each lock: what was asked last holds.
 
-Real are the handler and its keeper; the tree of nodes is in memory. A call whose caller does not wait for it any more,
-as of a request that was cancelled, still runs to its end, whatever was asked since.
+Real are the handler, its keeper and what keeps its leases; the tree of nodes is in memory. A call whose caller does not
+wait for it any more, as of a request that was cancelled, still runs to its end, whatever was asked since.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from unittest import mock
 
 import registry.keeper
+import registry.tree_jobs
+from registry.job_records import EndRecord, Lease, Order
 from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from registry.records import OwnerRecord, RegisterRecord
 from tests.explore.interleave_steps import Actor, Changed, Policy, acting, run
@@ -31,14 +33,25 @@ RECORD = RegisterRecord(
     instance="i",
     ssl=False,
 )
+JOB = ("pipeline", "job")
+LEASE = Lease("r1", 1, "h", 1, 0.0, "i")
+END = EndRecord("r1", 1, "FINISHED", 1.5e9)
 CALLS: dict[str, Callable[[Any], object]] = {
     "claim": lambda handler: handler.claim(TOPIC, OWNER),
     "release": lambda handler: handler.release(TOPIC),
     "register": lambda handler: handler.register(TOPIC, RECORD),
     "unregister": lambda handler: handler.unregister(TOPIC, 1),
+    "take lease": lambda handler: handler.jobs.take_lease(*JOB, LEASE, lambda _: None),
+    "release lease": lambda handler: handler.jobs.release_lease(*JOB, END),
 }
-PAIRS = [("claim", "release"), ("release", "claim"), ("register", "unregister"), ("unregister", "register")]
+PAIRS = [
+    *(("claim", "release"), ("release", "claim"), ("register", "unregister"), ("unregister", "register")),
+    *(("take lease", "release lease"), ("release lease", "take lease")),
+]
 """What is asked first, and what is asked last."""
+
+WANTED = ("claim", "register", "take lease")
+"""After which there is something."""
 
 
 class _Nodes(_MemoryNodes):
@@ -105,19 +118,21 @@ def explore_pair(first: str, last: str) -> dict[int, str]:
 
 def _run(first: str, last: str, after: int) -> tuple[int, str | None]:
     quiet = Changed(threading, RLock=_Lock, Thread=mock.Mock())
-    with mock.patch.object(registry.keeper, "threading", quiet):
+    modules = [mock.patch.object(module, "threading", quiet) for module in (registry.keeper, registry.tree_jobs)]
+    with modules[0], modules[1]:
         tree = MemoryTree()
         handler = _Handler(tree)
         handler.start({"connect": "memory", "topic.storage": "/jobpipe/topics"})
+        handler.jobs.set_order(*JOB, Order("r1", 1, "run"), -1)
     handler.create_topic_node(TOPIC)
-    if first in ("release", "unregister"):
+    if last in WANTED:
         CALLS[last](handler)
     early, late = (Actor(name, lambda name=name: CALLS[name](handler)) for name in (first, last))  # type: ignore[misc]
     run([early, late], _once(early, late, after))
-    keeper = handler._parts().keeper
-    keeper._mend(set())
+    handler._parts().keeper._mend(set())
+    handler._parts().jobs._mend([])
     paths = [path for path, node in tree._nodes.items() if node.session]
-    wanted = last in ("claim", "register")
+    wanted = last in WANTED
     errors = [actor.error for actor in (early, late) if actor.error is not None]
     wrong = None
     if errors:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import _sqlite3
 import contextlib
 import ctypes
+import functools
 import os
 import sqlite3
 import threading
@@ -166,10 +167,10 @@ class _Connection(sqlite3.Connection):
     _used = False
 
     def execute(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return self._alone(lambda: _patient(lambda: super(_Connection, self).execute(query, *values), query))
+        return self._patiently(super().execute, query, values)
 
     def executemany(self, query: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return self._alone(lambda: _patient(lambda: super(_Connection, self).executemany(query, *values), query))
+        return self._patiently(super().executemany, query, values)
 
     def close(self) -> None:
         _step("close the catalog")
@@ -178,37 +179,37 @@ class _Connection(sqlite3.Connection):
         else:
             super().close()
 
-    def _alone(self, work: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def _patiently(self, work: Callable[..., sqlite3.Cursor], query: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
         if self._used:
             _tell_misuse()
             raise sqlite3.ProgrammingError("another thread uses this connection")
         self._used = True
         try:
-            return work()
+            actor: Actor | None = getattr(_here, "actor", None)
+            if actor is None:
+                return work(query, *values)
+            actor.step(_short(query))
+            while True:
+                try:
+                    return work(query, *values)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode not in _LOCKED or actor.given_up:
+                        actor.given_up = False
+                        raise
+                    actor.locked = True
+                    actor.step(f"locked: {_short(query)}")
         finally:
             self._used = False
+
+
+@functools.cache
+def _short(query: str) -> str:
+    return " ".join(query.split())[:70]
 
 
 def _tell_misuse() -> None:
     for tell in on_misuse:
         tell()
-
-
-def _patient(work: Callable[[], sqlite3.Cursor], query: str) -> sqlite3.Cursor:
-    short = " ".join(query.split())[:70]
-    actor: Actor | None = getattr(_here, "actor", None)
-    if actor is None:
-        return work()
-    actor.step(short)
-    while True:
-        try:
-            return work()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in _LOCKED or actor.given_up:
-                actor.given_up = False
-                raise
-            actor.locked = True
-            actor.step(f"locked: {short}")
 
 
 class Changed:

@@ -13,15 +13,16 @@ from tests.explore.scheduled_parts import SESSION_SECONDS
 if TYPE_CHECKING:
     import random
 
-    from tests.explore.scheduled_actors import Driver, Subscriber
+    from tests.explore.scheduled_actors import Auditor, Subscriber
     from tests.explore.scheduled_net import Network
     from tests.explore.scheduled_parts import CoordinatorProcess
     from tests.explore.scheduled_process import Process
+    from tests.explore.scheduled_publishers import Driver
     from tests.explore.scheduled_time import VirtualLoop
 
 __all__ = ["FAULT_SECONDS", "Trouble"]
 
-FAULT_SECONDS = 20.0  # of virtual time, in which faults happen
+FAULT_SECONDS = 20.0  # of virtual time, at most, in which faults happen
 
 
 class Trouble:
@@ -32,29 +33,36 @@ class Trouble:
     network: Network
     acts: int
     striking: float
+    slowest: float
     processes: dict[int, Process]
     coordinators: list[CoordinatorProcess]
     drivers: list[Driver]
     subscribers: list[Subscriber]
+    auditors: list[Auditor]
 
     async def _trouble(self) -> None:
-        rng, end = self.rng, self.loop.time() + FAULT_SECONDS
+        rng = self.rng
+        end = self.loop.time() + rng.choice((0.5, 0.75, 1.0)) * FAULT_SECONDS
         kinds = [self._cut, self._cut, self._kill, self._pause, self._kill_driver, self._expire, self._away, self._sync]
-        kinds += [self._slow, self._kill_subscriber, self._read, self._read]
+        kinds += [self._slow, self._kill_subscriber, self._stop_subscriber, self._read, self._read]
         chosen = rng.sample(kinds, rng.randrange(1, 4))
         self.striking = rng.choice((0.0, 0.3))
-        self.loop.slow = rng.choice((0.0, 0.0, 3.0))
+        self.loop.slow = self.slowest = rng.choice((0.0, 0.0, 3.0))
         if rng.random() < 0.5:
             self._watch_links()
+        if rng.random() < 0.5:
+            self._watch_requests()
         while self.loop.time() < end:
-            await asyncio.sleep(rng.expovariate(0.6))
+            await asyncio.sleep(rng.expovariate(0.8))
             self.acts += 1
             rng.choice(chosen)()
         self.loop.slow = self.striking = 0.0
-        self.network.on_link = None
+        self.network.on_link = self.network.on_bytes = None
         for process in [*self.processes.values()]:
             process.registry_away = process.fail_sync = process.fail_read = False
             process.go_on()
+        for subscriber in [*self.subscribers, *self.auditors]:
+            subscriber.process.go_on()
 
     def _living(self) -> list[CoordinatorProcess]:
         return [coordinator for coordinator in self.coordinators if coordinator.alive]
@@ -85,6 +93,19 @@ class Trouble:
                 self.loop.call_later(seconds, act, wire, context=contextvars.Context())
 
         self.network.on_link = seen
+
+    def _watch_requests(self) -> None:
+        """From now on cut some links while what they have asked for is being done: it is cancelled in the middle."""
+        rng = self.rng
+
+        def seen(wire: Wire) -> None:
+            to_coordinator = str(wire.process).startswith("c")
+            of_coordinator = str(wire.peer.process).startswith("c")  # which asks for a topic: rare
+            if to_coordinator and rng.random() < (0.3 if of_coordinator else 0.01):
+                seconds = rng.choice((0.002, 0.02, 0.2)) * rng.random()
+                self.loop.call_later(seconds, self.network.cut, wire.peer, context=contextvars.Context())
+
+        self.network.on_bytes = seen
 
     def strike(self, link: Link) -> None:
         """Called with each request that changes something."""
@@ -141,11 +162,18 @@ class Trouble:
 
     def _slow(self) -> None:
         self.loop.slow = self.rng.choice((0.0, 1.0, 20.0))
+        self.slowest = max(self.slowest, self.loop.slow)
         self.note(f"thread work takes up to {self.loop.slow} s more")
 
     def _kill_subscriber(self) -> None:
-        subscriber = self.rng.choice(self.subscribers)
+        subscriber = self.rng.choice([*self.subscribers, *self.auditors])
         self.note(f"kill {subscriber.process}")
         subscriber.process.kill()
         self.network.killed(subscriber.process)
         self.loop.call_later(self.rng.uniform(0.1, 2.0), subscriber.start)
+
+    def _stop_subscriber(self) -> None:
+        process, seconds = self.rng.choice([*self.auditors, *self.subscribers]).process, self.rng.uniform(0.5, 8.0)
+        self.note(f"stop {process} for {seconds:.1f} s")
+        process.stop()
+        self.loop.call_later(seconds, process.go_on, context=contextvars.Context())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.explore.scheduled_process import PROCESS, Process
-from tests.explore.scheduled_time import VirtualLoop
+from tests.explore.scheduled_time import Handle, VirtualLoop
 
 __all__ = ["Network", "Wire"]
 
@@ -44,7 +44,7 @@ class Wire(asyncio.Transport):
         self._reading = True
         self._waiting: list[bytes] = []  # arrived while not read
         self._arrival = 0.0
-        self._coming: dict[asyncio.TimerHandle, None] = {}
+        self._coming: dict[Handle, None] = {}
 
     def begin(self) -> None:
         """Tell the protocol that it is connected."""
@@ -97,7 +97,7 @@ class Wire(asyncio.Transport):
     def arrive(self, what: Callable[..., None], *args: Any) -> None:
         """Let something happen at this end, after all that is on its way."""
         self._arrival = max(self._arrival + LEAST, self._loop.time() + self._network.delay())
-        timer: asyncio.TimerHandle
+        timer: Handle
 
         def happen() -> None:
             self._coming.pop(timer, None)
@@ -122,6 +122,8 @@ class Wire(asyncio.Transport):
     def _receive(self, data: bytes) -> None:
         if self._lost:
             return
+        if self._network.on_bytes is not None:
+            self._network.on_bytes(self)
         if self._reading:
             self._protocol.data_received(data)
         else:
@@ -140,6 +142,7 @@ class Network:
         self.loop = loop
         self.numbers = itertools.count()
         self.on_link: Callable[[Wire], None] | None = None  # told of each new connection
+        self.on_bytes: Callable[[Wire], None] | None = None  # told where bytes have arrived
         self.wires: dict[Wire, None] = {}
         self._listeners: dict[int, tuple[Process, Callable[[], Any]]] = {}
         self._ports = itertools.count(20_000)

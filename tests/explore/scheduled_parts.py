@@ -1,6 +1,6 @@
 """What the seeded runs put in the place of processes, sockets and ZooKeeper: coordinators, and the registry in memory.
 
-Real are the coordinator (``Host``, ``ControlService``, its topics, the store with SQLite and files), the wire, links of
+Real are ``Coordinator`` and ``ControlService``, with topics and the store (SQLite and files), the wire, links of
 both sides, claims and hand-overs, and the registry's keeper. Replaced are processes, threads and time
 (:mod:`scheduled_time`), sockets without TLS (:mod:`scheduled_net`), and the data process: readers look segments up
 themselves, as it does.
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import jobpipe.coordinator.coordinator
+import jobpipe.publisher.channel
 import registry.changes
 import registry.keeper
 from jobpipe.config import Config
-from jobpipe.coordinator.host import Host, Parent
+from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, LinkClosed
@@ -33,14 +35,17 @@ from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNode
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_process import PROCESS, Process
-from tests.explore.scheduled_threads import pause, virtual_threading, virtual_time
+from tests.explore.scheduled_threads import Event, pause, virtual_threading, virtual_time
 from tests.explore.scheduled_time import VirtualLoop
 
 __all__ = ["HOST", "CoordinatorProcess", "Handler", "host_folder", "standing_in"]
 
 SESSION_SECONDS = 4.0
+KEEP_SECONDS = 3.0  # of the registry's keeper, which really looks each 10 s
 TIDY_SECONDS = 0.5
+TICK_SECONDS = 0.5  # most of a run would be ticks of the coordinators, which really tick each 0.2 s
 HOST = "h1"
+TIMED = "jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "registry.tree", "registry.changes"
 
 
 class _Nodes(_MemoryNodes):
@@ -126,10 +131,10 @@ class _Hosts:
         if topic.publishing and topic.uses_hosts:
             names = sorted(path.name for path in folder.iterdir())
             with contextlib.suppress(JobpipeError):
-                for name in await topic.run(topic.store.orphans, names, topic.writing):
+                for name in await topic.run(topic.store.retirer.orphans, names, topic.writing):
                     (folder / name).unlink(missing_ok=True)
 
-    async def describe(self, topic: Any) -> list[Any]:
+    def describe(self, kept: Any) -> list[Any]:
         return []
 
     async def served(self, topic: Any) -> dict[str, Any]:
@@ -168,9 +173,9 @@ class CoordinatorProcess:
         self.process = Process(name, loop)
         self.instance = f"instance-{name}-{self.process.pid}"
         self.secret = f"secret-{name}"
-        self.ready: asyncio.Future[None] = loop.create_future()
-        self.ended = asyncio.Event()
-        self.host: Host | None = None
+        self.begun = Event()  # or ended before
+        self.gone = Event()
+        self.host: Coordinator | None = None
         self.fault: str | None = None
         self.handler = Handler(tree, loop)
         self.links: dict[ServedLink, None] = {}
@@ -190,9 +195,8 @@ class CoordinatorProcess:
         """End at once; the registry hears nothing of it for now."""
         self.process.kill()
         self._network.killed(self.process)
-        self.ended.set()
-        if not self.ready.done():
-            self.ready.cancel()
+        self.begun.set()
+        self.gone.set()
 
     def expire(self) -> None:
         """Let the registry session end."""
@@ -224,7 +228,7 @@ class CoordinatorProcess:
         try:
             options = {"connect": "memory", "topic.storage": self._config.namespace}
             await asyncio.to_thread(self.handler.start, options)
-            self.host = Host(
+            self.host = Coordinator(
                 self._config,
                 self.handler,
                 control=self.endpoint,
@@ -233,7 +237,7 @@ class CoordinatorProcess:
                 instance=self.instance,
             )
             self._service = ControlService(self.host, Trust(self._config), self.secret)
-            self.ready.set_result(None)
+            self.begun.set()
             try:
                 await self.host.live()
             finally:
@@ -265,10 +269,16 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
     registry.changes._jitter.seed(seed)
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
-            mine = name.startswith(("jobpipe.coordinator", "jobpipe.net", "registry.tree", "registry.changes"))
+            mine = name.startswith(
+                ("jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "registry.tree", "registry.changes")
+            )
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
-        stack.enter_context(mock.patch.object(registry.keeper, "threading", virtual_threading(loop)))
+        for module in (registry.keeper, jobpipe.publisher.channel):
+            stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
+        stack.enter_context(mock.patch.object(registry.keeper, "_KEEP_SECONDS", KEEP_SECONDS))
+        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))
+        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "RETAIN_EVERY", 2))
         stands_in: dict[str, Any] = {
             "HostServers": _Hosts,
             "lives": lives,

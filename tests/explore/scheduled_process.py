@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 import itertools
 import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.explore.scheduled_time import Job, VirtualLoop
+    from tests.explore.scheduled_time import Handle, Job, VirtualLoop
 
 __all__ = ["PROCESS", "Killed", "Process", "owned"]
 
@@ -45,7 +46,7 @@ class Process:
         self.registry_away = False
         self.jobs: dict[Job, None] = {}  # a set has no order that a seed gives
         self.connections: list[sqlite3.Connection] = []
-        self._held: list[asyncio.Handle] = []
+        self._held: list[Handle] = []
         self._loop = loop
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class Process:
         """Work for a thread is under way, but for threads that last."""
         return any(not job.lasts for job in self.jobs)
 
-    def hold(self, handle: asyncio.Handle) -> None:
+    def hold(self, handle: Handle) -> None:
         self._held.append(handle)
 
     def stop(self) -> None:
@@ -83,6 +84,12 @@ class Process:
         context = contextvars.copy_context()
         context.run(PROCESS.set, self)
         return self._loop.create_task(work, name=name, context=context)
+
+    def start_thread(self, work: Callable[[], None]) -> None:
+        """Run blocking code in a thread of this process."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, self)
+        context.run(self._loop.start_thread, work)
 
 
 def owned(connection: sqlite3.Connection) -> None:

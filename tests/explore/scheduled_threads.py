@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from tests.explore import interleave_steps
 from tests.explore.scheduled_time import Job, VirtualLoop
 
-__all__ = ["pause", "virtual_threading", "virtual_time"]
+__all__ = ["Event", "Lock", "pause", "rest", "virtual_threading", "virtual_time"]
 
 
 def pause(seconds: float) -> None:
@@ -20,7 +21,14 @@ def pause(seconds: float) -> None:
         job.sleep(seconds)
 
 
-class _Lock:
+def rest(seconds: float) -> None:
+    """As :func:`pause`, where this thread is in the middle of nothing that others could meet."""
+    job = getattr(interleave_steps._here, "actor", None)
+    if isinstance(job, Job):
+        job.rest(seconds)
+
+
+class Lock:
     """A re-entrant lock between jobs."""
 
     def __init__(self) -> None:
@@ -36,8 +44,9 @@ class _Lock:
             waits = isinstance(me, Job) and me.may_wait
             if not waits or not blocking or 0 <= timeout <= waited:
                 return False
-            pause(0.01)
-            waited += 0.01
+            step = min(0.01 + waited / 2, 0.2)
+            rest(step)
+            waited += step
         self._owner = me
         self._depth += 1
         return True
@@ -53,7 +62,7 @@ class _Lock:
         self.release()
 
 
-class _Event:
+class Event:
     """An event that jobs wait for."""
 
     def __init__(self) -> None:
@@ -76,7 +85,7 @@ class _Event:
         job = getattr(interleave_steps._here, "actor", None)
         if not self._set and isinstance(job, Job):
             self._waiting.append(job)
-            job.sleep(timeout)
+            job.rest(timeout)
             if job in self._waiting:
                 self._waiting.remove(job)
         return self._set
@@ -86,20 +95,20 @@ def virtual_threading(loop: VirtualLoop) -> Any:
     """Return what stands for the module ``threading`` where a package starts a thread and locks."""
 
     class Thread:
-        def __init__(self, target: Callable[[], None], **other: Any) -> None:
-            self._target = target
+        def __init__(self, target: Callable[..., None], args: tuple[Any, ...] = (), **other: Any) -> None:
+            self._target = functools.partial(target, *args)
 
         def start(self) -> None:
-            Job(loop, self._target, deep=True).schedule()
+            loop.start_thread(self._target)
 
         def join(self, timeout: float | None = None) -> None:
             pass
 
     return types.SimpleNamespace(
-        RLock=_Lock, Event=_Event, Thread=Thread, Lock=threading.Lock, current_thread=threading.current_thread
+        RLock=Lock, Event=Event, Thread=Thread, Lock=Lock, current_thread=threading.current_thread
     )
 
 
 def virtual_time(loop: VirtualLoop) -> Any:
     """Return what stands for the module ``time``."""
-    return types.SimpleNamespace(monotonic=loop.time, time=lambda: 1e9 + loop.time(), sleep=pause)
+    return types.SimpleNamespace(monotonic=loop.time, time=lambda: 1e9 + loop.time(), sleep=rest)

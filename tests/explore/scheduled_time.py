@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 import random
 import sqlite3
 import threading
@@ -23,7 +24,7 @@ from typing import Any
 from tests.explore import interleave_steps
 from tests.explore.scheduled_process import PROCESS, Killed
 
-__all__ = ["Job", "Stuck", "VirtualLoop"]
+__all__ = ["Handle", "Job", "Stuck", "VirtualLoop"]
 
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
@@ -34,24 +35,26 @@ class Stuck(AssertionError):
     """Nothing will ever happen, or not in time."""
 
 
-def _run(handle: asyncio.Handle, run: Callable[[], None]) -> None:
-    process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-    if process is not None and not process.alive:
-        return
-    if process is not None and process.paused:
-        process.hold(handle)
-        return
-    run()
+class Handle:
+    """A callback that will be called, at ``at`` if that is a time; much cheaper than asyncio's."""
 
+    __slots__ = ("args", "at", "callback", "context")
 
-class _Handle(asyncio.Handle):
-    def _run(self) -> None:
-        _run(self, super()._run)
+    def __init__(self, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None, at: float) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.at = at
 
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
 
-class _Timer(asyncio.TimerHandle):
-    def _run(self) -> None:
-        _run(self, super()._run)
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.at
 
 
 class _Task(asyncio.Task[Any]):
@@ -78,9 +81,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.rng = rng
         self.jobs = 0
         self.deep: dict[Job, None] = {}  # that have begun in threads of their own and have not ended
+        self.midway = 0  # of them, those that are in the middle of something
+        self.at_once = 0.0  # how likely work runs without a pause, where nothing is in the middle of something
         self._now = 1000.0
         self._limit = self._now + limit
-        self._selector = self
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._numbers = itertools.count()  # of equal times the first comes first
         self._queues: dict[int, tuple[Executor, deque[Job]]] = {}
         self._idle: list[_Worker] = []
         self._workers: list[_Worker] = []
@@ -93,41 +99,75 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Stuck("nothing will ever happen")
-        if timeout > 0:
-            self._now += timeout
-            if self._now > self._limit:
-                raise Stuck(f"no end after {self._now - 1000.0:.0f} virtual seconds")
-        return []
+    def _run_once(self) -> None:
+        ready: deque[Handle] = self._ready  # type: ignore[attr-defined]
+        if not ready:
+            ready.append(self._next_timer())
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            callback = handle.callback
+            if callback is None:
+                continue
+            process = handle.context.get(PROCESS)
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.paused:
+                    process.hold(handle)
+                    continue
+            try:
+                handle.context.run(callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"in {callback}", "exception": error})
 
-    def _process_events(self, events: list[Any]) -> None:
-        pass
+    def _next_timer(self) -> Handle:
+        timers = self._timers
+        while timers:
+            at, _, handle = heapq.heappop(timers)
+            if handle.callback is not None:
+                if at > self._now:
+                    self._now = at
+                    if at > self._limit:
+                        raise Stuck(f"no end after {at - 1000.0:.0f} virtual seconds")
+                return handle
+        raise Stuck("nothing will ever happen")
+
+    def passed(self, seconds: float) -> bool:
+        """Let time pass if nothing else would happen meanwhile: no other thread need have its turn."""
+        timers, until = self._timers, self._now + seconds
+        while timers and timers[0][2].callback is None:
+            heapq.heappop(timers)
+        if self._ready or until > self._limit or (timers and timers[0][0] <= until):  # type: ignore[attr-defined]
+            return False
+        self._now = until
+        return True
 
     def _write_to_self(self) -> None:
         pass
 
-    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        handle = Handle(callback, args, context, self._now)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        return self._call_soon(callback, args, context)
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
-        return timer
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        handle = Handle(callback, args, context, when)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         task = _Task(coro, loop=self, name=name, context=context, number=len(self.tasks))
         self.tasks.append(task)
         return task
 
-    def take(self, handles: list[asyncio.Handle]) -> None:
+    def take(self, handles: list[Any]) -> None:
         """Run handles that were held."""
         self._ready.extend(handles)  # type: ignore[attr-defined]
 
@@ -146,6 +186,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         else:
             job.schedule()
         return job.future
+
+    def start_thread(self, work: Callable[[], None]) -> None:
+        """Start a thread that lasts, of the process of the caller."""
+        Job(self, work, deep=True).schedule()
 
     def worker(self) -> _Worker:
         if self._idle:
@@ -219,7 +263,7 @@ class Job:
         self._result: Any = None
         self._error: BaseException | None = None
         self._since: float | None = None  # locked
-        self._waking: asyncio.TimerHandle | None = None
+        self._waking: Handle | None = None
         loop.jobs += 1
 
     @property
@@ -254,13 +298,14 @@ class Job:
             return
         if self.process is not None:
             self.process.jobs[self] = None
-        if not self._deep and not self._loop.deep and self._loop.rng.random() < 0.7:
+        if not self._deep and not self._loop.midway and self._loop.rng.random() < self._loop.at_once:
             interleave_steps._here.actor = self
             self.work_through()
             interleave_steps._here.actor = None
             self._finish()
             return
         self._loop.deep[self] = None
+        self._loop.midway += 1
         self._worker = self._loop.worker()
         self._turn()
 
@@ -279,7 +324,7 @@ class Job:
             self._finish()
 
     def _finish(self) -> None:
-        self._loop.deep.pop(self, None)
+        self._left()
         if self.process is not None:
             self.process.jobs.pop(self, None)
         if self.process is None or self.process.alive:
@@ -311,26 +356,41 @@ class Job:
             if self.ended or self._worker is None:
                 break
             self._worker.turn(self)
-        self._loop.deep.pop(self, None)
+        self._left()
+
+    def _left(self) -> None:
+        if self in self._loop.deep:
+            del self._loop.deep[self]
+            self._loop.midway -= 1
+
+    def rest(self, seconds: float | None) -> None:
+        """In its thread: sleep where it is in the middle of nothing that others could meet."""
+        self._loop.midway -= 1
+        try:
+            self.sleep(seconds)
+        finally:
+            self._loop.midway += 1
 
     def sleep(self, seconds: float | None) -> None:
         """In its thread: let others go on for so long, or until :meth:`wake`."""
-        self._demand_alive()
+        self._require_alive()
         if self._worker is None:
+            return
+        if seconds is not None and self._loop.passed(seconds):
             return
         if seconds is not None:
             self._waking = self._loop.call_later(seconds, self._turn, context=self.context)
         self._worker.wait()
         self._waking = None
-        self._demand_alive()
+        self._require_alive()
 
     def wake(self) -> None:
         """Let it sleep no longer."""
         if self._waking is not None:
             self._waking.cancel()
-        self._waking = self._loop.call_soon(self._turn, context=self.context)  # type: ignore[assignment]
+        self._waking = self._loop.call_soon(self._turn, context=self.context)
 
-    def _demand_alive(self) -> None:
+    def _require_alive(self) -> None:
         if self._killed or (self.process is not None and not self.process.alive):
             raise Killed
 
@@ -339,7 +399,7 @@ class Job:
     def step(self, what: str) -> None:
         if what == "ROLLBACK" or what.startswith("close"):
             return
-        self._demand_alive()
+        self._require_alive()
         if self.process is not None and self.process.fail_read and what.startswith("SELECT"):
             self.process.fail_read = False
             error = sqlite3.OperationalError("disk I/O error")

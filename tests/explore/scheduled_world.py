@@ -19,18 +19,19 @@ from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping
-from tests.explore.scheduled_actors import Driver, Subscriber
+from tests.explore.scheduled_actors import Administrator, Auditor, Subscriber
 from tests.explore.scheduled_faults import FAULT_SECONDS, Trouble
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_parts import CoordinatorProcess, host_folder, standing_in
 from tests.explore.scheduled_process import PROCESS, Process, owned
+from tests.explore.scheduled_publishers import Driver, publishing
 from tests.explore.scheduled_time import Stuck, VirtualLoop
 
 __all__ = ["Outcome", "World", "play"]
 
 END_SECONDS = 300.0  # until all must have arrived
-SETTLE_SECONDS = 25.0  # more, in which nothing may change any more: two looks of the registry's keeper
-CLAIM_SECONDS = 12
+SETTLE_SECONDS = 9.0  # more, in which nothing may change any more: two looks of the registry's keeper
+CLAIM_SECONDS = 8
 NAMES = ("a", "b")
 
 
@@ -41,7 +42,8 @@ class Topic:
     Attributes:
         committed: The last batch id that Spark has committed.
         finals: How often a publisher wanted an end mark.
-        idle: Its driver holds it, and has nothing to publish.
+        grants: How often an auditor was told that it has its name.
+        holder: The last one that was told so; None if it may not be the last one that was given it.
     """
 
     name: str
@@ -51,9 +53,10 @@ class Topic:
     final: bool
     committed: int = -1
     finals: int = 0
-    idle: bool = False
     driver: Driver | None = None
     done: bool = False
+    grants: int = 0
+    holder: Auditor | None = None
 
     @property
     def directory(self) -> Path:
@@ -96,6 +99,7 @@ class World(Trouble):
     over: bool = False
     quiet: bool = False
     striking: float = 0.0
+    slowest: float = 0.0
     acts: int = 0
     faults: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -104,6 +108,7 @@ class World(Trouble):
     coordinators: list[CoordinatorProcess] = field(default_factory=list)
     drivers: list[Driver] = field(default_factory=list)
     subscribers: list[Subscriber] = field(default_factory=list)
+    auditors: list[Auditor] = field(default_factory=list)
     journals: dict[str, Journal] = field(default_factory=dict)
     _dead: set[Driver] = field(default_factory=set)
 
@@ -179,18 +184,30 @@ class World(Trouble):
                 subscriber = Subscriber(self, topic, name)
                 self.subscribers.append(subscriber)
                 subscriber.start()
+        if self.rng.random() < 0.5:
+            rivals = self.rng.choice((1, 1, 2))
+            self.auditors = [
+                Auditor(self, topic, "auditor", rival=rivals > 1) for topic in self.topics for _ in range(rivals)
+            ]
+            for auditor in self.auditors:
+                auditor.start()
+            Administrator(self).start()
         moving, watching = self.loop.create_task(self._move()), self.loop.create_task(self._watch_claims())
+        begun = self.rng.random() < 0.3  # else the world is at work first: most of what is asked comes after that
+        while not (begun or all(topic.committed >= 0 for topic in self.topics)):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.2)
         await self._trouble()
         self.quiet = True
         self.note("no more faults")
         deadline = self.loop.time() + END_SECONDS
+        done = self.loop.time() + self.slowest + 1.0  # what was told to slow threads
         while not all(subscriber.has_all() for subscriber in self.subscribers):
             await asyncio.sleep(0.5)
             if self.faults or self.loop.time() > deadline:
                 break
         if not self.faults:
             self._check_arrived()
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(max(done - self.loop.time(), 0.0) + SETTLE_SECONDS)
             await self._check_at_rest()
         moving.cancel()
         watching.cancel()
@@ -264,6 +281,8 @@ class World(Trouble):
             report = subscriber.checker.report()
             if report.faults:
                 self.fail(f"{subscriber.name} of {subscriber.topic.name}, at rest: {report}")
+        for auditor in self.auditors:
+            auditor.judge()
 
     async def _check_coordinator(self, coordinator: CoordinatorProcess) -> None:
         host = coordinator.host
@@ -273,7 +292,7 @@ class World(Trouble):
                 self.fail(f"{coordinator.process} holds {path}, and does not serve {topic}")
         for served in host.topics.values():
             try:
-                head, ended = await served.run(served.store.head), await served.run(served.store.ended)
+                head, ended = await served.run(served.store.batches.head), await served.run(served.store.batches.ended)
             except JobpipeError as error:
                 self.fail(f"{coordinator.process} {served.topic}: {error!r}")
                 continue
@@ -321,6 +340,7 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
     rng = random.Random(seed)
     loop = VirtualLoop(rng, limit=END_SECONDS + FAULT_SECONDS + 2 * SETTLE_SECONDS)
     Process.reset()
+    loop.at_once = rng.choice((0.2, 0.8, 0.95))
     placement: Any = rng.choice(("driver", "driver", "shared", "host"))
     config = replace(base, spool_dir=home / "spool", spool_placement=placement, home=home / "home")
     asyncio.set_event_loop(loop)
@@ -332,6 +352,7 @@ def play(seed: int, home: Path, base: Config) -> Outcome:
             small_reserve(),
             stepping(),
             standing_in(loop, world.processes, seed),
+            publishing(world),
             mock.patch.object(interleave_steps, "on_connect", [owned]),
             mock.patch.object(interleave_steps, "on_misuse", [world.misused]),
             mock.patch("secrets.token_hex", lambda n: ids.randbytes(n).hex()),

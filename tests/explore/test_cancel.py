@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from jobpipe.errors import JobpipeError
+from jobpipe.operations.control import CONTROL
 from tests.explore.cancel import Case, draw, run_case
 from tests.explore.cancel_clients import MODES, publish, subscribe
 from tests.explore.cancel_runs import explore
-from tests.explore.world_operations import OPERATIONS
+from tests.explore.world import Coordinator, FakeLink
+from tests.explore.world_operations import OPERATIONS, staged
+from tests.pages import ROOT
 
 SEEDS = 10  # a test
 
@@ -20,6 +28,35 @@ def test_an_operation_that_is_cancelled_may_be_done_again(first: int) -> None:
     assert not found.failures, "\n".join(found.failures.values())
     assert found.steps > 0
     assert found.rows > 0
+
+
+def test_each_operation_is_explored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, where its every step may be cut, not only on the way to another one: else a new one would be left out.
+
+    Explorers 1 and 3 take their operations from the same list.
+    """
+    asked: set[str] = set()
+    answer = Coordinator.answer
+
+    def noted(self: Coordinator, link: FakeLink, op: str, args: dict[str, Any], blob: bytes = b"") -> Any:
+        asked.add(op)
+        return answer(self, link, op, args, blob)
+
+    for operation in OPERATIONS.values():
+        with staged(operation, operation.acks[0], operation.placements[0]) as stage, monkeypatch.context() as patch:
+            patch.setattr(Coordinator, "answer", noted)
+            with contextlib.suppress(JobpipeError):
+                stage.world.run(operation.act(stage))  # type: ignore[arg-type]
+    assert CONTROL.keys() == asked
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    """It shows where it was, and does not keep a machine for days."""
+    asked = [sys.executable, "-m", "tests.explore", "cancel", "--seeds", "1000000", "--minutes", "0.02"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:01" in done.stderr
+    assert "run_seeds" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["close", "handover", "open elsewhere"])

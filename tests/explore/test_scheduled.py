@@ -15,5 +15,5 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_some_seeds() -> None:
     """Nothing is lost, twice, out of order or stuck."""
-    report = run(6, seed=1)
+    report = run(30, seed=1)
     assert not report.found, str(report)

@@ -24,16 +24,20 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from jobpipe.config import Config, load
+from jobpipe.coordinator import coordinator as coordinators
 from jobpipe.coordinator import host_servers, ownership
-from jobpipe.coordinator.host import Host
 from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.store import INLINE_MAX, CatalogReader, PartitionedWriter, Piece, Position, SegmentFile, SegmentInfo
 from jobpipe.store.files import SEGMENTS, file_name
+from jobpipe.store.index import INLINE_MAX, SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader, SegmentRange
+from jobpipe.store.segment import SegmentFile
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.messages import Hello, Reply, Request
 from registry.errors import Unavailable
@@ -193,7 +197,7 @@ class Coordinator:
         self.endpoint = Endpoint("127.0.0.1", 10_000 + number)
         self.handler = Handler(world.tree, world.sites, world.loop)
         self.handler.begin({"topic.storage": config.namespace})
-        self.host = Host(
+        self.host = coordinators.Coordinator(
             config,
             self.handler,
             control=self.endpoint,
@@ -249,7 +253,7 @@ class _HostLink(FakeLink):
             for name in asked["files"]:
                 (self._folder / name).unlink()
             return Reply(1, {"removed": len(asked["files"])})
-        return Reply(1, {"forgotten": 0})
+        return Reply(1, {"forgotten": []})
 
 
 class World:
@@ -291,7 +295,7 @@ class World:
             stack.enter_context(replaced(time, "monotonic", self.loop.time))
             stack.enter_context(replaced(time, "sleep", self.loop.sleep))
             stack.enter_context(replaced(ownership, "connect", self._connect))
-            stack.enter_context(replaced(host_servers, "connect", self._connect))
+            stack.enter_context(replaced(host_servers, "dial", lambda _, *where: self._connect(*where)))
             stack.enter_context(replaced(HostServers, "_ask", lambda servers: {HOST: str(HOST_ENDPOINT)}))
             self.host_folder = self.root / HOST
             self.host_folder.mkdir()
@@ -423,19 +427,19 @@ def written(
 def read_rows(directory: Path, host_folder: Path, *, start: Position | None = None) -> list[pa.Table]:
     """Read all rows of the topic as a subscriber's worker does; one table for each stored piece, in order."""
 
-    def read(piece: Piece) -> pa.Table:
+    def read(piece: SegmentRange) -> pa.Table:
         if piece.host is not None and piece.path is not None:
             piece = dataclasses.replace(piece, path=host_folder / piece.path.name)
         return decode(piece)
 
     reader = CatalogReader.open(directory, TOPIC)
     try:
-        head = reader.head()
-        position = reader.tail() if start is None else start
+        head = reader.batches.head()
+        position = reader.batches.tail() if start is None else start
         found = []
         while position.n < head.n:
-            following = reader._batches.at(position.n + 1)
-            shape = reader._batches.shape(position.n)
+            following = reader.batches.at(position.n + 1)
+            shape = reader.batches.shape(position.n)
             for partition in range(shape.partitions if shape else 0):
                 found += [read(piece) for piece in pieces_of(reader, position, following, partition)]
             position = following

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.errors import Fenced, JobpipeError, TopicNotFound, TopicOwned
+from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.testing import SCHEMA
 from registry.records import OwnerRecord
 from tests.explore import world_asking as asking
-from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator
+from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator, World
 from tests.explore.world_stage import BASE, GIVEN_UP, SUBSCRIBER, Stage, Violation
 
-__all__ = ["OPERATIONS", "Operation"]
+__all__ = ["OPERATIONS", "PATIENCE", "Operation", "repeated", "staged"]
+
+PATIENCE = 300.0  # virtual seconds that an operation may take
 
 
 async def _nothing(stage: Stage) -> None:
@@ -52,6 +54,38 @@ class Operation:
     repeatable: bool = True
     cancels: bool = True
     placements: tuple[str, ...] = ("driver", "shared")
+
+
+@contextlib.contextmanager
+def staged(operation: Operation, acks: str, placement: str) -> Iterator[Stage]:
+    """Give a stage where an operation is prepared; what a run leaves that failed is ended."""
+    with World(spool_placement=placement) as world:
+        stage = Stage(world, acks=acks)
+        stage.set_up()
+        world.run(operation.prepare(stage))  # type: ignore[arg-type]
+        world.settle()
+        try:
+            yield stage
+        finally:
+            with contextlib.suppress(Exception):
+                world.abandon()
+
+
+def repeated(operation: Operation, stage: Stage, *, done: bool) -> int:
+    """Check, do it again if it was not done, or may be repeated, check, and let the oracle judge; return the rows."""
+    world = stage.world
+    if operation.name != "shut down":
+        stage.check()
+    result = None
+    if operation.repeatable or not done:
+        with contextlib.suppress(*operation.allowed):
+            result = world.run(operation.act(stage))  # type: ignore[arg-type]
+    world.settle()
+    if result is not None:
+        operation.verify(stage, result)
+    stage.check()
+    stage.go_on()
+    return stage.finish()
 
 
 # -- take-over ---------------------------------------------------------------------------------------------------------
@@ -125,8 +159,8 @@ async def _seal_late(stage: Stage) -> Any:
     await asyncio.wait({late}, timeout=0.5)
     if not late.done():
         await stage.begin(stage.a, stage.batch_id)
-        await stage.a.host.hosts._sweep(topic, HOST, str(HOST_ENDPOINT))
-        await topic.run(topic.store.sweep, topic.writing)
+        await stage.a.host.host_servers._sweep(topic, HOST, str(HOST_ENDPOINT))
+        await topic.run(topic.store.retirer.sweep, topic.writing)
     with contextlib.suppress(JobpipeError):
         await late
     await stage.batch(stage.a, stage.batch_id, inline=False)
@@ -262,6 +296,8 @@ OPERATIONS: dict[str, Operation] = {
         Operation("first", asking.first, asking.first_new, asking.at_tail),
         Operation("poll", asking.poll),
         Operation("plan", asking.plan, verify=asking.planned),
+        Operation("plan that need not wait", asking.plan_waiting(2), verify=asking.planned),
+        Operation("plan that waits", asking.plan_waiting(BASE), verify=asking.planned_at_head),
         Operation("ack", asking.ack, verify=asking.acknowledged),
         Operation("slot", asking.slot),
         Operation("settle", asking.settle, asking.slotted),
@@ -272,7 +308,24 @@ OPERATIONS: dict[str, Operation] = {
         Operation("cut", asking.cut),
         Operation("lease", asking.lease, verify=asking.leases(1)),
         Operation("release", asking.release, asking.leased, asking.leases(0)),
+        Operation("drop a lease", asking.drop_lease, asking.leased, asking.leases(0), allowed=(TopicNotFound,)),
+        Operation("hold", asking.hold, verify=asking.holds(BASE - 1)),
+        Operation("move a hold", asking.hold, asking.held, asking.holds(BASE - 1)),
+        Operation("release a hold", asking.release_hold, asking.held, asking.holds(None), (HoldNotFound,)),
+        Operation("require", asking.require, verify=asking.required(SUBSCRIBER)),
+        Operation("require no more", asking.unrequire, asking.was_required, asking.required(), acks=BOTH),
         Operation("schema", asking.schema),
+        Operation("begin a flow", asking.begin_flow, verify=asking.cursors_at(0)),
+        Operation("cursors", asking.cursors, asking.flow_begun, asking.cursors_at(0)),
+        Operation("halt", asking.halt, verify=asking.halted),
+        Operation("reset a flow", asking.reset_flow, asking.claimed, asking.was_reset, allowed=(FlowNotFound,)),
+        Operation("admit a part", asking.admit_part, asking.claimed, asking.may_be_written),
+        Operation("claim", asking.claim, asking.claimed, asking.was_claimed),
+        Operation("claim and seal a part", asking.claimed_then_sealed, asking.flow_begun, asking.part_sealed),
+        Operation("seal a part", asking.seal_part, asking.claimed, asking.part_sealed),
+        Operation("seal a part of files", asking.seal_part, asking.admitted, asking.part_sealed),
+        Operation("follow", asking.follow_from(1), verify=asking.followed),
+        Operation("follow at the head", asking.follow_from(BASE), verify=asking.followed),
         Operation("status", asking.status, verify=asking.stated),
         Operation("seek", asking.seek, asking.let_go, asking.sought),
         Operation("drop", asking.drop, asking.let_go, allowed=(JobpipeError,)),

@@ -13,8 +13,10 @@ import sqlite3
 from typing import Any
 
 from jobpipe.errors import JobpipeError
-from jobpipe.store import Boundary, Position, TopicLog
+from jobpipe.store.boundary import Boundary
 from jobpipe.store.files import CATALOG
+from jobpipe.store.position import Position
+from jobpipe.store.topic_log import TopicLog
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.explore.world import TOPIC, Coordinator, FakeLink, World, open_files, read_rows, written
 
@@ -227,17 +229,17 @@ class Stage:
         elif owner is not None and owner.epoch != topic.epoch:
             wrong.append(f"the claim has epoch {owner.epoch}, the topic {topic.epoch}")
         if {(record.index, record.epoch) for record in records} != {
-            (index, topic.epoch) for index in range(1, topic.settings.parallelism + 1)
+            (index, topic.epoch) for index in range(1, topic.asked.parallelism + 1)
         }:
             wrong.append(f"registered: {[(record.index, record.epoch) for record in records]}")
         if topic.closed:
             return [*wrong, "a closed topic is served"]
         store = topic.store
         for what, memory, disk in (
-            ("head", topic.head.place, store.head().place),
-            ("ended", topic.ended, store.ended()),
+            ("head", topic.head.place, store.batches.head().place),
+            ("ended", topic.ended, store.batches.ended()),
             ("epoch", (topic.epoch, store.epoch), (store.epoch, store._db.value("SELECT epoch FROM meta"))),
-            ("uptime", store.uptime >= float(store._db.value("SELECT uptime FROM meta")), True),
+            ("uptime", store.clock.uptime >= float(store._db.value("SELECT uptime FROM meta")), True),
         ):
             if memory != disk:
                 wrong.append(f"{what} is {memory} in memory and {disk} on disk")
@@ -245,7 +247,7 @@ class Stage:
             wrong.append(f"the registry's epoch is {at.handler.epoch(TOPIC)}, the topic's {topic.epoch}")
         if topic.subscribers._granting.locked():
             wrong.append("the lock of granting is held")
-        known = {one.name: one for one in store.subscriptions()}
+        known = {one.name: one for one in store.subscriptions.all()}
         for name, holder in topic.subscribers._holders.items():
             if name in known and holder.grant != known[name].grant:
                 wrong.append(f"subscription {name}: grant {holder.grant} in memory, {known[name].grant} on disk")
@@ -313,6 +315,6 @@ class Stage:
         return self.deliver()
 
 
-def meaning(error: JobpipeError) -> str:
+def meaning(error: Exception) -> str:
     """Return how an error is named in a report."""
-    return f"{type(error).__name__}: {error.message}"
+    return f"{type(error).__name__}: {error.message if isinstance(error, JobpipeError) else error}"

@@ -1,12 +1,13 @@
 """``python -m tests.faults.chaos --seconds 600 --seed 1``: random faults, alone and mixed, a quarter of the time none.
 
-``--shape small`` seals some hundred small batches a second; ``large`` seals batches of 4 MiB, in files, of 16
+``--shape small`` seals some dozens of small batches a second; ``large`` seals batches of 4 MiB, in files, of 16
 partitions; ``mixed``, the default, does the one and then the other, in an order that the seed draws.
 
-Runs a publisher, its coordinator, three subscribers and ZooKeeper as real processes, all behind proxies, and hurts them
-for so many seconds. The seed is printed: it draws the same faults again. In the end everything is healed and read to
-its end mark, and the verdict says what arrived, with exit code 1 if a row was lost, came twice, out of order or
-damaged, if a program ended by itself, or if nothing moved within ``PROGRESS`` seconds after a fault was over.
+Runs a publisher, its coordinator, three subscribers, a flow job with a subscriber of what it publishes, and ZooKeeper
+as real processes, all behind proxies, and hurts them for so many seconds. The seed is printed: it draws the same faults
+again. In the end everything is healed and read to its end mark, and the verdict says what arrived, with exit code 1 if
+a row was lost, came twice, out of order or damaged, if a program ended by itself, or if nothing moved within
+``PROGRESS`` seconds after a fault was over.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import psutil
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import Received
 from jobpipe.testing.processes import Harness, Program
-from tests.faults.chaos_faults import FAULTS
+from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
 
 PROGRESS = 60.0  # seconds; a dead link's silence, a registry session and back-off, on a busy machine
 BACKLOG = 600.0  # seconds for one that is slower than the publisher
@@ -35,10 +36,11 @@ SUBSCRIBERS: dict[str, dict[str, int]] = {  # what each does with a batch: read 
     "all": {"parallel": 8},
     "slices": {"max_rows": 300, "parallel": 2},
     "small": {"max_rows": 70},
+    "flow": {"parallel": 4},  # of what the flow job publishes
 }
 SMALL: dict[str, Any] = {"rows": 50, "payload": 16}  # in the catalog itself
 LARGE: dict[str, Any] = {"partitions": 16, "rows": 32, "payload": 8192}  # 16 files
-PAUSES = {"small": 0.01, "large": 1.0}  # seconds between two batches: the disk shall not be full at the end
+PAUSES = {"small": 0.03, "large": 1.0}  # seconds between two batches: the slowest subscriber is to keep up
 SHAPES = {"small": SMALL, "large": LARGE}
 KEEP = {"retention.time": "0s", "retention.bytes": "100MB", "retention.ack_grace": "5s"}  # files go while they are read
 
@@ -69,6 +71,9 @@ class Chaos:
         if program is self.rig.publisher:
             program.start(pause=self.pause)
             return
+        if program is self.flow:
+            program.start()
+            return
         name = next(name for name in SUBSCRIBERS if self.rig.consumer(name) is program)
         program.start(**SUBSCRIBERS[name])
 
@@ -77,6 +82,11 @@ class Chaos:
         program.kill()
         self.sleep(0.0, 0.5)
         self.start(program)
+
+    @property
+    def flow(self) -> Program:
+        """The flow job."""
+        return self.rig.flow(FLOW, FLOWED)
 
     def subscriber(self) -> Program:
         """Return one of them."""
@@ -141,7 +151,7 @@ class Chaos:
     def verdict(self) -> None:
         """Heal, read everything, compare, and print."""
         self.heal()
-        for process in self.rig.coordinators():
+        for process in [*self.rig.coordinators(), *self.rig.flow_coordinators(FLOW), *self.rig.flow_tasks(FLOW)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
         self.rig.zookeeper.resume()
@@ -207,8 +217,9 @@ def hurt(shape: str, seconds: float, chance: random.Random, *, plain: bool) -> C
         run = Chaos(rig, chance, PAUSES[shape])
         run.say(f"{shape}: {SHAPES[shape]}")
         run.start(rig.publisher)
+        run.start(run.flow)
         for name in SUBSCRIBERS:
-            run.start(rig.consumer(name))
+            run.start(rig.consumer(name, FLOWED if name == "flow" else None))
         run.run(seconds)
         run.verdict()
         run.say(f"{shape} ends")

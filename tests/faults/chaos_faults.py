@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,7 +14,9 @@ from jobpipe.testing.proxy import BOTH
 if TYPE_CHECKING:
     from tests.faults.chaos import Chaos
 
-__all__ = ["FAULTS"]
+__all__ = ["FAULTS", "FLOW", "FLOWED"]
+
+FLOW, FLOWED = "passes", "passed-on"  # a flow job, and what it publishes
 
 Act: TypeAlias = Callable[["Chaos"], None]
 FAULTS: list[Act] = []
@@ -51,8 +54,9 @@ def kill_coordinator(run: Chaos) -> None:
 @fault
 def kill_data_process(run: Chaos) -> None:
     """The coordinator starts another one."""
-    with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
-        run.rig.data_process().kill()
+    for process in run.rig.data_processes()[-1:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @fault
@@ -104,6 +108,84 @@ def end_subscriber(run: Chaos) -> None:
     program = run.subscriber()
     program.terminate(30.0)
     run.start(program)
+
+
+# -- a flow job --------------------------------------------------------------------------------------------------------
+
+
+@fault
+def kill_flow(run: Chaos) -> None:
+    """Its driver; its tasks go on for a moment, its coordinator until the next driver comes."""
+    run.restart(run.flow)
+
+
+@fault
+def kill_flow_task(run: Chaos) -> None:
+    """Another attempt goes on."""
+    for process in _task(run):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@fault
+def late_flow_task(run: Chaos) -> None:
+    """SIGSTOP; other attempts take all partitions, and then this one goes on with what it had."""
+    for process in _task(run):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+        run.flow.signal(signal.SIGUSR1)
+        run.sleep(1.0, 5.0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+@fault
+def kill_flow_coordinator(run: Chaos) -> None:
+    """That of what it publishes; the driver starts another one."""
+    for process in run.rig.flow_coordinators(FLOW)[-1:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@fault
+def stop_flow_coordinator(run: Chaos) -> None:
+    """SIGSTOP; its session may expire."""
+    for process in run.rig.flow_coordinators(FLOW)[-1:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+            run.sleep(0.5, 7.0)
+            process.resume()
+
+
+@fault
+def kill_flows_host(run: Chaos) -> None:
+    """Driver, tasks and coordinator."""
+    run.flow.signal(signal.SIGKILL)
+    for process in [*run.rig.flow_tasks(FLOW), *run.rig.flow_coordinators(FLOW)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    run.restart(run.flow)
+
+
+@fault
+def stop_flow(run: Chaos) -> None:
+    """SIGSTOP of the driver; its tasks go on."""
+    run.flow.suspend()
+    run.sleep(0.5, 6.0)
+    run.flow.resume()
+
+
+@fault
+def end_flow(run: Chaos) -> None:
+    """SIGTERM."""
+    run.flow.terminate(30.0)
+    run.start(run.flow)
+
+
+def _task(run: Chaos) -> list[psutil.Process]:
+    """Return a random attempt of one of its tasks, if there is one."""
+    drawn, found = run.chance.random(), run.rig.flow_tasks(FLOW)
+    return [found[int(drawn * len(found))]] if found else []
 
 
 # -- network -----------------------------------------------------------------------------------------------------------

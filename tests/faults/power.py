@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobpipe.errors import SpoolError
-from jobpipe.store import Retention, TopicLog
+from jobpipe.store.retention import Retention
+from jobpipe.store.topic_log import TopicLog
 
 TRACED = "openat,open,creat,write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,rename,unlink,mkdir,link"
 CALL = re.compile(r"^(\w+)\((.*)\)\s+= (-?\d+)", re.DOTALL)
@@ -174,9 +175,9 @@ def publish(folder: Path, batches: int, *, fsync: bool) -> None:
     broken: list[SpoolError] = []
     log = TopicLog.open(folder / TOPIC, TOPIC, fsync=True)
     log.take_over(log.epoch + 1, "power")
-    log.subscribe("s")
-    grant = log.grant("s", {})
-    log.first_position("s", log.tail())
+    log.subscriptions.subscribe("s")
+    grant = log.subscriptions.grant("s", {})
+    log.subscriptions.first_position("s", log.batches.tail())
     print(f"{SAID}open 0", flush=True)
     for number in range(batches):
         insist(
@@ -186,10 +187,10 @@ def publish(folder: Path, batches: int, *, fsync: bool) -> None:
         )
         print(f"{SAID}sealed {number + 1}", flush=True)
         if number % 3 == 2:
-            log.acknowledge("s", grant, log.at(number))
-            insist(log.flush)
+            log.subscriptions.acknowledge("s", grant, log.batches.at(number))
+            insist(log.subscriptions.flush)
             print(f"{SAID}acknowledged {number}", flush=True)
-            insist(lambda: log.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)))
+            insist(lambda: log.retirer.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)))
     log.close()
 
 

@@ -28,6 +28,7 @@ OPTIONS = "options.json"  # in the rig's folder: of the subscriber's load()
 PROGRAMS = {
     "jobpipe.testing.publish": "tests.faults.spark_publish",
     "jobpipe.testing.consume": "tests.faults.spark_subscribe",
+    "jobpipe.testing.flow": "tests.faults.spark_flow",
 }
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import SegmentCorrupt
-from jobpipe.store import CatalogReader, TopicLog
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.topic_log import TopicLog
 from tests.faults.power import SAID, TRACED, Disk
 from tests.faults.rig import chance
 from tests.store.build import FIRST, TOPIC, read
@@ -57,17 +58,17 @@ def check(folder: Path, said: list[str], moment: str) -> None:
         return
     log = TopicLog.open(folder / TOPIC, TOPIC)
     reader = CatalogReader.open(folder / TOPIC, TOPIC)
-    tail, head = log.tail(), log.head()
+    tail, head = log.batches.tail(), log.batches.head()
     assert promised(said, "sealed") <= head.n <= promised(said, "sealed") + 1, moment
     if said:
-        (subscription,) = log.subscriptions()
+        (subscription,) = log.subscriptions.all()
         assert subscription.acked is not None
         assert promised(said, "acknowledged") <= subscription.acked.n <= head.n, moment
         assert tail.n <= subscription.acked.n, moment
     for partition, rows in enumerate((100, 50)):
         whole = [(n, FIRST + n * 1_000_000 + row) for n in range(tail.n, head.n) for row in range(rows)]
         assert read(reader, tail, head, partition) == whole, moment
-    last = log.last_sealed("q")
+    last = log.batches.last_sealed("q")
     assert (0 if last is None else last.n) == head.n, moment
     reader.close()
     log.close()

@@ -25,7 +25,7 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.net.portal import Portal
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
-from jobpipe.store import Position
+from jobpipe.store.position import Position
 from jobpipe.subscriber import fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.testing.proxy import BOTH, Direction, FaultProxy
@@ -107,7 +107,7 @@ def test_seal(bus: Bus, way: Direction) -> None:
     with FaultProxy(str(direct)) as proxy:
         coordinator.endpoint = Endpoint.parse(proxy.endpoint)
         try:
-            Portal.get().run(link.close(), 5.0)  # the next one passes the proxy
+            Portal.get().run(link.close, 5.0)  # the next one passes the proxy
             cuts = each_byte(
                 proxy, way, lambda: publish(publisher, rows, journal, [next(numbers)]), open_ones=True, step=step
             )

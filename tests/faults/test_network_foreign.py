@@ -14,7 +14,7 @@ import pytest
 
 from jobpipe.discovery.locate import locate
 from jobpipe.net.certs import ensure_home
-from jobpipe.store import Position
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing.checker import Checker
 from jobpipe.testing.consume import Received

@@ -16,6 +16,7 @@ from jobpipe.discovery.locate import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
 from jobpipe.testing.processes import Harness
 from jobpipe.testing.proxy import FaultProxy
+from registry.client import TlsHandler
 from tests.faults.rig import (
     OWN_ZOOKEEPER,
     PATIENCE,
@@ -35,7 +36,8 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 @contextmanager
 def tree(rig: Harness) -> Iterator[KazooClient]:
     """Look at, and change, ZooKeeper's nodes with a client of our own."""
-    client = KazooClient(hosts=rig.zookeeper.endpoint, timeout=10.0, sasl_options=rig.zookeeper.sasl_options)
+    handler = TlsHandler(rig.zookeeper.tls)
+    client = KazooClient(hosts=rig.zookeeper.endpoint, timeout=10.0, handler=handler, use_ssl=True)
     client.start(PATIENCE)
     try:
         yield client

@@ -10,19 +10,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from jobpipe.store import (
-    INLINE_MAX,
-    NewBatch,
-    PartitionedWriter,
-    Position,
-    Retention,
-    SegmentFile,
-    SegmentInfo,
-    TopicLog,
-    new_write_id,
-)
-from jobpipe.store.files import file_name
-from jobpipe.store.index import SegmentIndex
+from jobpipe.store.files import file_name, new_write_id
+from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.position import Position
+from jobpipe.store.retention import Retention
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.segment import SegmentFile
+from jobpipe.store.topic_log import TopicLog
 
 Numbers = tuple[tuple[int, ...], ...]  # of each record batch of each partition
 __all__ = ["BEGAN", "SCHEMA", "Batch", "Log", "Row", "write_log"]
@@ -137,7 +132,7 @@ def write_log(topic: str, spool: Path, rng: random.Random) -> Log:
     clock = BEGAN + rng.randrange(1000)
     log = TopicLog.open(spool / topic, topic, fsync=False, wall=lambda: (clock + 0.5) / 1000)
     made.log_id = log.log_id
-    schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+    schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
     left = rng.choice((0, 1, 2, *(rng.randrange(31) for _ in range(6)), 30))
     batch_id, newest = 0, 0
     while made.head < left or batch_id == 0:
@@ -161,15 +156,17 @@ def write_log(topic: str, spool: Path, rng: random.Random) -> Log:
             if is_end or any(map(sum, layout)):  # a batch without rows takes no offset
                 newest = max(newest, clock)
                 made.batches.append(Batch(made.head, log.epoch, publisher, newest, layout, sizes, is_end))
-            log.tick(1.0)
+            log.clock.tick(1.0)
             if is_end:
                 break
     if made.head and rng.random() < 0.5:
         kept = rng.randint(0, made.head)
-        removed = log.retain(Retention(time=kept * 1.0 + 0.5, bytes=1 << 60, ack_grace=0, subscription_expiry=1e9))
+        removed = log.retirer.retain(
+            Retention(time=kept * 1.0 + 0.5, bytes=1 << 60, ack_grace=0, subscription_expiry=1e9)
+        )
         made.tail = removed.batches
-    assert (log.tail().n, log.head().n) == (made.tail, made.head)
-    assert log.head() == made.position(made.head)
+    assert (log.batches.tail().n, log.batches.head().n) == (made.tail, made.head)
+    assert log.batches.head() == made.position(made.head)
     log.close()
     return made
 

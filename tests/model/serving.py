@@ -14,7 +14,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.security import dial_tls
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
-from jobpipe.publisher.attach import Coordinator, attach, end_coordinators
+from jobpipe.publisher.attach import CoordinatorProcess, attach, end_coordinators
 from jobpipe.wire.messages import Hello
 
 __all__ = ["Served", "serving"]
@@ -28,7 +28,7 @@ FOREVER_SECONDS = 10 * 365 * 86_400.0
 class Served:
     """The coordinator, and what it says of its topics."""
 
-    def __init__(self, config: Config, coordinator: Coordinator) -> None:
+    def __init__(self, config: Config, coordinator: CoordinatorProcess) -> None:
         self._config = config
         self._coordinator = coordinator
         self._admin = Admin(config)
@@ -47,7 +47,7 @@ class Served:
 
     def committed(self, topic: str, name: str) -> int:
         """Return the offset before which the subscription has acknowledged everything."""
-        stands = self._admin.drop(topic, name, dry_run=True)["from"]
+        stands = self._admin.drop(topic, name, dry_run=True).before
         assert stands is not None, f"{topic}: subscription {name} stands nowhere"
         return int(stands)
 

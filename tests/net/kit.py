@@ -33,6 +33,8 @@ DEADLINE = 20.0
 TIMING = Timing(connect=2, handshake=2, hello=2, welcome=2, heartbeat=2, silence=6, write=6, idle=6, goodbye=0.5)
 NAME = "orders.topic.jobpipe"
 HELLO = Hello("orders", "reader", instance="i-1")
+PUBLISHER = Hello("orders", "publisher", instance="i-1")  # as everybody may say who has a certificate for it
+PROVEN = Hello("orders", "publisher", instance="i-1", proof="the job's secret")  # whose requests may be large
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Echo:
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         self.link = link
+        if hello.proof == PROVEN.proof:
+            link.note_proof()
         if hello.name == "intruder":
             raise NotAuthorized("not on the list", name=hello.name)
         if hello.name == "crash":

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobpipe.net import quiet
+from jobpipe.net import audit
 from jobpipe.net.admission import FAILURE_COST, MAX_SOURCES, Admission, Limits, Refusal, source_of
-from jobpipe.net.quiet import Quiet
+from jobpipe.net.audit import RateLimitedLog
 
 SMALL = Limits(connections=10, per_address=4, per_identity=2, rate=10.0)
 
@@ -114,8 +114,8 @@ def test_logging_is_bounded_and_says_what_it_left_out(
 ) -> None:
     """Case 73."""
     now = 0.0
-    monkeypatch.setattr(quiet.time, "monotonic", lambda: now)
-    log = Quiet(logging.getLogger("jobpipe.test"), rate=1.0, burst=5)
+    monkeypatch.setattr(audit.time, "monotonic", lambda: now)
+    log = RateLimitedLog(logging.getLogger("jobpipe.test"), rate=1.0, burst=5)
     with caplog.at_level(logging.INFO, "jobpipe.test"):
         for number in range(1000):
             log.log(logging.INFO, "dropped %d", number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 
 import pytest
@@ -11,16 +12,19 @@ import pytest
 from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtocolError
 from jobpipe.net.budget import LIMITS, SHOWN, Budgets, identity_of
 from jobpipe.net.link import Link
-from jobpipe.wire import Request, Side
+from jobpipe.wire import Hello, Request, Side
 from jobpipe.wire.codec import decode, encode, weight_of
 from jobpipe.wire.frames import Kind, crc_of, encode_header
-from tests.net.kit import Mode, frames, linked, run, serving, until
+from tests.net.kit import HELLO, PROVEN, PUBLISHER, Mode, frames, linked, run, serving, until
 from tests.net.test_link import raw
 
 MB = 1024 * 1024
+ROLES = pytest.mark.parametrize("hello", [HELLO, PUBLISHER], ids=["reader", "publisher"])
+"""A client says which it is: without the job's secret a publisher may take no more than a reader."""
 
 
-def test_five_large_polls_take_little() -> None:
+@ROLES
+def test_five_large_polls_take_little(hello: Hello) -> None:
     """S2: five polls of 15.7 MiB, all of them empty lists, on one link: 46 MiB became 1,942."""
     text = b'{"args":{"x":[' + b"[]," * 5_400_000 + b'[]]},"id":1,"op":"poll"}'
     payload = len(text).to_bytes(4, "big") + text
@@ -33,7 +37,7 @@ def test_five_large_polls_take_little() -> None:
         async with serving(Mode(None)) as (_, endpoint, echo):
             for _ in range(5):
                 sock = await raw(endpoint)
-                await loop.sock_sendall(sock, frames(Side.CLIENT))
+                await loop.sock_sendall(sock, frames(Side.CLIENT, hello=hello))
                 await loop.sock_recv(sock, 65536)
                 echo.left.clear()
                 with contextlib.suppress(ConnectionError):  # it is cut
@@ -46,19 +50,21 @@ def test_five_large_polls_take_little() -> None:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * MB
 
 
-def test_requests_that_are_small_but_grow_are_refused() -> None:
+@ROLES
+def test_requests_that_are_small_but_grow_are_refused(hello: Hello) -> None:
     """Three bytes of JSON become an object of 64: what it would take counts, before it is decoded."""
 
     async def main() -> None:
         mode = Mode(None)
-        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint) as link:
+        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint, hello=hello) as link:
             with pytest.raises(FrameTooLarge, match="in memory"):
                 await link.call("poll", {"x": [[]] * 300_000}, timeout=10)
 
     run(main())
 
 
-def test_the_budget_is_of_the_identity_not_of_the_link() -> None:
+@ROLES
+def test_the_budget_is_of_the_identity_not_of_the_link(hello: Hello) -> None:
     """S2: many links with one request each are refused above the budget, clearly; then all goes on."""
 
     async def main() -> None:
@@ -66,7 +72,7 @@ def test_the_budget_is_of_the_identity_not_of_the_link() -> None:
         async with serving(mode) as (server, endpoint, echo), contextlib.AsyncExitStack() as stack:
             server.budgets._limits = {**LIMITS, "requests": 5 * 2000}
             args = {"x": "y" * 1700}
-            links: list[Link] = [await stack.enter_async_context(linked(mode, endpoint)) for _ in range(8)]
+            links: list[Link] = [await stack.enter_async_context(linked(mode, endpoint, hello=hello)) for _ in range(8)]
             polls = [asyncio.create_task(link.call("poll", args, timeout=20)) for link in links]
             await until(lambda: sum(poll.done() for poll in polls) == 3)
             done = [poll for poll in polls if poll.done()]
@@ -85,6 +91,126 @@ def test_the_budget_is_of_the_identity_not_of_the_link() -> None:
     run(main())
 
 
+def half(size: int) -> bytes:
+    """The first half of a request of ``size`` bytes."""
+    payload = b"x" * size
+    return (encode_header(Kind.REQUEST, size, crc_of(Kind.REQUEST, payload)) + payload)[: size // 2]
+
+
+@ROLES
+def test_half_a_request_counts_too(hello: Hello) -> None:
+    """From its first byte on, over all links of the identity; above the budget the link that brings more is ended."""
+
+    async def main() -> None:
+        mode, size, loop = Mode(None), 20_000, asyncio.get_running_loop()
+        kind = "uploads" if hello.role == "publisher" else "requests"
+        async with serving(mode) as (server, endpoint, echo), linked(mode, endpoint) as good:
+            budgets = server.budgets
+            budgets._limits = {**LIMITS, kind: 5 * size // 2}
+            socks = []
+            for _ in range(5):
+                socks.append(await raw(endpoint))
+                await loop.sock_sendall(socks[-1], frames(Side.CLIENT, hello=hello))
+                await loop.sock_recv(socks[-1], 65536)
+                await loop.sock_sendall(socks[-1], half(size))
+                await until(lambda: budgets.held("127.0.0.1", kind) == len(socks) * size // 2)
+            last = await raw(endpoint)
+            await loop.sock_sendall(last, frames(Side.CLIENT, hello=hello))
+            await loop.sock_recv(last, 65536)
+            echo.left.clear()
+            await loop.sock_sendall(last, half(size)[:5000])
+            said = b""
+            while received := await asyncio.wait_for(loop.sock_recv(last, 65536), 10.0):
+                said += received
+            assert f"127.0.0.1 holds 50000 bytes of {kind} here".encode() in said
+            await asyncio.wait_for(echo.left.wait(), 10.0)
+            assert isinstance(echo.why, LinkError)
+            assert budgets.held("127.0.0.1", kind) == 5 * size // 2
+            if kind == "requests":
+                with pytest.raises(LinkError, match="bytes of requests"):  # whole ones are answered, as before
+                    await good.call("echo", {"x": 1}, timeout=5)
+            socks[0].close()
+            await until(lambda: budgets.held("127.0.0.1", kind) == 4 * size // 2)
+            assert (await good.call("echo", {"x": 1}, timeout=5)).result == {"x": 1}
+            for sock in [*socks, last]:
+                sock.close()
+            await until(lambda: not budgets._held)
+
+    run(main())
+
+
+def test_what_the_job_itself_uploads_keeps_no_newcomer_out() -> None:
+    """A task's link shows its ticket with the request; until that is checked it is judged as any other's."""
+
+    async def main() -> None:
+        mode, size, loop = Mode(None), 20_000, asyncio.get_running_loop()
+        async with serving(mode) as (server, endpoint, _echo):
+            budgets = server.budgets
+            budgets._limits = {**LIMITS, "uploads": size // 2}
+            socks = []
+            for hello in (PROVEN, PROVEN, PUBLISHER):
+                socks.append(await raw(endpoint))
+                await loop.sock_sendall(socks[-1], frames(Side.CLIENT, hello=hello))
+                await loop.sock_recv(socks[-1], 65536)
+                await loop.sock_sendall(socks[-1], half(size))
+                await until(lambda: sum(budgets._held.get("127.0.0.1", {}).values()) == len(socks) * size // 2)
+            assert budgets._held["127.0.0.1"] == {"the job's uploads": size, "uploads": size // 2}
+            assert not budgets.refused
+            for sock in socks:
+                sock.close()
+            await until(lambda: not budgets._held)
+
+    run(main())
+
+
+def test_half_a_request_becomes_a_whole_one() -> None:
+    """Its bytes do not count twice, and nothing is left when it is answered."""
+
+    async def main() -> None:
+        mode, loop = Mode(None), asyncio.get_running_loop()
+        async with serving(mode) as (server, endpoint, _echo):
+            payload = b"".join(encode(Request(1, "echo", {"x": "y" * 20_000})))
+            frame = encode_header(Kind.REQUEST, len(payload), crc_of(Kind.REQUEST, payload)) + payload
+            server.budgets._limits = {**LIMITS, "requests": weight_of(payload)}
+            sock = await raw(endpoint)
+            await loop.sock_sendall(sock, frames(Side.CLIENT))
+            await loop.sock_recv(sock, 65536)
+            await loop.sock_sendall(sock, frame[:5000])
+            await until(lambda: server.budgets.held("127.0.0.1", "requests") == 5000)
+            await loop.sock_sendall(sock, frame[5000:15_000])
+            await until(lambda: server.budgets.held("127.0.0.1", "requests") == 15_000)
+            await loop.sock_sendall(sock, frame[15_000:])
+            said = b""
+            while len(said) < 20_000:
+                said += await asyncio.wait_for(loop.sock_recv(sock, 65536), 10.0)
+            assert b"holds" not in said
+            await until(lambda: not server.budgets._held)
+            sock.close()
+
+    run(main())
+
+
+def test_what_is_uploaded_and_not_taken_counts() -> None:
+    """A peer may announce an upload with any request: what waits for its handler counts until it is taken."""
+
+    async def main() -> None:
+        mode, size, loop = Mode(None), 30_000, asyncio.get_running_loop()
+        async with serving(mode) as (server, endpoint, echo):
+            sock = await raw(endpoint)
+            data = b"z" * size
+            payload = b"".join(encode(Request(1, "poll", {}, upload=2 * size)))
+            asked = encode_header(Kind.REQUEST, len(payload), crc_of(Kind.REQUEST, payload)) + payload
+            await loop.sock_sendall(sock, frames(Side.CLIENT))
+            await loop.sock_recv(sock, 65536)
+            await loop.sock_sendall(sock, asked + encode_header(Kind.DATA, size, crc_of(Kind.DATA, data)) + data)
+            await until(lambda: server.budgets.held("127.0.0.1", "requests") == size + weight_of(payload))
+            echo.gate.set()  # it is answered: what came with it is thrown away
+            await until(lambda: not server.budgets._held)
+            sock.close()
+
+    run(main())
+
+
 def test_answers_that_nobody_takes_are_bounded() -> None:
     """Requests are small, answers large: a peer that asks and does not read holds no more than its budget."""
 
@@ -96,6 +222,21 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
                 await link.call("echo", {"x": "y" * 2000}, timeout=5)
             assert (await link.call("echo", {"n": 1}, timeout=5)).result == {"n": 1}
             assert server.budgets.held("127.0.0.1", "answers") == 0
+
+    run(main())
+
+
+def test_only_a_proof_lets_requests_be_large() -> None:
+    """The job's own publisher is bounded by neither the identity's budget nor the small size; without proof it is."""
+
+    async def main() -> None:
+        mode, blob = Mode(None), bytes(2 * MB)
+        async with serving(mode) as (server, endpoint, _echo), linked(mode, endpoint, hello=PROVEN) as link:
+            server.budgets._limits = {**LIMITS, "requests": MB, "uploads": MB, "answers": MB}
+            assert (await link.call("echo", {}, blob, timeout=10)).blob == blob
+            async with linked(mode, endpoint, hello=PUBLISHER) as other:
+                with pytest.raises(FrameTooLarge, match="1048576"):
+                    await other.call("echo", {}, blob, timeout=10)
 
     run(main())
 
@@ -141,5 +282,38 @@ def test_counting() -> None:
     assert len(budgets.describe()) <= SHOWN
     budgets.take("a", "leases", 100, bounded=False)
     assert budgets.held("a", "leases") == 100
-    assert identity_of(("x", "y"), "h:1") == "x, y"
+    assert identity_of(("x", "y"), "h:1") == identity_of(("y", "x"), "h:1") == "x, y"
     assert identity_of((), "[::1]:7") == "[::1]"
+
+
+def test_expensive_requests_run_one_after_the_other() -> None:
+    """Of one identity, a topic and an operation; those of others, and other ones, do not wait for them."""
+
+    async def main() -> None:
+        budgets = Budgets({"expensive requests": 3})
+        order: list[str] = []
+        ends = asyncio.Event()
+
+        async def ask(name: str, identity: str, topic: str = "orders", op: str = "cut") -> None:
+            async with budgets.expensive(identity, topic, op):
+                order.append(name)
+                await ends.wait()
+
+        asked = [asyncio.create_task(ask(f"a{number}", "a")) for number in range(3)]
+        asked += [asyncio.create_task(ask("b", "b")), asyncio.create_task(ask("b's other", "b", topic="payments"))]
+        asked += [asyncio.create_task(ask("b's status", "b", op="status"))]
+        await until(lambda: len(order) == 4)
+        assert order == ["a0", "b", "b's other", "b's status"]
+        with pytest.raises(LinkError, match="a holds 3 expensive requests here, and at most 3"):
+            await ask("a3", "a")
+        asked[1].cancel()  # it waits
+        await asyncio.wait([asked[1]])
+        ends.set()
+        await asyncio.gather(asked[0], *asked[2:])
+        assert order[4:] == ["a2"]
+        assert budgets._held == {}
+        del asked  # the cancelled one's traceback has its turn
+        gc.collect()
+        assert not budgets._turns
+
+    run(main())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, SegmentCorrupt
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.operations.data import PartHeader
 from jobpipe.subscriber.fetch import _decode
 from jobpipe.subscriber.part import PartSource
 
 SEED = random.randrange(2**32)
-HEADER = {"n": 7, "partition": 3, "row0": 0, "rows": 8, "record_batches": 2}
 ROWS = pa.table({"a": [1, None, 3, 4], "b": ["x", "größer", None, ""], "c": [[1], [], None, [2, 3]]})
 
 
@@ -43,13 +43,30 @@ def stream(codec: str | None) -> bytes:
     return cast(bytes, sink.getvalue().to_pybytes())
 
 
-def source(link: Chunks, header: dict[str, Any]) -> PartSource:
-    where = {"offset": header["n"], "partition": header["partition"]}
-    return PartSource(cast(BlockingLink, link), header["length"], where)
+def header_of(*, rows: int, record_batches: int, length: int) -> PartHeader:
+    """The header of a part at offset 7."""
+    return PartHeader(
+        n=7,
+        partition=3,
+        partitions=4,
+        schema_id=1,
+        sealed_ms=0,
+        epoch=1,
+        publisher="orders",
+        row0=0,
+        rows=rows,
+        record_batches=record_batches,
+        length=length,
+    )
+
+
+def source(link: Chunks, header: PartHeader) -> PartSource:
+    where = {"offset": header.n, "partition": header.partition}
+    return PartSource(cast(BlockingLink, link), header.length, where)
 
 
 def decoded(data: bytes, announced: int | None = None) -> list[pa.RecordBatch]:
-    header: dict[str, Any] = {**HEADER, "length": len(data) if announced is None else announced}
+    header = header_of(rows=8, record_batches=2, length=len(data) if announced is None else announced)
     return [fetched.batch for fetched in _decode(source(Chunks(data), header), header, "orders")]
 
 

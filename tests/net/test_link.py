@@ -26,9 +26,7 @@ from jobpipe.net.link import Link, connect
 from jobpipe.net.served import MAX_HELD, MAX_REQUESTS, ServedLink
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Hello, Kind, Request, Side
-from tests.net.kit import HELLO, TIMING, Mode, frames, linked, run, serving, until
-
-PUBLISHER = dataclasses.replace(HELLO, role="publisher")  # whose requests may be large
+from tests.net.kit import HELLO, PROVEN, TIMING, Mode, frames, linked, run, serving, until
 
 QUICK = dataclasses.replace(TIMING, heartbeat=0.05, silence=0.2, write=0.2, idle=0.2)
 
@@ -99,7 +97,7 @@ def test_a_large_blob_passes(mode: Mode) -> None:
 
     async def main() -> None:
         blob = os.urandom(15 * 1024 * 1024)
-        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint, hello=PUBLISHER) as link:
+        async with serving(mode) as (_, endpoint, _echo), linked(mode, endpoint, hello=PROVEN) as link:
             assert (await link.call("echo", {}, blob, timeout=15)).blob == blob
 
     run(main())
@@ -174,7 +172,7 @@ def test_blobs_of_a_peer_that_reads_nothing_are_bounded() -> None:
 
     async def main() -> None:
         async with serving(Mode(None)) as (_, endpoint, echo):
-            sock = await greeted(endpoint, hello=PUBLISHER)
+            sock = await greeted(endpoint, hello=PROVEN)
             said = frames(Side.CLIENT, *(Request(n, "echo", {}, bytes(size)) for n in range(1, 21)), greet=False)
             sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(sock, said))
             await until(lambda: echo.link is not None and echo.link._deaf)
@@ -209,16 +207,16 @@ def test_an_upload_arrives(mode: Mode) -> None:
             transport = echo.link._transport
             assert transport is not None
             await until(lambda: not transport.is_reading())  # the handler is slow: the server stops reading
-            assert echo.link._inboxes._waiting < 3 * 1024 * 1024
+            assert echo.link._inboxes.waiting < 3 * 1024 * 1024
             echo.gate.set()
             assert (await upload).result == {"size": len(data), "crc": zlib.crc32(data)}
-            assert echo.link._inboxes._waiting == 0
+            assert echo.link._inboxes.waiting == 0
             with pytest.raises(DataLoss):
                 await link.call("put", {"refuse": True}, timeout=5, upload=data)
             await link.call("put", {"part": True}, timeout=5, upload=data)
             # what a handler leaves unread was thrown away
             assert (await link.call("put", timeout=5, upload=data)).result["crc"] == zlib.crc32(data)
-            assert echo.link._inboxes._waiting == 0
+            assert echo.link._inboxes.waiting == 0
 
     run(main())
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jobpipe.operations.fields import Check, Fields, Items, Truth, checks
-from jobpipe.store import Boundary, Position
-from jobpipe.store.boundary import EARLIEST
+from jobpipe.operations.fields import Fields, checks
+from jobpipe.operations.values import Check, Items, Truth
+from jobpipe.store.boundary import EARLIEST, Boundary
+from jobpipe.store.position import Position
 
 PLACE = Position("0123456789abcdef", 1, 1).to_json()
 PLACED = f"{'0' * 16}-{'0' * 32}"  # of a log, at host servers

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import MISSING
 from typing import Any
 
 import pytest
 
 from jobpipe.coordinator.service import ControlService
 from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, shown
-from jobpipe.operations.control import CONTROL, GrantRequest, LeaseRequest, OpenRequest, PollRequest, SealRequest
+from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA
 from jobpipe.operations.fields import checks
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.hostserver import HOSTSERVER
+from jobpipe.operations.publishing import OpenRequest, SealRequest
+from jobpipe.operations.reading import LeaseRequest
+from jobpipe.operations.subscribing import GrantRequest, PollRequest
 from jobpipe.operations.table import Operation, Table, read_request
 from jobpipe.wire import Hello, Request
 from tests.operations.hostile import PLACE, bad_requests, whole
@@ -55,6 +59,13 @@ def test_right_values(known: Table, operation: Operation) -> None:
     role = sorted(operation.roles)[0]
     assert type(read_request(known, request, role)[1]) is operation.request
     assert request.args == {}
+
+
+@pytest.mark.parametrize(("known", "operation"), [each for each in ALL if each.values[1].request is not OpenRequest])
+def test_what_may_be_left_out(known: Table, operation: Operation) -> None:
+    fields = operation.request.__dataclass_fields__
+    args = {name: value for name, value in whole(operation.request).items() if fields[name].default is MISSING}
+    assert type(asked(known, operation.name, args)) is operation.request
 
 
 def test_each_operation_is_answered() -> None:
@@ -118,6 +129,8 @@ def test_blobs_are_for_those_who_ask_for_them() -> None:
         ("instance", Hello("orders", "reader", instance="i" * 129)),
         ("instance", Hello("orders", "reader", instance="\x1b[2J")),
         ("log", Hello("orders", "reader", log="l" * 100)),
+        ("proof", Hello("orders", "publisher", proof="p" * 65)),
+        ("proof", Hello("orders", "publisher", proof="\ud800")),
     ],
 )
 def test_hello(field: str, hello: Hello) -> None:

@@ -17,8 +17,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    # The contract is that of any ZooKeeper; what the embedded one demands is in test_embedded_secret.py.
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("home"), linger=1800.0, guarded=False)
+    # The contract is that of any ZooKeeper; what the embedded one demands is in test_embedded_tls.py.
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("home"), linger=1800.0, tls=False)
     yield server.ensure()
     server.stop()
     assert server.status() is None

@@ -56,7 +56,7 @@ def missing() -> str | None:
     if programs:
         return f"{programs[0]} (apt install krb5-kdc krb5-admin-server krb5-user)"
     if importlib.util.find_spec("kerberos") is None:
-        return "the package kerberos (apt install libkrb5-dev gcc; pip install 'jobpipe[kerberos]')"
+        return "the package kerberos (apt install libkrb5-dev gcc; pip install 'kerberos>=1.3.1')"
     return None
 
 

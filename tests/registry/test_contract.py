@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned
-from registry.records import RegisterRecord
+from registry.records import MAX_EPOCH, RegisterRecord
 from tests.registry.worlds import DEADLINE, Recorder, World, eventually, owner, record
 
 

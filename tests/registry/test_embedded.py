@@ -19,11 +19,13 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
+from registry.client import TlsHandler
 from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
 from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
 from registry.errors import Unavailable
-from registry.four_letter import count_sessions, is_serving
+from registry.four_letter import ask, count_sessions, is_serving
 from registry.machine import Place
+from registry.transport import make_context
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -46,10 +48,9 @@ def gone(status: EmbeddedStatus) -> bool:
 
 
 def client_of(server: EmbeddedZooKeeper) -> KazooClient:
-    """Return a client that knows the home's secret; the server is started if need be."""
-    options = server.options()
-    sasl = {name.removeprefix("sasl."): value for name, value in options.items() if name.startswith("sasl.")}
-    client = KazooClient(hosts=options["connect"], timeout=4.0, sasl_options=sasl)
+    """Return a client with the home's certificate; the server is started if need be."""
+    connect = server.ensure()
+    client = KazooClient(hosts=connect, timeout=4.0, handler=TlsHandler(server.tls), use_ssl=True)
     client.start()
     return client
 
@@ -156,13 +157,14 @@ def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
     client = client_of(server)
     status = running(server)
-    assert count_sessions(status.port) == 1
+    tls = make_context(server.tls)
+    assert count_sessions(ask(status.port, "mntr", tls)) == 1
     time.sleep(1.5)  # longer than it lingers: the session alone keeps it
     assert running(server) == status
     end(client)
     eventually(lambda: server.status() is None)
     eventually(lambda: gone(status))
-    assert not is_serving(status.port)
+    assert not is_serving(status.port, tls)
     assert not is_held(home / "zookeeper" / "server.lock")
 
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned, Unavailable
 from registry.names import MAX_PARALLELISM, Paths, check_name, child_index, child_name
-from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from registry.records import MAX_EPOCH, MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from tests.registry.worlds import owner, record
 
 untimed = settings(deadline=None)  # the machine may be busy; the run as a whole has its time-out

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from registry.epochs import MAX_EPOCH
 from registry.errors import BadRecord, TopicOwned
+from registry.records import MAX_EPOCH
 from tests.registry.worlds import World, owner, record
 
 MEGABYTE = b"x" * 1_000_000

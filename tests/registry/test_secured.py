@@ -424,7 +424,7 @@ def test_others_may_be_let_in(guarded: SecuredZooKeeper, start: Start) -> None:
 
 def test_an_acl_that_the_server_cannot_fulfil(lenient: SecuredZooKeeper, start: Start) -> None:
     handler = start(lenient.endpoint, {"acl": "auth", "topic.storage": "/auth/topics"})
-    with pytest.raises(Unavailable, match="it does not know us; we are nobody"):
+    with pytest.raises(Unavailable, match="it does not know us; we are an anonymous client"):
         handler.create_topic_node("orders")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from jobpipe import JobPipeSink
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
-from jobpipe.store import Position
+from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange
 
 PAGES = ("environment/", "jobs/", "SQL/", "StreamingQuery/", "executors/")

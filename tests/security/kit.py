@@ -9,14 +9,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import (
+    CertificateBuilder,
+    DNSName,
+    SubjectAlternativeName,
+    load_pem_x509_certificate,
+    random_serial_number,
+)
+
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import NODE_LIFE, SERVER, init_ca, issue
+from jobpipe.net.certs import NODE_LIFE, SERVER, init_ca, issue, read_ca
 from jobpipe.net.identity import subscription_name, topic_server_name
 from jobpipe.net.link import connect
 from jobpipe.net.revocation import revoke
 from jobpipe.net.timing import Timing
 from jobpipe.net.tls import Credentials
+from jobpipe.testing.zookeeper import settings_of
 from jobpipe.wire import Hello, Welcome
 from registry.embedded import EmbeddedZooKeeper
 
@@ -44,12 +55,7 @@ payments:
 def registry_of(home: Path) -> dict[str, str]:
     """Return how to reach the embedded ZooKeeper of another home, as settings."""
     server = EmbeddedZooKeeper(home)
-    return {
-        "registerserver.connect": server.ensure(),
-        "registerserver.sasl.mechanism": "DIGEST-MD5",
-        "registerserver.sasl.username": "jobpipe",
-        "registerserver.sasl.password": f"file:{server.secret_file}",
-    }
+    return settings_of(server, server.ensure())
 
 
 class World:
@@ -72,6 +78,7 @@ class World:
         self.elsewhere = issue(self.folder, "elsewhere", dns=["payments.subscription.jobpipe"], usages=client)
         self.expired = issue(self.folder, "old", dns=["old.subscription.jobpipe"], usages=client, now=long_ago)
         self.serving = issue(self.folder, "server", dns=["server.subscription.jobpipe"], usages=[SERVER])
+        self.for_anything = without_usage(self.folder, self.reader("anything"), "billing.subscription.jobpipe")
         self.revoked = issue(self.folder, "gone", dns=["gone.subscription.jobpipe"], usages=client)
         self.stranger = issue(folder / "stranger", "billing", dns=["billing.subscription.jobpipe"], usages=client)
         revoke(self.folder, ["gone"])
@@ -89,6 +96,22 @@ class World:
         if version is not None:
             context.minimum_version = context.maximum_version = version
         return context
+
+
+def without_usage(folder: Path, files: Credentials, name: str) -> Credentials:
+    """Sign a certificate again, without an extended key usage: as other tools than ours make them."""
+    ca, ca_key = read_ca(folder)
+    old = load_pem_x509_certificate(files.cert.read_bytes())
+    now = datetime.now(UTC)
+    made = (
+        CertificateBuilder(ca.subject, old.subject, old.public_key(), random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(SubjectAlternativeName([DNSName(name)]), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    files.cert.write_bytes(made.public_bytes(Encoding.PEM))
+    return files
 
 
 def settings(files: Credentials, access: Path | None = None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
 import json
 import random
@@ -30,9 +31,13 @@ import pyarrow as pa
 from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.timing import Timing
-from jobpipe.store import CatalogReader, NewBatch, Position, SegmentIndex, SegmentInfo, SegmentWriter, new_write_id
-from jobpipe.store.files import file_name
-from jobpipe.subscriber import fetch, pool
+from jobpipe.store.files import file_name, new_write_id
+from jobpipe.store.index import SegmentIndex, SegmentInfo
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.segment import SegmentWriter
+from jobpipe.subscriber import fetch
 from jobpipe.wire import Connection, Part, Reply, Request, Side
 from tests.security.mutate import Mutator
 from tests.store.build import SCHEMA, open_log
@@ -90,7 +95,7 @@ def stream(header: dict[str, Any], chunks: list[tuple[bytes, int]], batches: int
     for payload, crc in chunks:
         server.send_data_header(len(payload), crc)
         said += [*server.data_to_send(), payload]
-    server.send(Reply(1, {"record_batches": batches}))
+    server.send(Reply(1, {"record_batches": batches, "rows": 0}))
     return b"".join(said + server.data_to_send())
 
 
@@ -103,15 +108,13 @@ def read(said: bytes) -> list[pa.RecordBatch]:
         theirs.shutdown(socket.SHUT_WR)
         link = BlockingLink(ours, "a forger", TIMING)
         link._greet(HELLO)
-        fetch.take = lambda *_: link  # type: ignore[assignment]
+        fetch.pooled = lambda *_: contextlib.nullcontext(link)  # type: ignore[assignment]
 
         def accept(schema: pa.Schema) -> None:
             if not schema.equals(NESTED):
                 raise pa.ArrowInvalid("another schema")
 
-        found = [fetched.batch for fetched in fetch._stream(WANTED, cast(Any, None), None, 0, accept)]
-        pool._pool.clear()
-    return found
+        return [fetched.batch for fetched in fetch._stream(WANTED, cast(Any, None), None, 0, accept)]
 
 
 def values(batch: pa.RecordBatch) -> list[Any]:
@@ -127,7 +130,8 @@ def chunks_of(data: bytes, index: SegmentIndex) -> Iterator[tuple[bytes, int]]:
 
 
 def part(rows: int, batches: int, length: int) -> dict[str, Any]:
-    return {"n": 0, "partition": 0, "row0": 0, "rows": rows, "record_batches": batches, "length": length}
+    whose = {"partitions": 1, "schema_id": 1, "sealed_ms": 0, "epoch": 1, "publisher": "orders"}
+    return {**whose, "n": 0, "partition": 0, "row0": 0, "rows": rows, "record_batches": batches, "length": length}
 
 
 class Trial:
@@ -210,12 +214,12 @@ class Trial:
                 ends.append(ends[-1] + size)
             crcs = [zlib.crc32(stored[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
             claimed = replace(claimed, length=ends[-1], index=replace(new, crcs=tuple(crcs)).pack())
-        schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
         end = log.seal(NewBatch("q", 0, "run", write_id, schema_id, 1, "rr"), [claimed])
         reader = CatalogReader.open(folder / "orders", "orders")
         try:
-            start = log.tail()
-            pieces, _ = reader.pieces(start, end, 0, skip=0, limit=64, cursor=None)
+            start = log.batches.tail()
+            pieces, _ = reader.segments(start, end, 0, skip=0, limit=64, cursor=None)
             found: list[Any] = []
             for piece in pieces:
                 if piece.data is not None:

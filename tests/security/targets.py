@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from jobpipe.errors import LinkBroken, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.data import PartHeader
 from jobpipe.store.index import SegmentIndex, SegmentInfo
-from jobpipe.subscriber.checked import check_part, declared_size
+from jobpipe.subscriber.checked import declared_size
 from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, Request, Side, Welcome
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER
@@ -97,7 +98,7 @@ def described(data: bytes) -> None:
         assert SegmentInfo.from_json(info.to_json()) == info
     if isinstance(value, dict):
         with contextlib.suppress(RemoteProtocolError):
-            check_part(value)
+            PartHeader.from_json(value)
 
 
 def record(data: bytes) -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.access import ADMIN, PUBLISH, READ, RIGHTS, AccessList, read_access
-from jobpipe.net.glob import Glob
+from jobpipe.net.access import ADMIN, PUBLISH, READ, RIGHTS, AccessList, Glob, read_access
 
 LIST = """
 orders:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import RemoteProtocolError, SchemaMismatch, SegmentCorrupt, UnsupportedType
+from jobpipe.operations.data import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
-from jobpipe.subscriber.checked import check_part, declared_size
+from jobpipe.subscriber.checked import declared_size
 from jobpipe.subscriber.fetch import _decode
-from tests.net.test_decode import Chunks, source
+from tests.net.test_decode import Chunks, header_of, source
 
 
 def sealed(*batches: pa.RecordBatch, codec: Any = None) -> bytes:
@@ -26,7 +27,7 @@ def sealed(*batches: pa.RecordBatch, codec: Any = None) -> bytes:
 
 
 def read(data: bytes, rows: int, batches: int = 1, accept: Any = None) -> list[pa.RecordBatch]:
-    header = {"n": 7, "partition": 3, "row0": 0, "rows": rows, "record_batches": batches, "length": len(data)}
+    header = header_of(rows=rows, record_batches=batches, length=len(data))
     part = source(Chunks(data, 256 * 1024), header)
     return [fetched.batch for fetched in _decode(part, header, "orders", accept)]
 
@@ -144,7 +145,7 @@ def test_another_schema_is_refused_before_its_data_are_decoded() -> None:
         raise SchemaMismatch("column 'b' is missing", column="b")
 
     link = Chunks(data, 256 * 1024)
-    header = {"n": 7, "partition": 3, "row0": 0, "rows": 1, "record_batches": 1, "length": len(data)}
+    header = header_of(rows=1, record_batches=1, length=len(data))
     with pytest.raises(SchemaMismatch):
         list(_decode(source(link, header), header, "orders", accept))
 
@@ -160,7 +161,7 @@ def test_other_rows_than_announced_are_refused(rows: int, batches: int) -> None:
 @pytest.mark.parametrize("value", [None, -1, 1.0, True, "1", 2**63, []])
 @pytest.mark.parametrize("name", ["n", "partition", "row0", "rows", "record_batches", "length"])
 def test_a_part_that_lies_about_its_numbers_is_refused(name: str, value: object) -> None:
-    header: dict[str, Any] = {"n": 7, "partition": 3, "row0": 0, "rows": 8, "record_batches": 2, "length": 5}
-    check_part(header)
+    header = header_of(rows=8, record_batches=2, length=5).to_json()
+    PartHeader.from_json(header)
     with pytest.raises(RemoteProtocolError):
-        check_part({**header, name: value})
+        PartHeader.from_json({**header, name: value})

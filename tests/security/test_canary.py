@@ -54,7 +54,7 @@ def short(settings: dict[str, str]) -> dict[str, str]:
     return {name.removeprefix("jobpipe."): value for name, value in settings.items()}
 
 
-def demand_silence(**seen: str | bytes) -> None:
+def require_silence(**seen: str | bytes) -> None:
     """Fail if the canary is in anything that was seen."""
     for where, what in seen.items():
         assert CANARY not in (what if isinstance(what, str) else what.decode("latin-1")), where
@@ -74,9 +74,9 @@ def test_the_canary_is_in_no_log_process_or_pickle(
     pid = coordinator_of(publisher)
     for process in (pid, data_process_of(pid), os.getpid()):
         for name in ("cmdline", "environ"):
-            demand_silence(**{f"{name} of {process}": Path(f"/proc/{process}/{name}").read_bytes()})
+            require_silence(**{f"{name} of {process}": Path(f"/proc/{process}/{name}").read_bytes()})
     config = own_bus.config(changes)
-    demand_silence(
+    require_silence(
         config=repr(config) + json.dumps(config.to_dict()),
         pickled=pickle.dumps((config, publisher.target())),
         target=repr(publisher.target()),
@@ -87,10 +87,10 @@ def test_the_canary_is_in_no_log_process_or_pickle(
     tls._contexts.clear()  # as in a process that was just started; another one goes on with the files as they were
     with pytest.raises(JobpipeError) as caught:
         own_bus.subscribe("late", changes=changes).position()
-    demand_silence(error=str(caught.value) + repr(caught.value) + json.dumps(caught.value.fields, default=str))
-    demand_silence(logs=caplog.text + "".join(repr(vars(record)) for record in caplog.records))
-    for file in (home / "logs").glob("*"):
-        demand_silence(**{file.name: file.read_bytes()})
+    require_silence(error=str(caught.value) + repr(caught.value) + json.dumps(caught.value.fields, default=str))
+    require_silence(logs=caplog.text + "".join(repr(vars(record)) for record in caplog.records))
+    for file in filter(Path.is_file, (home / "logs").rglob("*")):
+        require_silence(**{file.name: file.read_bytes()})
     file = tmp_path / "jobpipe.yaml"
     file.write_text(json.dumps({name: value for name, value in config.to_dict().items() if value != "null"}))
     for command in (
@@ -103,7 +103,7 @@ def test_the_canary_is_in_no_log_process_or_pickle(
         ["tail", "orders"],
     ):
         result = CliRunner().invoke(cli, ["--config", str(file), "-vv", *command])
-        demand_silence(**{" ".join(command): result.output + repr(result.exception)})
+        require_silence(**{" ".join(command): result.output + repr(result.exception)})
 
 
 def test_each_secret_field_holds_a_reference_only(secret: dict[str, str], configure: Callable[..., Config]) -> None:
@@ -114,7 +114,7 @@ def test_each_secret_field_holds_a_reference_only(secret: dict[str, str], config
             continue
         config = configure({about.short: reference, **short(secret), **BESIDE.get(about.name, {})})
         assert getattr(config, about.attribute).reveal() == CANARY
-        demand_silence(
+        require_silence(
             shown=repr(config) + about.show(getattr(config, about.attribute)),
             carried=json.dumps(config.to_dict()).encode() + pickle.dumps(config),
         )
@@ -142,7 +142,7 @@ def test_the_canary_is_nowhere_in_spark(own_bus: Bus, secret: dict[str, str], tm
     )
     assert job.returncode == 0, job.stderr.decode()[-3000:]
     assert (folder / "rows").read_text() == "200"
-    demand_silence(stdout=job.stdout, stderr=job.stderr)
+    require_silence(stdout=job.stdout, stderr=job.stderr)
     files = [file for file in folder.rglob("*") if file.is_file()]
     seen = {"output": job.stdout + job.stderr, **{str(file): file.read_bytes() for file in files}}
     for name, hidden in json.loads((tmp_path / "hidden").read_text()).items():  # S8: tasks carry the first two
@@ -151,4 +151,4 @@ def test_the_canary_is_nowhere_in_spark(own_bus: Bus, secret: dict[str, str], tm
     assert {"pickled", "represented", "processes", "page-0", "page-5"} <= {file.name for file in files}
     assert any("events" in str(file) and file.stat().st_size > 10_000 for file in files)
     for file in files:
-        demand_silence(**{str(file): file.read_bytes()})
+        require_silence(**{str(file): file.read_bytes()})

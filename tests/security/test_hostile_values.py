@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,43 +38,33 @@ pytestmark = pytest.mark.zookeeper
 
 MOST = 50 * 1024 * 1024  # bytes that any process may grow by
 DELAY = 0.5  # seconds that another client may wait longer than it does alone
-POLL = 0.2
+ROOT = Path(__file__).parents[2]
 SIDE_BY_SIDE = 16
 LARGE = ("10^5 characters", "a long list", "wide objects")
 
 
-class Good:
-    """Another reader, which polls all the time."""
+@contextlib.contextmanager
+def polling(served: Served) -> Iterator[list[float]]:
+    """Poll beside the block, from a process of its own, for the attack keeps this one busy; fill the list at the end.
 
-    def __init__(self, served: Served) -> None:
-        self._link = dial(served, served.world.audit, "reader")
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._poll)
-        self.late: list[float] = []
-        self.error: BaseException | None = None
-
-    def _poll(self) -> None:
+    It holds by how many seconds each answer was late.
+    """
+    late: list[float] = []
+    files, control = served.world.audit, served.control
+    order = {"control": [control.host, control.port], "files": [str(files.ca), str(files.cert), str(files.key)]}
+    command = [sys.executable, "-m", "tests.security.polling"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         try:
-            news: dict[str, Any] = {}
-            while not self._over.is_set():
-                began = time.monotonic()
-                waits = POLL if news else 0.0
-                news = self._link.call("poll", {**news, "wait": waits}, timeout=30.0).result
-                self.late.append(time.monotonic() - began - waits)
-        except BaseException as error:
-            self.error = error
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Poll for the length of the block."""
-        self._thread.start()
-        try:
-            yield
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"connected\n"
+            yield late
+            out, _ = process.communicate(timeout=30.0)
+            late += json.loads(out)
         finally:
-            self._over.set()
-            self._thread.join(30.0)
-            self._link.close()
-        assert self.error is None, self.error
+            process.kill()
 
 
 def requests_of(operation: Operation, role: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
@@ -150,23 +142,21 @@ def test_hostile_values(served: Served) -> None:
     world, coordinator = served.world, psutil.Process(served.publisher.coordinator.process.pid)
     secret = served.publisher.coordinator.secret
     processes = [coordinator, *coordinator.children()]
-    quiet = Good(served)
-    with quiet.at_work():
+    with polling(served) as quiet:
         time.sleep(1.0)
     sizes, memory = logs(served), [process.memory_info().rss for process in processes]
     count, wrong = 0, []
-    good = Good(served)
-    with good.at_work():
+    with polling(served) as late:
         for where, known in (("control", CONTROL), ("data", DATA), ("host", HOSTSERVER)):
             for role in ("reader", "subscriber", "admin", "publisher"):
                 files = world.orders if role == "publisher" else world.billing
                 job = secret if role == "publisher" and where == "control" else None
                 more, bad = asyncio.run(attack(served, where, known, files, role, job))
                 count, wrong = count + more, wrong + bad
-    print(f"{count} requests; late by at most {max(good.late):.3f} s, in quiet {max(quiet.late):.3f} s")
+    print(f"{count} requests; late by at most {max(late):.3f} s, in quiet {max(quiet):.3f} s")
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
     assert count > 1000
-    assert max(good.late) < DELAY + max(quiet.late)
+    assert max(late) < DELAY + max(quiet)
     grown = [process.memory_info().rss - before for process, before in zip(processes, memory, strict=True)]
     assert max(grown) < MOST, grown
     for path in logs(served):

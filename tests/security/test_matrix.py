@@ -34,6 +34,7 @@ BAD = {
     "expired": Bad("expired", "CERTIFICATE_EXPIRED"),
     "other CA": Bad("stranger", "UNKNOWN_CA"),
     "wrong usage": Bad("serving", "UNSUPPORTED_CERTIFICATE"),
+    "no usage": Bad("for_anything", "made for clients"),
     "revoked": Bad("revoked", "CERTIFICATE_REVOKED"),
     "wrong topic": Bad("elsewhere", "read"),
     "wrong topic, publisher": Bad("payments", "publish", Hello(TOPIC, "publisher", "p", instance="test")),
@@ -67,6 +68,10 @@ def test_refused(served: Served, case: str, version: ssl.TLSVersion, port: str, 
         assert isinstance(error, NotAuthorized), error
         assert bad.hears in error.fields["reason"]
         assert "jobpipe" in error.message, "says what to do"
+    elif case == "no usage":  # S10: OpenSSL takes it, so the server must look
+        assert type(error) is NotAuthorized, error
+        assert bad.hears in error.message
+        assert "billing.subscription.jobpipe" in error.message
     else:
         assert type(error) is NotAuthorized, error
         assert error.fields["right"] == bad.hears

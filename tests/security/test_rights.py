@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, SubscriptionNotFound
+from jobpipe.errors import (
+    Fenced,
+    FlowNotFound,
+    FrameTooLarge,
+    JobpipeError,
+    LinkBroken,
+    NotAuthorized,
+    RemoteProtocolError,
+    SubscriptionNotFound,
+)
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
+from jobpipe.net.portal import Portal
 from jobpipe.net.tls import Credentials, client_context
 from jobpipe.publisher.core import Publisher
-from jobpipe.store import Position
 from jobpipe.store.boundary import EARLIEST, LATEST
+from jobpipe.store.position import Position
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
@@ -25,11 +36,13 @@ from tests.security.kit import TIMING, TOPIC, settings
 pytestmark = pytest.mark.zookeeper
 
 
-def dial(served: Served, files: Credentials, role: str, name: str | None = None, port: str = "control") -> BlockingLink:
+def dial(
+    served: Served, files: Credentials, role: str, name: str | None = None, port: str = "control", proof: str = ""
+) -> BlockingLink:
     """Open a link with a certificate."""
     return BlockingLink.connect(
         getattr(served, port),
-        Hello(TOPIC, role, name, instance=f"{role}-test"),
+        Hello(TOPIC, role, name, instance=f"{role}-test", proof=proof),
         tls=client_context(files),
         server_hostname=topic_server_name(TOPIC),
         timing=TIMING,
@@ -75,6 +88,39 @@ def test_subscriptions_of_others_stay(served: Served, op: str) -> None:
     assert f'what="{op}" topic="orders" subscription="audit" instance="admin-test" result="done' in log
 
 
+def test_holds_of_others_are_theirs(served: Served) -> None:
+    """One may be had by who may read under its name; it is of who took it, or of an administrator who moved it."""
+    world, args = served.world, {"name": "billing-night", "to": EARLIEST.to_json(), "max_time": 60.0}
+    release = {"name": "billing-night", "dry_run": False}
+    for role in ("reader", "admin"):
+        with pytest.raises(NotAuthorized) as caught:
+            ask(dial(served, world.audit, role), "hold", args)
+        assert caught.value.fields["right"] in ("read", "admin")
+    for role in ("reader", "admin"):
+        assert ask(dial(served, world.billing, role), "hold", args)["owner"].startswith("billing")
+    with pytest.raises(NotAuthorized):
+        ask(dial(served, world.audit, "admin"), "release_hold", release)
+    with pytest.raises(NotAuthorized, match="not for the role 'subscriber'"):
+        ask(dial(served, world.billing, "subscriber", "billing-night"), "hold", args)
+    taken = ask(dial(served, world.operations, "admin"), "hold", {**args, "to": LATEST.to_json()})
+    with pytest.raises(NotAuthorized, match=f"is of {taken['owner']}, not of billing"):
+        ask(dial(served, world.billing, "admin"), "release_hold", release)
+    assert ask(dial(served, world.operations, "admin"), "release_hold", release)["offset"] == taken["offset"]
+    log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
+    for op in ("hold", "release_hold"):
+        assert f'what="{op}" topic="orders" subscription="billing-night" instance="admin-test" result="done' in log
+
+
+def test_who_may_say_which_names_are_required(served: Served) -> None:
+    """The publisher would wait for them: readers may not, not even under their own name."""
+    args = {"name": "billing-2", "required": True, "dry_run": True}
+    with pytest.raises(NotAuthorized) as caught:
+        ask(dial(served, served.world.billing, "admin"), "require", args)
+    assert caught.value.fields["right"] == "admin"
+    for files in (served.world.operations, served.world.successor):
+        assert ask(dial(served, files, "admin"), "require", args) == {"before": False, "required": ["billing-2"]}
+
+
 def test_slots_of_others_are_theirs(served: Served) -> None:
     """A worker binds under a name that it may read under, and not by the role of an administrator."""
     args = {"grant": 1, "slot": "0" * 32, "schemas": [], "wait": 0}
@@ -113,6 +159,16 @@ def test_handover_is_for_publishers(served: Served) -> None:
     assert answer["released"] is False, "our publisher lives"
 
 
+@pytest.mark.parametrize("op", ["status", "poll", "schema", "drained"])
+def test_the_right_to_publish_does_not_show_how_a_topic_stands(served: Served, op: str) -> None:
+    """That is for who may read or administer it, and for the job itself; who may publish can ask for a handover."""
+    with pytest.raises(NotAuthorized) as caught:
+        ask(dial(served, served.world.successor, "admin"), op, {})
+    assert caught.value.fields["right"] == "admin"
+    for files in (served.world.billing, served.world.operations, served.world.orders):
+        assert ask(dial(served, files, "admin"), op, {})
+
+
 @pytest.mark.parametrize("op", ["open", "begin", "seal", "close", "declare", "acked", "poll", "nonsense"])
 @pytest.mark.parametrize("job", [None, "", "0" * 64, 7, "\ud800"])
 def test_a_coordinator_publishes_for_its_own_job(served: Served, tmp_path: Path, op: str, job: object) -> None:
@@ -131,6 +187,48 @@ def test_a_coordinator_publishes_for_its_own_job(served: Served, tmp_path: Path,
             ask(dial(served, files, "publisher", "mallory"), op, args if job is None else {**args, "job": job})
     assert list(tmp_path.iterdir()) == []
     served.publisher.status()
+
+
+LARGE = bytes(3 * 1024 * 1024)  # of a request; a small one has one MiB at most
+
+
+def test_only_the_own_job_sends_large_requests(served: Served) -> None:
+    """S2: each holder of the right to publish may call itself a publisher; that gives it no more memory here."""
+    for files in (served.world.successor, served.world.orders):
+        with pytest.raises((FrameTooLarge, LinkBroken)):  # its header was enough
+            dial(served, files, "publisher", "standby").call("seal", {}, LARGE, timeout=20.0)
+        with pytest.raises(FlowNotFound, match="has not begun"):
+            dial(served, files, "publisher", "standby", proof="0" * 64)
+    secret = served.publisher.coordinator.secret
+    link = dial(served, served.world.orders, "publisher", "driver", proof=secret)
+    with link, pytest.raises(RemoteProtocolError, match="field 'query_id'"):  # it was read whole
+        link.call("seal", {"job": secret}, LARGE, timeout=20.0)
+    with pytest.raises(RemoteProtocolError, match="field 'proof'"):
+        dial(served, served.world.orders, "publisher", "driver", proof="0" * 65)
+
+
+def test_status_tells_whose_the_names_are(served: Served) -> None:
+    """Of others than the publisher's own identity, which may take them all."""
+    for files, name in ((served.world.billing, "billing-8"), (served.world.orders, "own-8")):
+        with dial(served, files, "subscriber", name) as link:
+            granted = link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]
+            link.call("first", {"start": EARLIEST.to_json(), "grant": granted}, timeout=20)
+    told = ask(dial(served, served.world.operations, "admin"), "status", {})["identities"]
+    assert told["billing.subscription.jobpipe"]["names"] >= 1
+    assert not any("names" in held for identity, held in told.items() if identity.startswith("orders"))
+
+
+def test_the_publisher_shows_its_secret_with_each_link(served: Served) -> None:
+    """Its first request over a new link may be a large seal."""
+    channel = served.publisher._channel
+    for _ in range(2):
+        link = channel._link
+        assert link is not None
+        with pytest.raises(RemoteProtocolError, match="nonsense"):
+            Portal.get().run(partial(link.call, "nonsense", {"job": channel._secret()}, LARGE, timeout=20.0), 25.0)
+        Portal.get().run(link.close, 5.0)
+        served.publisher.status()
+        assert channel._link is not link
 
 
 def test_the_command_line_with_a_readers_certificate(served: Served) -> None:

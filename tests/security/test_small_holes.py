@@ -12,7 +12,7 @@ from jobpipe.net import audit as auditing
 from jobpipe.net.audit import audit
 from jobpipe.net.certs import describe
 from jobpipe.net.stream import for_clients
-from jobpipe.store import TopicLog
+from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind
 from jobpipe.wire.messages import Fault
@@ -34,7 +34,7 @@ def test_a_fault_may_have_fields_of_any_name(name: str, code: str) -> None:
 def test_one_identity_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """S10: one reader's refusals wrote 720 KB a second; others are heard all the same, and nothing is kept of many."""
     caplog.set_level(logging.INFO, "jobpipe.audit")
-    monkeypatch.setattr(auditing, "_quiet", type(auditing._quiet)())
+    monkeypatch.setattr(auditing, "_limited", type(auditing._limited)())
     for number in range(5000):
         audit(("noisy",), "h:1", "read", "refused", topic=f"t{number}")
     audit(("other",), "h:2", "read", "refused", topic="x")
@@ -43,12 +43,16 @@ def test_one_identity_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch
     assert 100 <= sum("noisy" in line for line in lines) < 200
     assert 'principal="other" peer=h:2 what="read" topic="x" result="refused"' in lines
     assert "done" in lines[-1]
-    auditing._quiet['"noisy"']._tokens = 1.0
+    left_out = auditing.lines_left_out()
+    assert left_out.keys() == {"noisy"}, "others are not refused so often"
+    assert 4800 < left_out["noisy"] <= 4900
+    auditing._limited["noisy"]._tokens = 1.0
     audit(("noisy",), "h:1", "read", "refused", topic="t")
     assert "lines of this kind were left out before" in caplog.records[-1].getMessage()
+    assert auditing.lines_left_out() == left_out, "as `status` shows it, it is the sum"
     for number in range(1000):
         audit((f"n{number}",), "h:1", "read", "refused")
-    assert len(auditing._quiet) == auditing.MAX_QUIET
+    assert len(auditing._limited) == auditing.MAX_LIMITED
 
 
 def test_certificates_say_that_they_are_for_clients(world: World) -> None:
@@ -71,9 +75,9 @@ def test_what_was_stored_of_a_host_is_cut(tmp_path: Path) -> None:
     """S5: one grant with a host of 10 MB made every `status` fail, over restarts."""
     store = TopicLog.open(tmp_path / "orders", "orders", fsync=False)
     store.take_over(1, "p")
-    store.subscribe("billing")
-    store.grant("billing", {"host": "h" * 10_000_000, "pid": 7, "instance": "i"})
-    (known,) = store.subscriptions()
+    store.subscriptions.subscribe("billing")
+    store.subscriptions.grant("billing", {"host": "h" * 10_000_000, "pid": 7, "instance": "i"})
+    (known,) = store.subscriptions.all()
     assert known.holder == {"host": "h" * 255, "pid": 7, "instance": "i"}
     assert len(str(store.status())) < 5000
     store.close()

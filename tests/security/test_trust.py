@@ -55,7 +55,7 @@ def test_given_certificates_without_a_list_let_in_only_their_holder(
     ):
         for right in (PUBLISH, READ, ADMIN):
             with pytest.raises(NotAuthorized) as caught:
-                mine.demand(link(*names), right, "orders")
+                mine.require(link(*names), right, "orders")
             assert caught.value.fields == {
                 "principal": list(names),
                 "right": right,
@@ -128,6 +128,6 @@ def test_a_right_given_a_moment_ago_counts(tmp_path: Path, world: World) -> None
     file.write_text("orders: {}")
     mine = trust(tmp_path, **settings(world.orders, file), **REMOTE)
     with pytest.raises(NotAuthorized):
-        mine.demand(link("audit.subscription.jobpipe"), READ, "orders", "audit")
+        mine.require(link("audit.subscription.jobpipe"), READ, "orders", "audit")
     file.write_text("orders: {read: [audit.subscription.jobpipe]}")
-    mine.demand(link("audit.subscription.jobpipe"), READ, "orders", "audit")
+    mine.require(link("audit.subscription.jobpipe"), READ, "orders", "audit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     with place.publisher("keeper"):
         yield place
     end_coordinators()
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose python3 has no package at all."""
+    folder = tmp_path_factory.mktemp("stranger")
+    venv.create(folder, with_pip=False, symlinks=True)
+    return folder / "bin"
+
+
+@pytest.fixture
+def environ(stranger: Path) -> dict[str, str]:
+    """The environment of somebody who has activated nothing and set nothing."""
+    mine = ("PYSPARK_", "SPARK_", "JOBPIPE_", "PYTHON", "VIRTUAL_ENV", "MASTER")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    kept = {name: os.environ[name] for name in ("SPARK_SUBMIT_OPTS",) if name in os.environ}  # how fast Java starts
+    return {**clean, **kept, "PATH": f"{stranger}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ JOBS = Path(__file__).parent / "jobs"
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds; the machine is shared, and nothing waits so long when all is well
 JOB_SECONDS = 240.0  # of one driver program, several JVMs at once
+NOISE = ("\tat ", "Traceback", "KeyboardInterrupt", "py4j", " ERROR ", "Exception")
 
 
 @dataclass
@@ -128,6 +129,13 @@ class Received:
         checker.check()
 
 
+def our_lines(terminal: str) -> list[str]:
+    """Return our lines of what stands on a terminal; there are no others that tell of an end."""
+    noise = [line for line in terminal.splitlines() if any(each in line for each in NOISE)]
+    assert not noise, terminal
+    return [line for line in terminal.splitlines() if line.startswith("jobpipe: ")]
+
+
 @contextmanager
 def running(
     df: DataFrame, callback: Callable[[DataFrame, int], None], checkpoint: Path, **trigger: Any
@@ -174,8 +182,13 @@ def file_stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
     """Take the commit of a batch from a checkpoint: a crash after the batch, before Spark noted it."""
-    (checkpoint / "commits" / str(batch_id)).unlink()
-    (checkpoint / "commits" / f".{batch_id}.crc").unlink(missing_ok=True)
+    forget_log(checkpoint, "commits", batch_id)
+
+
+def forget_log(checkpoint: Path, log: str, batch_id: int) -> None:
+    """Take an entry from one of Spark's two logs, with its checksum."""
+    (checkpoint / log / str(batch_id)).unlink()
+    (checkpoint / log / f".{batch_id}.crc").unlink(missing_ok=True)
 
 
 def copy_checkpoint(checkpoint: Path, copy: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.spark.kit import Place, Received, run_to_end, running, until
+from tests.spark.kit import Place, Received, forget_log, run_to_end, running, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -52,7 +52,7 @@ def test_batches_that_retention_removed(spark: SparkSession, place: Place) -> No
         run_to_end(stream, Received(), checkpoint)
         for number in (1, 2):  # the checkpoint as it was after its first batch
             for folder in ("commits", "offsets"):
-                (checkpoint / folder / str(number)).unlink()
+                forget_log(checkpoint, folder, number)
         place.seal(publisher, [3])
         until(lambda: publisher.status()["tail"] == 3, "retention")
         with (
@@ -73,7 +73,7 @@ def test_a_loss_is_passed_over_and_counted_when_asked(spark: SparkSession, place
         run_to_end(place.stream(spark, "passed", "p", maxRowsPerTrigger=10, **options), Received(), checkpoint)
         for number in (1, 2):
             for folder in ("commits", "offsets"):
-                (checkpoint / folder / str(number)).unlink()
+                forget_log(checkpoint, folder, number)
         place.seal(publisher, [3])
         until(lambda: publisher.status()["tail"] == 3, "retention")
         received = Received()

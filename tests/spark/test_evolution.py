@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
 from jobpipe.errors import SchemaMismatch, UnsupportedType
-from jobpipe.spark.casting import cast_batch
-from jobpipe.spark.evolution import differences, merge, misfits
-from jobpipe.spark.fitness import demand_in_task
+from jobpipe.spark.evolution import differences, left_out, merge, misfits
+from jobpipe.spark.fitness import require_fit_in_task
 from jobpipe.spark.schema import arrow_schema, published_schema, spark_schema
+from jobpipe.subscriber import evolution as arrows
+from jobpipe.subscriber.casting import cast_batch
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 FLOAT, DOUBLE, STRING, BINARY = T.FloatType(), T.DoubleType(), T.StringType(), T.BinaryType()
@@ -154,6 +155,97 @@ def test_columns_and_nullability(
     """Case 60: columns that come and go, order, what may be null; None: strict says the same."""
     assert misfits(published, asked) == compatible
     assert misfits(published, asked, "strict") == (compatible if strict is None else strict)
+
+
+def told_as_arrow(published: T.StructType, asked: T.StructType, mode: str) -> list[str]:
+    """Return what the rule for flow jobs says of the same schemas, as Arrow has them."""
+    return arrows.misfits(arrow_schema(published), arrow_schema(asked), mode)
+
+
+IN_ARROW = [  # as types of their own: a variant is a struct there, and nothing can be the key of a map
+    (published, asked, where)
+    for published, asked in [*WIDEN, *REFUSED]
+    for where in WRAPPED
+    if not (isinstance(published, T.VariantType) or (where == "key" and VOID in (published, asked)))
+]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "strict"])
+@pytest.mark.parametrize(("published", "asked", "where"), IN_ARROW, ids=str)
+def test_flow_jobs_have_the_same_rule(published: T.DataType, asked: T.DataType, where: str, mode: str) -> None:
+    """What is not a type of its own to Arrow, as a collation, is the same there."""
+    pair = one(WRAPPED[where](published)), one(WRAPPED[where](asked))
+    if arrow_schema(pair[0]).equals(arrow_schema(pair[1])):
+        assert told_as_arrow(*pair, mode) == []
+    else:
+        assert [_path(line) for line in told_as_arrow(*pair, mode)] == [_path(line) for line in misfits(*pair, mode)]
+
+
+def _path(line: str) -> str:
+    return line.partition(": ")[0]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "strict"])
+@pytest.mark.parametrize(("published", "asked", "compatible", "strict"), SHAPES)
+def test_flow_jobs_have_the_same_columns(
+    published: T.StructType, asked: T.StructType, compatible: list[str], strict: list[str] | None, mode: str
+) -> None:
+    """Columns that come and go, order, what may be null; what is left out."""
+    wanted = strict if mode == "strict" and strict is not None else compatible
+    found = told_as_arrow(published, asked, mode)
+    assert [_path(line) for line in found] == [_path(line) for line in wanted]
+    assert arrows.left_out(arrow_schema(published), arrow_schema(asked)) == left_out(published, asked)
+
+
+def test_numbers_that_spark_does_not_have_widen_too() -> None:
+    """Unsigned ones, and those of 16 bits with a point."""
+    kinds = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+    kinds += [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(20, 0), pa.decimal128(10, 0)]
+    largest = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+    for narrow in kinds:
+        for wide in kinds:
+            fits = not arrows.misfits(pa.schema([("c", narrow)]), pa.schema([("c", wide)]))
+            if pa.types.is_integer(narrow) and pa.types.is_integer(wide):
+                signed = str(narrow).startswith("int")
+                values = [-(2 ** (narrow.bit_width - 1)), 2 ** (narrow.bit_width - 1) - 1]
+                batch = pa.record_batch([pa.array(values if signed else [0, 2**narrow.bit_width - 1], narrow)], ["c"])
+                try:
+                    cast_batch(batch, pa.schema([("c", wide)]), "here")
+                    holds = True
+                except SchemaMismatch:
+                    holds = False
+                assert fits == holds, (narrow, wide)
+            elif fits and pa.types.is_integer(narrow):
+                assert pa.types.is_decimal(wide) or 2.0**narrow.bit_width <= largest[wide], (narrow, wide)
+    assert not arrows.misfits(pa.schema([("c", pa.uint64())]), pa.schema([("c", pa.decimal128(20, 0))]))
+    assert arrows.misfits(pa.schema([("c", pa.uint64())]), pa.schema([("c", pa.decimal128(19, 0))]))
+
+
+INSIDE = [
+    pa.field("a", pa.int32(), nullable=False),
+    pa.field("s", pa.struct([pa.field("x", pa.int32(), nullable=False)]), nullable=False),
+    pa.field("l", pa.list_(pa.field("item", pa.struct([pa.field("x", pa.int8(), nullable=False)]), nullable=False))),
+    pa.field("g", pa.large_list(pa.field("item", pa.struct([pa.field("x", pa.int8(), nullable=False)])))),
+    pa.field("f", pa.list_(pa.field("item", pa.int8(), nullable=False), 2)),
+    pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int32(), nullable=False))),
+]
+
+
+def test_all_may_be_null() -> None:
+    """A learned schema takes rows without any of its columns, wherever they are; the published rows fit as they are."""
+    schema = pa.schema(INSIDE)
+    learned = arrows.as_nullable(schema)
+    assert not arrows.misfits(schema, learned)
+    assert not arrows.misfits(pa.schema([]), learned)
+    values = {"a": 1, "s": {"x": 2}, "l": [{"x": 3}], "g": [{"x": 4}], "f": [5, 6], "m": [("k", 7)]}
+    batch = pa.RecordBatch.from_pylist([values, values], schema=schema).slice(1)
+    found = cast_batch(batch, learned, "here", evolve=True)
+    found.validate(full=True)
+    assert found.schema.equals(learned)
+    assert found.to_pylist() == [values]
+    other = pa.record_batch([pa.array([1])], ["other"])
+    nothing = cast_batch(other, learned, "here", evolve=True)
+    assert nothing.to_pylist() == [dict.fromkeys(values)]
 
 
 # -- one schema of several topics --------------------------------------------------------------------------------------
@@ -292,7 +384,7 @@ def test_forms_of_arrow_that_spark_does_not_write() -> None:
     schema = pa.schema([(name, kind) for name, (kind, _) in kinds.items()])
     batch = pa.record_batch([pa.array([value, None], kind) for kind, value in kinds.values()], schema=schema)
     asked = spark_schema("t", schema)
-    demand_in_task(schema, arrow_schema(asked), "strict", "t", "here")
+    require_fit_in_task(schema, arrow_schema(asked), "strict", "t", "here")
     assert cast(batch, asked).to_pylist() == [
         {name: value for name, (_, value) in kinds.items()},
         dict.fromkeys(kinds),
@@ -314,12 +406,12 @@ def test_a_task_refuses_by_type() -> None:
     """Values that happen to fit make no difference, and neither do no values at all."""
     found = arrow_schema(struct(("a", LONG), ("s", STRING), B))
     with pytest.raises(SchemaMismatch) as caught:
-        demand_in_task(found, arrow_schema(struct(A, ("s", INT))), "compatible", "t", "topic 't', partition 1")
+        require_fit_in_task(found, arrow_schema(struct(A, ("s", INT))), "compatible", "t", "topic 't', partition 1")
     lines = ["a: published as bigint, asked for as int", "s: published as string, asked for as int"]
     assert caught.value.fields == {"topic": "t", "columns": lines}
     with pytest.raises(SchemaMismatch, match="b: published as string, not asked for"):
-        demand_in_task(found, arrow_schema(struct(("a", LONG), ("s", STRING))), "strict", "t", "here")
-    demand_in_task(arrow_schema(one(COLLATED)), arrow_schema(one(STRING)), "strict", "t", "here")  # Arrow has none
+        require_fit_in_task(found, arrow_schema(struct(("a", LONG), ("s", STRING))), "strict", "t", "here")
+    require_fit_in_task(arrow_schema(one(COLLATED)), arrow_schema(one(STRING)), "strict", "t", "here")  # Arrow has none
 
 
 def test_a_publisher_fills_and_drops_nothing() -> None:
@@ -492,7 +584,7 @@ def test_what_fits_is_cast_without_loss(
     schema = arrow_schema(published)
     whole = pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))
     batch = whole.slice(start, length)
-    demand_in_task(batch.schema, arrow_schema(asked), "compatible", "t", "here")
+    require_fit_in_task(batch.schema, arrow_schema(asked), "compatible", "t", "here")
     found = cast(batch, asked).to_pylist()
     wanted = [read_as(row, published, asked) for row in rows[start : start + length]]
     assert same(found, wanted), (found, wanted)

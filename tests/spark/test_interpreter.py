@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+import jobpipe
 from jobpipe.spark.interpreter import WorkerPython
-from tests.spark.kit import JOBS, ROOT, Place
+from tests.spark.kit import JOBS, ROOT, Place, until
 from tests.troubleshooting import on_page
 
 PRINT = "import jobpipe, os; print(os.environ.get('PYSPARK_PYTHON'))"
 SECONDS = 400.0  # of a program with a JVM, on a machine that is shared
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose python3 has no package at all."""
-    folder = tmp_path_factory.mktemp("stranger")
-    venv.create(folder, with_pip=False, symlinks=True)
-    return folder / "bin"
-
-
-@pytest.fixture
-def environ(stranger: Path, tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who has activated nothing and set nothing."""
-    mine = ("PYSPARK_", "SPARK_", "JOBPIPE_", "PYTHON", "VIRTUAL_ENV", "MASTER")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    return {**clean, "PATH": f"{stranger}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def chosen(environ: dict[str, str], code: str = PRINT) -> str:
@@ -143,14 +129,40 @@ def test_a_program_without_an_activated_environment(place: Place, environ: dict[
 def test_an_import_that_comes_too_late(place: Place, environ: dict[str, str], stranger: Path) -> None:
     """U1: the session was there first: Spark's own messages, and one of ours that names the Python and the remedy."""
     found, errors = run(place, environ, "late")
-    on_page(found["read"])
-    on_page(found["publish"])
+    on_page(found["read"], "[DATA_SOURCE_NOT_FOUND]")
+    on_page(found["publish"], "ModuleNotFoundError: No module")
     assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: jobpipe." in found["read"]
     assert "ModuleNotFoundError: No module named 'jobpipe'" in found["publish"]
     [line] = [line for line in errors.splitlines() if "Spark starts its Python workers with python3" in line]
     assert f"({stranger / 'python3'}, by the PATH): it cannot import jobpipe: ModuleNotFoundError" in line
     assert f"PYSPARK_PYTHON={sys.executable}" in line
-    on_page(line)
+    on_page(line, "Spark starts its Python workers")
+
+
+@pytest.mark.spark
+def test_a_python_that_starts_too_slowly(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """Spark's own limit of ten seconds, for the process that reads a stream: a Python that only sleeps there."""
+    program = tmp_path / "python3"
+    note = tmp_path / "pid"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *python_streaming_source_runner*) echo $$ > {note}; exec sleep 15;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    with place.publisher("slow-python") as publisher:
+        publisher.seal("q", 0, [pa.table({"a": [1]})])
+        context, before = spark.sparkContext, spark.sparkContext.pythonExec
+        context.pythonExec = str(program)
+        try:
+            jobpipe.register(spark)
+            rows = place.stream(spark, "slow-python", "reader", startingOffsets="earliest")
+            query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            until(lambda: query.exception() or not query.isActive, "the query fails")
+        finally:
+            context.pythonExec = before
+            jobpipe.register(spark)
+    on_page(query.exception(), "Python worker failed to connect back.")
+    until(lambda: not psutil.pid_exists(int(note.read_text())), "the sleeper's end")
 
 
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
@@ -158,7 +170,7 @@ def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
     command = [str(Path(sys.executable).parent / "spark-submit"), "--version"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 127
-    on_page(done.stderr)
+    on_page(done.stderr, "…/bin/spark-class:")
     assert "/bin/spark-class: No such file or directory" in done.stderr
     helped = {**environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=helped, capture_output=True, text=True, timeout=SECONDS)

@@ -11,8 +11,7 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ConfigError
-from jobpipe.spark.installed import demand_installed
-from jobpipe.spark.launched import launch, parse_command
+from jobpipe.spark.launched import launch, parse_command, require_installed
 
 JAVA = "-cp /a:/b -Xmx1g --add-opens java.base/java.lang=ALL-UNNAMED -Dspark.jobpipe.java=java -Dspark.x=y"
 SUBMIT = f"{JAVA} org.apache.spark.deploy.SparkSubmit"
@@ -101,7 +100,7 @@ def test_a_process_without_spark_has_none() -> None:
 
 def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
     """Spark's own processes would not all find it; the error says what to do instead."""
-    demand_installed()
+    require_installed()
     archive = tmp_path / "sent.zip"
     root = Path(jobpipe.__file__).parents[1]
     with zipfile.ZipFile(archive, "w") as sent:
@@ -112,5 +111,5 @@ def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
     program += "s.JobPipeDataSource({'subscribe': 'orders'}).schema()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith(str(archive)), done.stderr
-    assert f"ConfigError: jobpipe was loaded from {archive}, as by --py-files" in done.stderr
+    assert f"ConfigError: jobpipe was loaded from {archive}, as with --py-files" in done.stderr
     assert "Install jobpipe into the Python of every node, or send the whole Python by --archives" in done.stderr

@@ -1,6 +1,7 @@
-"""The Python blocks of README.md, docs/kafka.md and docs/deploy.md, run as they stand there, in one session.
+"""The Python blocks of the guide, kafka, flow and deploy pages, run as they stand there, in one session.
 
-Only where they put things is changed: checkpoints go to the test's folder, settings are those of its namespace.
+Only where they put things is changed: `/data` is the test's folder, settings are those of its namespace. Those of
+README.md are programs: test_first_hour.py.
 """
 
 from __future__ import annotations
@@ -11,28 +12,29 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.publisher.opened import open_publishers
-from tests.pages import ROOT, block, shell
+from tests.pages import ROOT, block
 from tests.spark.jobs.session import started
 from tests.spark.kit import PATIENCE, Place, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+GUIDE = "docs/guide.md"
 KAFKA = "docs/kafka.md"
+FLOW = "docs/flow.md"
 Run = Callable[..., dict[str, Any]]
+Found = TypeVar("Found")
 
 
 @pytest.fixture
@@ -44,28 +46,19 @@ def own(place: Place, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def page(spark: SparkSession, own: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Return what runs a block with these names; its queries are stopped, and its publishers closed, at the end."""
+    """Return what runs a block with these names and returns its names; queries and publishers end with the test."""
     known = {f"spark.{key}": value for key, value in own.settings.items()}
     for key, value in known.items():
         spark.conf.set(key, value)
     jobpipe.register(spark)
     for name, value in own.environ().items():
         monkeypatch.setenv(name, value)
-    option, start = DataStreamWriter.option, DataStreamWriter.start
-
-    def placed(writer: DataStreamWriter, key: str, value: Any) -> DataStreamWriter:
-        return option(writer, key, str(own.folder / str(value).lstrip("/")) if key == "checkpointLocation" else value)
-
-    def patiently(writer: DataStreamWriter) -> StreamingQuery:
-        return started(SimpleNamespace(start=lambda: start(writer)))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(DataStreamWriter, "option", placed)
-    monkeypatch.setattr(DataStreamWriter, "start", patiently)
     before = {id(each) for each in open_publishers()}
 
     def run(name: str, where: str = KAFKA, **names: Any) -> dict[str, Any]:
-        known = {"spark": spark, "F": F, "JobPipeSink": JobPipeSink, "jobpipe": jobpipe, **names}
-        exec(compile(block(where, name), f"{where}:{name}", "exec"), known)  # noqa: S102 - our own page
+        known = {"spark": spark, "F": F, "JobPipeSink": JobPipeSink, "jobpipe": jobpipe, "sys": sys, **names}
+        text = block(where, name).replace("/data/", f"{own.folder}/")
+        exec(compile(text, f"{where}:{name}", "exec"), known)  # noqa: S102 - our own page
         return known
 
     yield run
@@ -99,74 +92,135 @@ def amounts(spark: SparkSession, rows: DataFrame, name: str) -> dict[str, float]
         query.stop()
 
 
-def test_the_first_hour(spark: SparkSession, own: Place, page: Run) -> None:
-    """README.md: two jobs, a plain client, a plain publisher, the command line."""
-    codes: list[object] = []
+def while_it_runs(spark: SparkSession, job: Callable[[], object], look: Callable[[], Found]) -> Found:
+    """Run a block that ends by ``jobpipe.run``; look at what it publishes, then let its query end."""
 
-    def job(name: str) -> threading.Thread:
-        def work() -> None:
-            try:
-                page(name, "README.md")
-            except SystemExit as ended:
-                codes.append(ended.code)
+    def work() -> Found:
+        try:
+            return look()
+        finally:
+            for query in spark.streams.active:
+                query.stop()
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
+    with ThreadPoolExecutor(1) as pool:  # signals, and so jobpipe.run, are of the main thread
+        found = pool.submit(work)
+        with pytest.raises(SystemExit) as ended:
+            job()
+    assert ended.value.code == 0
+    return found.result()
 
-    jobs = [job("publish"), job("subscribe")]
 
-    def reads() -> bool:
-        """Tell whether the subscriber has had rows; its console is the JVM's."""
-        found = [query.lastProgress for query in spark.streams.active]
-        return any("Rate" not in each["sources"][0]["description"] and each["numInputRows"] for each in found if each)
+def test_the_end_of_a_topic(spark: SparkSession, page: Run, tmp_path: Path) -> None:
+    """docs/guide.md: the publisher's end mark, and the subscriber that ends by it."""
+    sink = JobPipeSink("orders", required_subscribers=["billing"], **{"coordinator.linger": "5min"})
+    writer = orders(spark, tmp_path / "ended").writeStream.foreachBatch(sink).trigger(availableNow=True)
+    with pytest.raises(SystemExit) as published:
+        page("end-publisher", GUIDE, query=started(writer))
+    assert published.value.code == 0
+    rows = spark.readStream.format("jobpipe").option("subscribe", "orders").option("name", "billing")
+    rows = rows.option("startingOffsets", "earliest")
+    query = started(rows.load().writeStream.format("memory").queryName("ended"))
+    with pytest.raises(SystemExit) as read:
+        page("end-subscriber", GUIDE, query=query)
+    assert read.value.code == 0
+    assert spark.table("ended").count() == 2
 
-    until(reads, "the subscriber gets rows")
+
+def test_publishing_without_spark(spark: SparkSession, own: Place, page: Run) -> None:
+    """docs/guide.md: exactly once, also when the program runs again."""
+    for _ in range(2):
+        page("publish-plain", GUIDE)
+    with jobpipe.publisher("payments", name="importer", config=own.config()) as payments:
+        assert payments.last_batch_id == 2
+        rows = own.read(spark, "payments", startingOffsets="earliest").collect()
+    assert sorted((row["customer"], row["amount"]) for row in rows) == [
+        *(("a", 1.0) for _ in range(3)),
+        *(("b", float(batch_id)) for batch_id in range(3)),
+    ]
+
+
+def test_following_without_spark(own: Place, page: Run) -> None:
+    """docs/guide.md: a new name begins with what comes next."""
 
     class Enough(Exception):
         pass
 
-    def show(rows: int, names: list[str]) -> None:
-        assert rows
-        raise Enough(names)
+    def show(rows: int) -> None:
+        raise Enough(rows)
 
-    with pytest.raises(Enough, match=r"\['id', 'customer', 'amount'\]"):
-        page("client", "README.md", print=show)
-    shown: list[object] = []
-    page("publisher", "README.md", print=shown.append)
-    assert shown == [2]
-    done = shell(block("README.md", "look"), ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "billing" in done.stdout
-    for query in spark.streams.active:
-        query.stop()
-    for thread in jobs:
-        thread.join(PATIENCE)
-    assert codes == [0, 0]
+    stop = threading.Event()
+
+    def publish() -> None:
+        with jobpipe.publisher("orders", config=own.config()) as publisher:
+            while not stop.wait(0.1):
+                publisher.write(pa.table({"id": [1, 2]}))
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        with pytest.raises(Enough, match="2"):
+            page("follow", GUIDE, print=show)
+    finally:
+        stop.set()
+        publisher.join()
+
+
+def test_a_flow_on_spark(own: Place, page: Run) -> None:
+    """docs/flow.md: a model in the executors; the flow ends with its source, and its topic with it."""
+    schema = pa.schema([("customer", pa.string()), ("amount", pa.float64())])
+    found: list[dict[str, Any]] = []
+
+    def read() -> None:
+        with jobpipe.subscribe("alerts", name="reader", starting="earliest", config=own.config()) as alerts:
+            for batch in alerts:
+                found.extend(batch.to_pylist())
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with jobpipe.publisher("orders", schema=schema, config=own.config(), required_subscribers=["alerts"]) as orders:
+        orders.write([{"customer": "a", "amount": 5.0}, {"customer": "b", "amount": 500.0}])
+        orders.close(final=True)
+        with pytest.raises(SystemExit) as ended:
+            page("flow-spark", FLOW)
+    assert ended.value.code == 0
+    reader.join(PATIENCE)
+    assert found == [{"customer": "b", "score": 5.0}]
 
 
 def test_the_moved_job(spark: SparkSession, page: Run, tmp_path: Path) -> None:
     """docs/kafka.md: publisher and subscriber, after."""
-    page("writer-after", KAFKA, orders=orders(spark, tmp_path / "moved"))["query"].processAllAvailable()
-    assert amounts(spark, page("reader-after")["orders"], "moved") == {"a": 1.5, "b": 2.5}
+    found = while_it_runs(
+        spark,
+        lambda: page("writer-after", KAFKA, orders=orders(spark, tmp_path / "moved")),
+        lambda: amounts(spark, page("reader-after")["orders"], "moved"),
+    )
+    assert found == {"a": 1.5, "b": 2.5}
 
 
 def test_a_value_column_is_kept(spark: SparkSession, page: Run, tmp_path: Path) -> None:
     """U13: a JSON value column, on both sides."""
-    page("keep-value-writer", KAFKA, orders=orders(spark, tmp_path / "kept"))["query"].processAllAvailable()
-    assert amounts(spark, page("keep-value-reader")["orders"], "kept") == {"a": 1.5, "b": 2.5}
+    found = while_it_runs(
+        spark,
+        lambda: page("keep-value-writer", KAFKA, orders=orders(spark, tmp_path / "kept")),
+        lambda: amounts(spark, page("keep-value-reader")["orders"], "kept"),
+    )
+    assert found == {"a": 1.5, "b": 2.5}
 
 
 def test_one_query_for_several_topics(spark: SparkSession, page: Run, own: Place, tmp_path: Path) -> None:
     """docs/kafka.md: Kafka's column `topic`."""
     df = orders(spark, tmp_path / "kinds").withColumn("kind", F.when(F.col("customer") == "a", "new").otherwise("paid"))
-    query = page("by-kind", df=df)["query"]
-    query.processAllAvailable()
-    found = {topic: own.read(spark, topic).collect() for topic in ("orders-new", "orders-paid")}
-    assert {topic: [row["customer"] for row in rows] for topic, rows in found.items()} == {
-        "orders-new": ["a"],
-        "orders-paid": ["b"],
-    }
+
+    def customers(topic: str) -> list[str]:
+        rows = until(lambda: own.read(spark, topic).collect(), f"a row of {topic}")
+        return [row["customer"] for row in rows]
+
+    found = while_it_runs(
+        spark,
+        lambda: page("by-kind", df=df),
+        lambda: {topic: customers(topic) for topic in ("orders-new", "orders-paid")},
+    )
+    assert found == {"orders-new": ["a"], "orders-paid": ["b"]}
 
 
 def test_a_partitioner_of_ones_own(spark: SparkSession, page: Run, own: Place) -> None:

@@ -62,7 +62,7 @@ def test_triggers_that_end(spark: SparkSession, place: Place, trigger: str) -> N
         stream = place.stream(spark, f"ahead-{trigger}", "n", startingOffsets="earliest", readAhead=True)
         never = threading.Event()
         with (
-            pytest.raises(StreamingQueryException, match=f"does not go with the trigger {trigger}"),
+            pytest.raises(StreamingQueryException, match=f"cannot be combined with the trigger {trigger}"),
             running(stream, lambda _df, _id: never.set(), place.checkpoint(trigger), **{trigger: True}) as query,
         ):
             query.awaitTermination(int(PATIENCE))

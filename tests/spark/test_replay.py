@@ -17,6 +17,7 @@ from tests.spark.kit import Place, copy_checkpoint, file_stream, forget_commit, 
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
@@ -63,18 +64,27 @@ class Published:
             checker.check()
 
 
-@pytest.mark.parametrize("crc_files", [False, True], ids=["local checkpoints", "Spark's own checkpoints"])
-def test_a_replayed_batch_is_published_once(spark: SparkSession, place: Place, crc_files: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("recommended", {}),
+        ("submitted", {CHECKPOINT_MANAGER: f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"}),
+        ("hadoop", {"fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs"}),
+    ],
+    ids=["recommended", "recommended for spark-submit", "Spark's own checkpoints"],
+)
+def test_a_replayed_batch_is_published_once(
+    spark: SparkSession, place: Place, name: str, settings: dict[str, str]
+) -> None:
     """A crash between our seal and Spark's commit: the batch comes again, and nothing is published."""
-    job = Published(spark, place, f"replay-{crc_files}".lower())
-    manager = spark.conf.get(CHECKPOINT_MANAGER)
-    assert manager is not None
-    if crc_files:
-        spark.conf.unset(CHECKPOINT_MANAGER)
+    job = Published(spark, place, f"replay-{name}")
+    assert spark.conf.get(CHECKPOINT_MANAGER, None) is None
+    for key, value in settings.items():
+        spark.conf.set(key, value)
     try:
         job.add(0, 1, 2)
         assert job.run()["batches"] == 3
-        assert (job.checkpoint / "commits" / ".2.crc").exists() == crc_files
+        assert (job.checkpoint / "commits" / ".2.crc").exists()
         forget_commit(job.checkpoint, 2)
         again = job.run(repartition=3)
         assert (again["batches"], again["replayed"]) == (0, 1)
@@ -85,7 +95,8 @@ def test_a_replayed_batch_is_published_once(spark: SparkSession, place: Place, c
         assert job.status()["head"] == 4
         job.check()
     finally:
-        spark.conf.set(CHECKPOINT_MANAGER, manager)
+        for key in settings:
+            spark.conf.unset(key)
 
 
 def test_a_replay_of_a_batch_that_retention_has_removed(spark: SparkSession, place: Place) -> None:

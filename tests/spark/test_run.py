@@ -20,11 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import jobpipe
 from jobpipe.spark import signals
 from tests.spark.jobs.session import started
-from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, until
+from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-NOISE = ("\tat ", "Traceback", "KeyboardInterrupt", "py4j", " ERROR ", "Exception")
 
 
 class Running:
@@ -61,9 +59,7 @@ class Running:
 
     def ours(self) -> list[str]:
         """Return our lines; there are no others that tell of an end."""
-        noise = [line for line in self.output.splitlines() if any(each in line for each in NOISE)]
-        assert not noise, self.output
-        return [line for line in self.output.splitlines() if line.startswith("jobpipe: ")]
+        return our_lines(self.output)
 
     def half_done(self) -> set[str]:
         """Return the micro-batches that were begun and not ended."""
@@ -214,6 +210,31 @@ def test_the_end_of_all_queries(spark: SparkSession, place: Place, capfd: pytest
     assert gate.done
 
 
+def test_a_query_and_a_flow(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """H10: each comes to the end of the topic that it reads, the flow in an executor; one line names both."""
+    gate = Gate()
+    gate.open.set()
+    with place.publisher("both") as publisher:
+        publisher.seal("q", 0, [pa.table({"a": [1, 2]})])
+        flow = jobpipe.flow(
+            spark,
+            subscribe="both",
+            name="looks",
+            function=lambda batch, context: None,
+            starting="earliest",
+            config=place.config(),
+        )
+        stream = place.stream(spark, "both", "reads", startingOffsets="earliest")
+        writer = stream.writeStream.queryName("reads-both").foreachBatch(gate)
+        query = started(writer.option("checkpointLocation", str(place.checkpoint("both"))))
+        publisher.close(final=True)
+        assert jobpipe.run(query, flow, sinks=[]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
+    assert line.startswith("jobpipe: reads-both, looks came to its end, after ")
+    assert gate.done
+    assert flow.exception() is None
+
+
 def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     """U10: exit code 1, the reason in the one line."""
     gate = Gate()
@@ -228,7 +249,7 @@ def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytes
     with gated(spark, place, "fails", fail) as query:
         assert jobpipe.run(query, sinks=[]) == 1
     late, failed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
-    assert late.startswith("jobpipe: late stopped before its end, as the timeout says, after ")
+    assert late.startswith("jobpipe: late was stopped before its end: the timeout has passed, after ")
     assert failed.startswith("jobpipe: fails failed: RuntimeError: the test wants this batch to fail, after ")
 
 

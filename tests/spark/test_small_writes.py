@@ -12,7 +12,8 @@ import pytest
 
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.write import _is_small
-from jobpipe.store import INLINE_MAX, new_write_id
+from jobpipe.store.files import new_write_id
+from jobpipe.store.index import INLINE_MAX
 
 SEED = int(os.environ.get("JOBPIPE_SEED") or random.SystemRandom().randrange(10**6))
 TYPES = [pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.decimal128(38, 2), pa.list_(pa.int32())]

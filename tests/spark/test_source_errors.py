@@ -188,7 +188,7 @@ def test_writing_a_stream_is_refused(spark: SparkSession, place: Place, option: 
     ) as told:
         query = writer.option("checkpointLocation", str(place.checkpoint(f"write-{option}"))).start()
         query.awaitTermination(60)
-    on_page(told[0])
+    on_page(told[0], "To publish a query")
     assert not (place.folder / "spool" / "orders").exists()
 
 

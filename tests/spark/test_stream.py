@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import jobpipe
 from jobpipe.errors import WaitTimeout
+from jobpipe.publisher.core import BatchKey
 from jobpipe.testing import SCHEMA
 from tests.spark.kit import PATIENCE, Place, Received, copy_checkpoint, forget_commit, run_to_end, running, until
 
@@ -135,10 +136,10 @@ def test_a_limit_smaller_than_a_batch(spark: SparkSession, place: Place) -> None
         for batch_id in range(2):
             pieces = [piece for table in rows.tables(batch_id) for piece in table.to_batches(max_chunksize=10)]
             with journal.sealing(batch_id, rows.ranges(batch_id)):
-                assert publisher.begin("q", batch_id, "run") is None
+                assert publisher.begin(BatchKey("q", batch_id, "run")) is None
                 target = publisher.target()
                 written = target.write(SCHEMA, [(piece, piece["partition"][0].as_py()) for piece in pieces], "0")
-                publisher.commit("q", batch_id, "run", target, SCHEMA, None, written)
+                publisher.commit(BatchKey("q", batch_id, "run"), target, SCHEMA, None, written)
         received = Received(fail_at=2)
         for limit in (35, 35, 45, 15):
             stream = place.stream(spark, "split", "s", startingOffsets="earliest", maxRowsPerTrigger=limit)

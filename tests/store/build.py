@@ -8,19 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.store import (
-    INLINE_MAX,
-    CatalogReader,
-    NewBatch,
-    PartitionedWriter,
-    Piece,
-    Position,
-    SegmentFile,
-    SegmentInfo,
-    TopicLog,
-    new_write_id,
-)
-from jobpipe.store.files import file_name
+from jobpipe.store.files import file_name, new_write_id
+from jobpipe.store.index import INLINE_MAX, SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader, SegmentRange
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.segment import SegmentFile
+from jobpipe.store.topic_log import TopicLog
 
 TOPIC = "orders"
 FIRST = 1_000_000_000  # number of the first row of batch 0: all rows are equally long
@@ -92,11 +87,11 @@ def seal(
     write_id, segments = written(
         log, parts, partitions=len(layout), inline=inline, segment_max_bytes=segment_max_bytes, fsync=fsync
     )
-    schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+    schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
     return log.seal(NewBatch(query, batch_id, run, write_id, schema_id, len(layout), partitioner), segments)
 
 
-def piece_bytes(piece: Piece) -> bytes:
+def piece_bytes(piece: SegmentRange) -> bytes:
     """The stream that a piece's chunks make, each chunk checked."""
     if piece.data is not None:
         segment = piece.data
@@ -110,7 +105,7 @@ def piece_bytes(piece: Piece) -> bytes:
     return b"".join(parts)
 
 
-def decode(piece: Piece) -> pa.Table:
+def decode(piece: SegmentRange) -> pa.Table:
     table = pa.ipc.open_stream(piece_bytes(piece)).read_all()
     table.validate(full=True)
     assert table.num_rows == piece.rows
@@ -119,11 +114,11 @@ def decode(piece: Piece) -> pa.Table:
 
 def pieces_of(
     reader: CatalogReader, start: Position, end: Position, partition: int, *, skip: int = 0, limit: int = 64
-) -> list[Piece]:
-    found: list[Piece] = []
+) -> list[SegmentRange]:
+    found: list[SegmentRange] = []
     cursor = None
     while True:
-        page, cursor = reader.pieces(start, end, partition, skip=skip, limit=limit, cursor=cursor)
+        page, cursor = reader.segments(start, end, partition, skip=skip, limit=limit, cursor=cursor)
         found += page
         if cursor is None:
             return found

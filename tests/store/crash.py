@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
-from jobpipe.store import CatalogReader, PartitionedWriter, Retention, SegmentFile, database, retention
+from jobpipe.store import database, retention
 from jobpipe.store.database import Database
 from jobpipe.store.files import file_name, new_write_id
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.retention import Retention
+from jobpipe.store.segment import SegmentFile
 from tests.store.build import SCHEMA, TOPIC, open_log, read, rows, seal
 
 rows(0, 0, 1)  # pyarrow imports pandas for its first array: the fork server pays for it, once
@@ -64,54 +68,54 @@ def _arm(failpoint: str) -> None:
 def publish(said: Connection, home: Path, where: str, failpoint: str) -> None:
     """Seal the next batch, acknowledge all but that one, remove what is acknowledged. Odd batches are inline."""
     log = open_log(home, fsync=True)
-    log.sweep(set())
-    log.subscribe("s")
-    grant = log.grant("s", {})
-    log.first_position("s", log.tail())
-    last = log.last_sealed("q")
+    log.retirer.sweep(set())
+    log.subscriptions.subscribe("s")
+    grant = log.subscriptions.grant("s", {})
+    log.subscriptions.first_position("s", log.batches.tail())
+    last = log.batches.last_sealed("q")
     batch_id = 0 if last is None else last.batch_id + 1
     if where == "seal":
         _arm(failpoint)
     seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 1, run=str(os.getpid()))
     said.send(("sealed", batch_id))
-    log.acknowledge("s", grant, log._batches.at(log.head().n - 1))
+    log.subscriptions.acknowledge("s", grant, log.batches.at(log.batches.head().n - 1))
     if where == "acknowledge":
         _arm(failpoint)
-    log.flush()
-    said.send(("acknowledged", log.head().n - 1))
+    log.subscriptions.flush()
+    said.send(("acknowledged", log.batches.head().n - 1))
     if where == "retain":
         _arm(failpoint)
-    log.retain(ALL)
-    said.send(("removed", log.tail().n))
+    log.retirer.retain(ALL)
+    said.send(("removed", log.batches.tail().n))
     log.close()
 
 
 def publish_for_ever(said: Connection, home: Path) -> None:
     """Go on until killed; send the head after each seal."""
     log = open_log(home, fsync=True)
-    log.sweep(set())
-    grant = log.grant("s", {})
-    said.send(log.head().n)
+    log.retirer.sweep(set())
+    grant = log.subscriptions.grant("s", {})
+    said.send(log.batches.head().n)
     while True:
-        n = log.head().n
+        n = log.batches.head().n
         seal(log, n, [[5, 5], [5]], inline=n % 2 == 1)
         said.send(n + 1)
-        log.acknowledge("s", grant, log._batches.at(n))
-        log.retain(ALL)
+        log.subscriptions.acknowledge("s", grant, log.batches.at(n))
+        log.retirer.retain(ALL)
 
 
 def watch(said: Connection, home: Path) -> None:
     """Send the epoch and what can be read, each time it is asked."""
     reader = CatalogReader.open(home / TOPIC, TOPIC)
     while said.recv():
-        said.send((reader.epoch, read(reader, reader.tail(), reader.head(), 0)))
+        said.send((reader.epoch, read(reader, reader.batches.tail(), reader.batches.head(), 0)))
     reader.close()
 
 
 def fill_the_disk(said: Connection, home: Path) -> None:
     """Write against a limit on the size of files, then without it."""
     log = open_log(home, fsync=True)
-    log.subscribe("s", required=True)
+    log.subscriptions.subscribe("s", required=True)
     seal(log, 0, [[5, 5], [5]])
     size = (log.directory / "catalog.db-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 8192, resource.RLIM_INFINITY))
@@ -158,7 +162,7 @@ def succeed(said: Connection) -> None:
             log = open_log(home, fsync=True)
             log._db.make_room()
             log._db._connection.execute("PRAGMA cache_size = 1")  # a rollback journal counts its records before COMMIT
-            last = log.last_sealed("q")
+            last = log.batches.last_sealed("q")
             assert last is not None
             for batch_id in range(last.batch_id, 6):
                 seal(log, batch_id, [[5, 5], [5]], inline=batch_id % 2 == 1, run=new_write_id())
@@ -166,3 +170,27 @@ def succeed(said: Connection) -> None:
             said.send("locked" if "locked" in str(error) else repr(error))
         else:
             said.send("sealed")
+
+
+def hold(said: Connection, home: Path, what: str, failpoint: str) -> None:
+    """Have a hold at offset 2 of a log whose six batches are acknowledged, and die while something of it changes."""
+    log = open_log(home, fsync=True)
+    for batch_id in range(6):
+        seal(log, batch_id)
+    if what != "take":
+        log.holds.take("h", "control", log.batches.at(2), 60.0)
+    log.clock.tick(60.0 if what == "expire" else 1.0)
+    log.subscriptions.flush(force=True)
+    said.send("ready")
+    _arm(failpoint)
+    match what:
+        case "take" | "move":
+            log.holds.take("h", "control", log.batches.at(2 if what == "take" else 4), 60.0)
+        case "release":
+            log.holds.release("h", "control")
+        case "expire":
+            log.retirer.retain(ALL)
+        case "overtake":
+            log.retirer.drop_oldest(3 * log.used_bytes() // 6)
+        case "require":
+            log.required.change("late", required=True)

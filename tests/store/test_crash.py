@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import SpoolError, SpoolFull
-from jobpipe.store import CatalogReader, TopicLog
 from jobpipe.store.database import Database
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.topic_log import TopicLog
 from tests.store import crash
 from tests.store.build import FIRST, TOPIC, look_into, open_log, read, rows, seal, written
 from tests.store.children import Child
@@ -41,13 +42,13 @@ def consistent(home: Path) -> tuple[int, int, int]:
     """Check that the log says nothing that is not so; return tail, head and acknowledged offset."""
     log = look_into(home)
     reader = CatalogReader.open(home / TOPIC, TOPIC)
-    tail, head = log.tail(), log.head()
+    tail, head = log.batches.tail(), log.batches.head()
     for partition in range(2):
         found = read(reader, tail, head, partition)
         assert found == [line for n in range(tail.n, head.n) for line in expected(n, partition)]
-    last = log.last_sealed("q")
+    last = log.batches.last_sealed("q")
     assert (0 if last is None else last.n) == head.n
-    acked = log.subscriptions()[0].acked
+    acked = log.subscriptions.all()[0].acked
     reader.close()
     log.close()
     assert acked is not None
@@ -125,7 +126,7 @@ def test_a_shared_catalog_has_no_write_ahead_log(home: Path) -> None:
     assert ("catalog.db-wal" in names) == (home.name == "driver")
     moved = home.rename(home.with_name("driver" if home.name == "shared" else "shared"))
     log = open_log(moved)
-    assert log.head().n == 1
+    assert log.batches.head().n == 1
     assert seal(log, 1).n == 2
     log.close()
 
@@ -174,7 +175,7 @@ def test_a_commit_of_unknown_outcome_ends_the_log(
             seal(log, 1)
     assert isinstance(caught.value, SpoolFull) == (code == sqlite3.SQLITE_FULL)
     assert caught.value.fields["reopen"] is not usable
-    assert log.head() == head
+    assert log.batches.head() == head
     if usable:
         assert seal(log, 1).n == 2
     else:
@@ -182,7 +183,7 @@ def test_a_commit_of_unknown_outcome_ends_the_log(
             seal(log, 1)
         assert caught.value.fields["reopen"]
         with pytest.raises(SpoolError):
-            log.sweep(set())  # the files may belong to the batch whose outcome is unknown
+            log.retirer.sweep(set())  # the files may belong to the batch whose outcome is unknown
         assert (log.segments / str(segments[0].file)).exists()
     log._db.close()
 
@@ -197,7 +198,7 @@ def test_a_failed_directory_fsync_seals_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(SpoolError):
         seal(log, 0, inline=False)
-    assert log.head().n == 0
+    assert log.batches.head().n == 0
     monkeypatch.setattr(os, "fsync", real)
     assert seal(log, 0, inline=False).n == 1
     log.close()
@@ -209,7 +210,7 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpoolError):
         seal(log, 0, inline=False)
     with pytest.raises(SpoolError):
-        log.sweep(set())
+        log.retirer.sweep(set())
     log.close()
 
 

@@ -44,8 +44,8 @@ def test_epochs_without_a_batch_are_lowered(tmp_path: Path, high: list[int]) -> 
             seal(old, 1)
     log = open_log(tmp_path, epoch=lowered.epoch + 1)
     seal(log, 1)
-    log.check(log.at(1))
-    assert (log.at(1).epoch, log.at(2).epoch) == (5, lowered.epoch + 1)
+    log.batches.check(log.batches.at(1))
+    assert (log.batches.at(1).epoch, log.batches.at(2).epoch) == (5, lowered.epoch + 1)
 
 
 def test_batches_that_nobody_can_have_read_get_another_epoch(tmp_path: Path) -> None:
@@ -57,11 +57,11 @@ def test_batches_that_nobody_can_have_read_get_another_epoch(tmp_path: Path) -> 
     lowered = lower(tmp_path)
     assert lowered.epoch == 8
     log = look_into(tmp_path, fsync=False)
-    assert [log.at(n).epoch for n in range(4)] == [0, 5, 6, 7]
+    assert [log.batches.at(n).epoch for n in range(4)] == [0, 5, 6, 7]
     log.take_over(9, "publisher")
     seal(log, 3)
-    assert log.at(4).epoch == 9
-    assert sum(plan.rows for plan in log.describe_range(log.at(0), log.at(4))) == 8
+    assert log.batches.at(4).epoch == 9
+    assert sum(plan.rows for plan in log.planner.describe(log.batches.at(0), log.batches.at(4))) == 8
 
 
 def test_batches_that_may_have_been_read_keep_their_epoch(tmp_path: Path) -> None:

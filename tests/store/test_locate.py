@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store import NewBatch, Position, TopicLog
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
+from jobpipe.store.position import Position
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 EPOCH_1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,11 +47,11 @@ def publish(log: TopicLog, clock: Clock, walls: list[tuple[int, bool]]) -> list[
 
 
 def _is_there(boundary: Boundary, log: TopicLog) -> bool:
-    return boundary.kind != "offset" or log.tail().n <= int(str(boundary.value)) <= log.head().n
+    return boundary.kind != "offset" or log.batches.tail().n <= int(str(boundary.value)) <= log.batches.head().n
 
 
 def start(log: TopicLog, boundary: Boundary, committed: Position | None = None, **more: Any) -> Position:
-    return log.window(boundary, None, committed=committed or log.tail(), **more).start
+    return log.locator.locate(boundary, None, committed=committed or log.batches.tail(), **more).start
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,8 +76,8 @@ def test_a_log_is_searched_as_a_list_is(
     log = open_log(tmp_path_factory.mktemp("locate"), wall=clock)
     times = publish(log, clock, walls)
     for _ in range(min(removed, len(times))):
-        log.drop_oldest(1) if log.used_bytes() else None
-    tail, head, clock.ms = log.tail().n, log.head().n, now
+        log.retirer.drop_oldest(1) if log.used_bytes() else None
+    tail, head, clock.ms = log.batches.tail().n, log.batches.head().n, now
     assert head == len(times)
     there = range(tail, head)
     matching = [n for n in there if times[n] >= asked]
@@ -85,33 +87,35 @@ def test_a_log_is_searched_as_a_list_is(
     if matching or (times and not there and asked <= times[-1]):
         assert start(log, time).n == (matching[0] if matching else head)
     else:
-        assert start(log, replace(time, otherwise="latest")) == log.head()
+        assert start(log, replace(time, otherwise="latest")) == log.batches.head()
         with pytest.raises(ConfigError, match=TOPIC) as caught:
             start(log, time)
         assert caught.value.fields == {"topic": TOPIC, "time": asked, "newest": times[-1] if times else None}
 
     # An end by time: decided if a batch of then or later is there, or was, or the clock has come so far.
-    end = log.end_of(time)
+    end = log.locator.end(time)
     if matching:
         assert end is not None
         assert end.n == matching[0]
     elif (times and times[-1] >= asked) or now >= asked:
-        assert end == log.head()
+        assert end == log.batches.head()
     else:
         assert end is None
 
     # Offsets.
-    assert (start(log, EARLIEST), start(log, LATEST)) == (log.tail(), log.head())
-    here = log.end_of(Boundary("offset", offset))
-    assert here == (log.at(offset) if offset <= head else None)
+    assert (start(log, EARLIEST), start(log, LATEST)) == (log.batches.tail(), log.batches.head())
+    here = log.locator.end(Boundary("offset", offset))
+    assert here == (log.batches.at(offset) if offset <= head else None)
     if tail <= offset <= head:
-        assert start(log, Boundary("offset", offset)) == log.at(offset)
-        assert start(log, COMMITTED, log.at(offset)).n == offset
+        assert start(log, Boundary("offset", offset)) == log.batches.at(offset)
+        assert start(log, COMMITTED, log.batches.at(offset)).n == offset
     else:
         with pytest.raises(DataLoss) as lost:
             start(log, Boundary("offset", offset))
         assert lost.value.fields["reason"] == ("removed" if offset < tail else "beyond head")
-    skipped = log.window(Boundary("offset", min(offset, head)), None, committed=log.tail(), skip_removed=True)
+    skipped = log.locator.locate(
+        Boundary("offset", min(offset, head)), None, committed=log.batches.tail(), skip_removed=True
+    )
     assert (skipped.start.n, skipped.lost) == (max(min(offset, head), tail), max(tail - offset, 0))
 
     # What lies between two of them is never negative.
@@ -124,16 +128,18 @@ def test_a_log_is_searched_as_a_list_is(
         data.draw(st.one_of(st.just(EARLIEST), ends.filter(lambda end: _is_there(end, log)))),
         data.draw(ends),
     )
-    begin, stop = start(log, first), log.end_of(second)
+    begin, stop = start(log, first), log.locator.end(second)
     if stop is None or begin.place <= stop.place:
-        window = log.window(first, second, committed=log.tail())
+        window = log.locator.locate(first, second, committed=log.batches.tail())
         assert (window.start, window.end, window.lost) == (begin, stop, 0)
         assert [
-            n for plan in log.describe_range(begin, stop or log.head()) for n in range(plan.start.n, plan.end.n)
+            n
+            for plan in log.planner.describe(begin, stop or log.batches.head())
+            for n in range(plan.start.n, plan.end.n)
         ] == list(range(begin.n, head if stop is None else stop.n))
     else:
-        with pytest.raises(ConfigError, match="behind its end") as behind:
-            log.window(first, second, committed=log.tail())
+        with pytest.raises(ConfigError, match="after its end") as behind:
+            log.locator.locate(first, second, committed=log.batches.tail())
         assert (behind.value.fields["start"], behind.value.fields["end"]) == (begin.to_json(), stop.to_json())
     log.close()
 
@@ -159,7 +165,7 @@ def test_an_end_by_time_stays_where_it_was_decided(
     log = open_log(home, wall=clock)
     publish(log, clock, walls)
     clock.ms = now
-    decided = log.end_of(Boundary("time", asked))
+    decided = log.locator.end(Boundary("time", asked))
     if again:
         log.close()
         log = open_log(home, wall=clock)
@@ -169,7 +175,7 @@ def test_an_end_by_time_stays_where_it_was_decided(
             log.seal(NewBatch.end_mark(2), [])
         else:
             seal(log, 100 + batch_id)
-        now_decided = log.end_of(Boundary("time", asked))
+        now_decided = log.locator.end(Boundary("time", asked))
         if decided is None:
             decided = now_decided
         else:
@@ -198,30 +204,32 @@ def test_positions_as_ends(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for batch_id in range(3):
         seal(log, batch_id, [[1, 1], [1]])
-    inside = replace(log.at(1), r=2)
-    assert log.end_of(Boundary("position", inside)) == inside
+    inside = replace(log.batches.at(1), r=2)
+    assert log.locator.end(Boundary("position", inside)) == inside
     assert start(log, Boundary("position", inside)) == inside
-    window = log.window(EARLIEST, Boundary("position", inside), committed=log.tail())
-    assert [plan.rows for plan in log.describe_range(window.start, window.end)] == [5]  # type: ignore[arg-type]
-    log.drop_oldest(1)
-    log.drop_oldest(1)
-    assert log.tail().n == 2
-    assert log.end_of(Boundary("position", inside)) == inside
-    with pytest.raises(ConfigError, match="begins at offset 2, behind its end at offset 1, record batch 2"):
-        log.window(EARLIEST, Boundary("position", inside), committed=log.tail())
-    gone = log.window(Boundary("position", log.at(1)), Boundary("offset", 1), committed=log.tail(), skip_removed=True)
-    assert (gone.start, gone.end, gone.lost) == (log.at(2), log.at(2), 1)
+    window = log.locator.locate(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
+    assert [plan.rows for plan in log.planner.describe(window.start, window.end)] == [5]  # type: ignore[arg-type]
+    log.retirer.drop_oldest(1)
+    log.retirer.drop_oldest(1)
+    assert log.batches.tail().n == 2
+    assert log.locator.end(Boundary("position", inside)) == inside
+    with pytest.raises(ConfigError, match="begins at offset 2, after its end at offset 1, record batch 2"):
+        log.locator.locate(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
+    gone = log.locator.locate(
+        Boundary("position", log.batches.at(1)), Boundary("offset", 1), committed=log.batches.tail(), skip_removed=True
+    )
+    assert (gone.start, gone.end, gone.lost) == (log.batches.at(2), log.batches.at(2), 1)
     for position, reason in (
-        (replace(log.head(), log="0" * 16), "log"),
-        (replace(log.head(), n=4), "beyond head"),
-        (replace(log.head(), epoch=9), "epoch"),
+        (replace(log.batches.head(), log="0" * 16), "log"),
+        (replace(log.batches.head(), n=4), "beyond head"),
+        (replace(log.batches.head(), epoch=9), "epoch"),
     ):
-        for find in (log.end_of, lambda boundary: start(log, boundary, skip_removed=True)):
+        for find in (log.locator.end, lambda boundary: start(log, boundary, skip_removed=True)):
             with pytest.raises(DataLoss) as caught:
                 find(Boundary("position", position))
             assert caught.value.fields["reason"] == reason
     with pytest.raises(RemoteProtocolError, match="cannot end at committed"):
-        log.end_of(COMMITTED)
+        log.locator.end(COMMITTED)
     log.close()
 
 
@@ -248,10 +256,10 @@ def test_an_end_decided_by_the_clock_needs_the_epoch(tmp_path: Path) -> None:
     seal(log, 0)
     clock.ms = 10
     serving = look_into(tmp_path, wall=clock)
-    assert serving.end_of(Boundary("time", 7)) == log.head()
+    assert serving.locator.end(Boundary("time", 7)) == log.batches.head()
     log.take_over(5, "next")
     with pytest.raises(Exception, match="epoch"):
-        serving.end_of(Boundary("time", 8))
+        serving.locator.end(Boundary("time", 8))
     log.close()
     serving.close()
 

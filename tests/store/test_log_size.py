@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from jobpipe.store import CatalogReader, TopicLog
 from jobpipe.store.files import Reserve
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, open_log, seal
 
 MIB = 1024 * 1024
@@ -18,18 +21,17 @@ def log_bytes(log: TopicLog) -> int:
     return log._db.log_bytes()
 
 
-def test_steady_readers_let_the_log_be_started_from_the_front(tmp_path: Path) -> None:
-    """R8: two readers that overlap all the time, and 12 MiB sealed."""
-    log = open_log(tmp_path)
-    seal(log, 0, ROWS)
+@contextlib.contextmanager
+def overlapping_readers(directory: Path, topic: str = TOPIC) -> Iterator[None]:
+    """Let two readers read a catalog, each beginning before the other one ends."""
     stop = threading.Event()
     began = [threading.Event(), threading.Event()]
 
     def read(mine: threading.Event, other: threading.Event) -> None:
-        reader = CatalogReader.open(tmp_path / TOPIC, TOPIC)
+        reader = CatalogReader.open(directory, topic)
         while not stop.is_set():
             with reader._db.read():
-                reader.head()
+                reader.batches.head()
                 mine.set()
                 other.wait(0.05)  # the other one has begun before this one ends
                 other.clear()
@@ -39,18 +41,26 @@ def test_steady_readers_let_the_log_be_started_from_the_front(tmp_path: Path) ->
     for reader in readers:
         reader.start()
     try:
-        largest = batch_id = 0
-        while log._batches.used_bytes() < 12 * MIB:
+        yield
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+
+
+def test_steady_readers_let_the_log_be_started_from_the_front(tmp_path: Path) -> None:
+    """R8: two readers that overlap all the time, and 12 MiB sealed."""
+    log = open_log(tmp_path)
+    seal(log, 0, ROWS)
+    largest = batch_id = 0
+    with overlapping_readers(tmp_path / TOPIC):
+        while log.batches.used_bytes() < 12 * MIB:
             batch_id += 1
             seal(log, batch_id, ROWS)
             if batch_id % 5 == 0:
                 log.shorten()
                 log._shorten_at = 0.0
             largest = max(largest, log_bytes(log))
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
     assert largest < Reserve.BYTES + 2 * MIB, largest
     log.close()
 
@@ -61,7 +71,7 @@ def test_a_reader_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
     seal(log, 0, ROWS)
     reader = CatalogReader.open(tmp_path / TOPIC, TOPIC)
     with reader._db.read():
-        reader.head()
+        reader.batches.head()
         for batch_id in range(1, 120):
             seal(log, batch_id, ROWS)
         began = time.monotonic()
@@ -70,12 +80,12 @@ def test_a_reader_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
         assert time.monotonic() - began < 5.0  # with the ordinary time-out of a lock: 200 s
         size = log_bytes(log)
         assert size > Reserve.BYTES
-        assert log.used_bytes() == log._batches.used_bytes() + size - Reserve.BYTES
+        assert log.used_bytes() == log.batches.used_bytes() + size - Reserve.BYTES
         assert log.status()["catalog_bytes"] > size
     log._shorten_at = 0.0
     log.shorten()
     assert log_bytes(log) == 0
-    assert log.used_bytes() == log._batches.used_bytes()
+    assert log.used_bytes() == log.batches.used_bytes()
     assert seal(log, 120, ROWS).n == 121
     reader.close()
     log.close()

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store import NewBatch, SegmentInfo, TopicLog, hosts, new_write_id
+from jobpipe.store import hosts
 from jobpipe.store.database import Database
-from jobpipe.store.marker import holds_instance
+from jobpipe.store.files import holds_instance, new_write_id
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import SCHEMA, TOPIC, open_log, rows, seal, written
 
 
@@ -19,7 +22,7 @@ def late(log: TopicLog, *, inline: bool = False, host: str | None = None) -> tup
     write_id, segments = written(log, [(0, rows(0, 0, 5))], inline=inline)
     if host is not None:
         segments = [replace(segment, host=host) for segment in segments]
-    schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+    schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
     return NewBatch("q", 0, "run", write_id, schema_id, 2, "rr"), segments
 
 
@@ -29,10 +32,12 @@ def test_a_late_seal_of_files_that_tidying_may_have_removed(tmp_path: Path, host
     log = open_log(tmp_path)
     batch, segments = late(log, host=host)
     later = new_write_id()
-    assert log.orphans([str(segments[0].file)], {later}) == [segments[0].file]  # the list goes to the host server
+    assert log.retirer.orphans([str(segments[0].file)], {later}) == [
+        segments[0].file
+    ]  # the list goes to the host server
     with pytest.raises(SpoolError, match="another batch has begun since"):
         log.seal(batch, segments, writing={later})
-    assert log.head().n == 0
+    assert log.batches.head().n == 0
     position = log.seal(batch, segments, writing={batch.write_id})
     assert log.seal(batch, segments, writing={later}) == position
     log.close()
@@ -51,7 +56,7 @@ def test_a_log_that_another_one_has_begun_is_not_restored(tmp_path: Path) -> Non
     """R1's sibling: a coordinator that was slow to read the recovery point must not wipe what was sealed meanwhile."""
     former = open_log(tmp_path / "former")
     seal(former, 0)
-    point = former.recovery_point()
+    point = former.recovery.point()
     former.close()
     old = TopicLog.open(tmp_path / TOPIC, TOPIC, fsync=False)
     assert old.is_new
@@ -60,7 +65,7 @@ def test_a_log_that_another_one_has_begun_is_not_restored(tmp_path: Path) -> Non
     seal(new, 1)
     with pytest.raises(Fenced):
         old.restore(point)
-    assert (new.head().n, new.last_sealed("q").batch_id) == (2, 1)
+    assert (new.batches.head().n, new.batches.last_sealed("q").batch_id) == (2, 1)
     assert seal(new, 2).n == 3
     old.close()
     new.close()
@@ -89,7 +94,7 @@ def test_opening_a_catalog_drops_no_lock_of_this_process(tmp_path: Path, monkeyp
     def held() -> int:
         return sum(inode in line for line in locks.read_text().splitlines())
 
-    with log._db.write(log.epoch):
+    with log._db.write():
         before = held()
         with pytest.raises(SpoolError):
             Database.create_or_open(tmp_path / "shared" / TOPIC / "catalog.db", "another", fsync=False, shared=True)
@@ -105,9 +110,9 @@ def test_all_that_lost_hosts_kept_is_listed(tmp_path: Path, monkeypatch: pytest.
     for batch_id in range(7):
         write_id, segments = written(log, [(0, rows(0, 0, 5)), (1, rows(1, 0, 5))], inline=False)
         kept = [replace(segment, host=f"host-{segment.partition}") for segment in segments]
-        schema_id = log.add_schema(SCHEMA.serialize().to_pybytes(), None)
+        schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
         log.seal(NewBatch("q", batch_id, "run", write_id, schema_id, 2, "rr"), kept)
     both = ("host-0", "host-1")
-    assert [(lost.n, lost.hosts) for lost in log.lost(1, 6, both)] == [(n, both) for n in range(1, 6)]
-    assert [(lost.n, lost.hosts) for lost in log.lost(0, 9, {"host-1"})] == [(n, ("host-1",)) for n in range(7)]
+    assert [(lost.n, lost.hosts) for lost in log.hosts.lost(1, 6, both)] == [(n, both) for n in range(1, 6)]
+    assert [(lost.n, lost.hosts) for lost in log.hosts.lost(0, 9, {"host-1"})] == [(n, ("host-1",)) for n in range(7)]
     log.close()

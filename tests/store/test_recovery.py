@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import DataLoss, RemoteProtocolError
-from jobpipe.store import NewBatch, Position, RecoveryPoint, TopicLog, new_write_id
+from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
+from jobpipe.store.position import Position
+from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, open_log, seal
 
 
 def point_before(log: TopicLog, batch_id: int, *, query: str = "q", rows: bool = True) -> RecoveryPoint:
-    batch = NewBatch(query, batch_id, "run", new_write_id(), None, 2, "rr")
-    point = log.recovery_point_before(batch, rows=rows)
+    point = log.recovery.before(query, batch_id, rows=rows, end_mark=False)
     assert point is not None
     return RecoveryPoint.from_text(point.to_text())
 
@@ -46,22 +48,83 @@ def test_the_batch_under_way_gets_its_old_offset(tmp_path: Path, times: int) -> 
     point = point_before(log, 3)
     behind = seal(log, 3)
     fresh = lose(tmp_path, log, point, times=times)
-    assert (fresh.log_id, fresh.head(), fresh.tail()) == (before.log, before, before)
+    assert (fresh.log_id, fresh.batches.head(), fresh.batches.tail()) == (before.log, before, before)
     assert fresh.epoch > behind.epoch
-    assert fresh.waits_for_publisher
-    assert (fresh.resolve(before), fresh.resolve(behind)) == (before, None)
-    last = fresh.last_sealed("q")
+    assert fresh.recovery.undecided
+    assert (fresh.recovery.resolve(before), fresh.recovery.resolve(behind)) == (before, None)
+    last = fresh.batches.last_sealed("q")
     assert last is not None
     assert last.batch_id == 2
     sealed = seal(fresh, 3)
     assert sealed == Position(before.log, fresh.epoch, 4)
-    assert not fresh.waits_for_publisher
-    assert (fresh.resolve(before), fresh.resolve(behind), fresh.resolve(sealed)) == (before, sealed, sealed)
-    assert fresh.plan(before).end == sealed
+    assert not fresh.recovery.undecided
+    assert (fresh.recovery.resolve(before), fresh.recovery.resolve(behind), fresh.recovery.resolve(sealed)) == (
+        before,
+        sealed,
+        sealed,
+    )
+    assert fresh.planner.plan(before).end == sealed
     with pytest.raises(DataLoss, match="start the query again") as caught:  # what was under way cannot go on
-        fresh.check(behind)
+        fresh.batches.check(behind)
     assert caught.value.fields["reason"] == "sealed again"
     assert seal(fresh, 4).n == 5
+
+
+def test_lost_again_before_a_subscription_moves_on(tmp_path: Path) -> None:
+    """It had the batch from the first copy of the log, and that counts in the second copy, and in the third."""
+    log = open_log(tmp_path)
+    before = seal(log, 0)
+    point = point_before(log, 1)
+    first = seal(log, 1)
+    fresh = lose(tmp_path, log, point)
+    point = point_before(fresh, 1)
+    second = seal(fresh, 1)
+    fresh = lose(tmp_path, fresh, point)  # while the batch is sealed again
+    assert [fresh.recovery.resolve(each) for each in (before, first, second)] == [before, None, None]
+    point = point_before(fresh, 1)
+    third = seal(fresh, 1)
+    assert [fresh.recovery.resolve(each) for each in (before, first, second, third)] == [before, third, third, third]
+    fresh = lose(tmp_path, fresh, point_before(fresh, 2))  # while the next is sealed: all have acknowledged this
+    assert fresh.batches.head() == third
+    assert [fresh.recovery.resolve(each) for each in (first, second, third)] == [third, third, third]
+    fresh = lose(tmp_path, fresh, point_before(fresh, 2, rows=False))
+    point = point_before(fresh, 3)
+    seal(fresh, 3)
+    fresh = lose(tmp_path, fresh, point)
+    assert [fresh.recovery.resolve(each) for each in (first, second, third)] == [third, third, third]
+    assert fresh.planner.plan(fresh.recovery.resolve(first) or first).end == third
+    assert seal(fresh, 3).n == 3
+
+
+def test_lost_again_after_a_later_batch(tmp_path: Path) -> None:
+    """A subscription stands after a batch that was sealed again, and after one that no copy of the log has any more."""
+    log = open_log(tmp_path)
+    seal(log, 0)
+    point = point_before(log, 1)
+    first = seal(log, 1)
+    fresh = lose(tmp_path, log, point)
+    point = point_before(fresh, 1)
+    second = seal(fresh, 1)
+    fresh = lose(tmp_path, fresh, point)
+    fresh = lose(tmp_path, fresh, point_before(fresh, 2))  # Spark goes on: all have read batch 1
+    assert [fresh.recovery.resolve(each) for each in (first, second)] == [second, second]
+    assert seal(fresh, 2).n == 3
+    assert [fresh.recovery.resolve(each) for each in (first, second)] == [second, second]
+    assert fresh.planner.plan(second).end.n == 3
+
+
+def test_an_alias_is_kept_for_each_loss_and_only_so_many(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    given = []
+    for _ in range(20):
+        point = point_before(log, 0)
+        given.append(seal(log, 0))
+        log = lose(tmp_path, log, point)
+    assert len(point_before(log, 0).end_aliases) == 16
+    sealed = seal(log, 0)
+    assert [log.recovery.resolve(each) for each in given[-16:]] == [sealed] * 16
+    with pytest.raises(DataLoss, match="does not fit"):
+        log.batches.check(log.recovery.resolve(given[0]) or sealed)
 
 
 def test_a_later_batch_proves_that_all_have_read_the_one_under_way(tmp_path: Path) -> None:
@@ -71,16 +134,16 @@ def test_a_later_batch_proves_that_all_have_read_the_one_under_way(tmp_path: Pat
     point = point_before(log, 3)
     behind = seal(log, 3)
     fresh = lose(tmp_path, log, point)
-    fresh.subscribe("all", required=True)
+    fresh.subscriptions.subscribe("all", required=True)
     sealed = seal(fresh, 4)
     assert sealed == Position(before.log, fresh.epoch, 5)
-    assert fresh.tail() == behind
-    assert fresh.resolve(behind) == behind
-    assert fresh.plan(behind).end == sealed
-    assert [known.acked for known in fresh.subscriptions()] == [behind]
+    assert fresh.batches.tail() == behind
+    assert fresh.recovery.resolve(behind) == behind
+    assert fresh.planner.plan(behind).end == sealed
+    assert [known.acked for known in fresh.subscriptions.all()] == [behind]
     with pytest.raises(DataLoss, match="batches 3 to 3 are missing"):
-        fresh.check(before)
-    last = fresh.last_sealed("q")
+        fresh.batches.check(before)
+    last = fresh.batches.last_sealed("q")
     assert last is not None
     assert (last.batch_id, last.n) == (4, 5)
 
@@ -90,10 +153,10 @@ def test_the_very_first_batch(tmp_path: Path) -> None:
     point = point_before(log, 0)
     behind = seal(log, 0)
     fresh = lose(tmp_path, log, point)
-    assert fresh.head() == Position(behind.log, 0, 0)
-    assert fresh.last_sealed("q") is None
+    assert fresh.batches.head() == Position(behind.log, 0, 0)
+    assert fresh.batches.last_sealed("q") is None
     assert seal(fresh, 0).n == 1
-    assert fresh.resolve(behind) == fresh.head()
+    assert fresh.recovery.resolve(behind) == fresh.batches.head()
 
 
 def test_another_query_publishes_first(tmp_path: Path) -> None:
@@ -104,11 +167,11 @@ def test_another_query_publishes_first(tmp_path: Path) -> None:
     behind = seal(log, 1)
     fresh = lose(tmp_path, log, point)
     assert seal(fresh, 0, query="other").n == 3
-    assert fresh.resolve(behind) == behind
-    assert fresh.plan(behind).end.n == 3
+    assert fresh.recovery.resolve(behind) == behind
+    assert fresh.planner.plan(behind).end.n == 3
     with pytest.raises(DataLoss, match="batches 1 to 1 are missing"):
-        fresh.check(before)
-    last = fresh.last_sealed("q")
+        fresh.batches.check(before)
+    last = fresh.batches.last_sealed("q")
     assert last is not None
     assert last.batch_id == 1  # replayed, it is not published again
 
@@ -120,9 +183,9 @@ def test_a_batch_that_comes_back_empty_takes_its_offset(tmp_path: Path) -> None:
     behind = seal(log, 1)
     fresh = lose(tmp_path, log, point)
     assert seal(fresh, 1, [[], []]).n == 2
-    assert fresh.resolve(behind) == fresh.head()
-    plan = fresh.plan(before)
-    assert (plan.end, plan.rows) == (fresh.head(), 0)
+    assert fresh.recovery.resolve(behind) == fresh.batches.head()
+    plan = fresh.planner.plan(before)
+    assert (plan.end, plan.rows) == (fresh.batches.head(), 0)
     assert seal(fresh, 2, [[], []]).n == 2
     assert seal(fresh, 3).n == 3
 
@@ -131,11 +194,11 @@ def test_nothing_under_way(tmp_path: Path) -> None:
     """A batch without rows takes no offset: there is nothing to wait for."""
     log = open_log(tmp_path)
     head = seal(log, 0)
-    for point in (point_before(log, 1, rows=False), replace(log.recovery_point(), end_n=head.n, start_n=head.n)):
+    for point in (point_before(log, 1, rows=False), replace(log.recovery.point(), end_n=head.n, start_n=head.n)):
         assert point.start_n == point.end_n == 1
     fresh = lose(tmp_path, log, point_before(log, 1, rows=False))
-    assert not fresh.waits_for_publisher
-    assert (fresh.head(), fresh.resolve(head)) == (head, head)
+    assert not fresh.recovery.undecided
+    assert (fresh.batches.head(), fresh.recovery.resolve(head)) == (head, head)
     assert seal(fresh, 1).n == 2
 
 
@@ -144,17 +207,17 @@ def test_the_end_mark_is_set_again(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     before = seal(log, 0)
     mark = NewBatch.end_mark(2)
-    point = log.recovery_point_before(mark, rows=False)
+    point = log.recovery.before(mark.query_id, mark.batch_id, rows=False, end_mark=True)
     assert point is not None
     behind = log.seal(mark, [])
     fresh = lose(tmp_path, log, RecoveryPoint.from_text(point.to_text()))
     assert seal(fresh, 1).n == 3
-    resolved = fresh.resolve(behind)
+    resolved = fresh.recovery.resolve(behind)
     assert resolved is not None
     assert resolved.n == 2
-    first = fresh.plan(before)
+    first = fresh.planner.plan(before)
     assert (first.end.n, first.ends) == (2, True)
-    assert fresh.plan(resolved).end.n == 3
+    assert fresh.planner.plan(resolved).end.n == 3
 
 
 def test_a_half_read_batch_is_not_read_on(tmp_path: Path) -> None:
@@ -163,34 +226,34 @@ def test_a_half_read_batch_is_not_read_on(tmp_path: Path) -> None:
     before = seal(log, 0)
     point = point_before(log, 1)
     seal(log, 1, [[1, 1, 1], [1]])
-    half = log.plan(before, max_rows=2).end
+    half = log.planner.plan(before, max_rows=2).end
     assert (half.n, half.r) == (1, 2)
     fresh = lose(tmp_path, log, point)
     seal(fresh, 1, [[1, 1, 1], [1]])
-    with pytest.raises(DataLoss, match=r"reads the whole batch anew") as caught:
-        fresh.plan(half)
+    with pytest.raises(DataLoss, match=r"reads the whole batch again") as caught:
+        fresh.planner.plan(half)
     assert caught.value.fields["reason"] == "sealed again"
-    whole = fresh.plan(before, max_rows=2)
+    whole = fresh.planner.plan(before, max_rows=2)
     assert (whole.end.n, whole.end.r, whole.rows) == (2, 0, 4)
     seal(fresh, 2, [[1, 1, 1], [1]])
-    assert fresh.plan(whole.end, max_rows=2).end.r == 2
+    assert fresh.planner.plan(whole.end, max_rows=2).end.r == 2
 
 
 def test_what_the_point_of_an_opened_log_says(tmp_path: Path) -> None:
     """At its start a publisher does not know what was read: the newest batch may have to come again."""
     log = open_log(tmp_path)
-    empty = log.recovery_point()
+    empty = log.recovery.point()
     assert (empty.start_n, empty.end_n, empty.query_id) == (0, 0, "")
     start, end = seal(log, 0), seal(log, 1)
     seal(log, 7, query="another", layout=[[], []])
-    point = log.recovery_point()
+    point = log.recovery.point()
     assert (point.log, point.start_epoch, point.start_n) == (start.log, start.epoch, start.n)
     assert (point.end_epoch, point.end_n, point.query_id, point.batch_id) == (end.epoch, end.n, "q", 1)
     assert point.queries == (("another", 7),)
     fresh = lose(tmp_path, log, point)
-    again = fresh.recovery_point()
+    again = fresh.recovery.point()
     assert again == point  # nothing was sealed since
-    last = fresh.last_sealed("another")
+    last = fresh.batches.last_sealed("another")
     assert last is not None
     assert last.batch_id == 7
 
@@ -198,8 +261,7 @@ def test_what_the_point_of_an_opened_log_says(tmp_path: Path) -> None:
 def test_a_batch_that_is_sealed_already_needs_no_point(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     seal(log, 3)
-    batch = NewBatch("q", 3, "run", new_write_id(), None, 2, "rr")
-    assert log.recovery_point_before(batch, rows=True) is None
+    assert log.recovery.before("q", 3, rows=True, end_mark=False) is None
 
 
 @pytest.mark.parametrize(
@@ -212,6 +274,10 @@ def test_a_batch_that_is_sealed_already_needs_no_point(tmp_path: Path) -> None:
         {"queries": [["q"]]},
         {"query_id": 7},
         {"more": 1},
+        {"start_aliases": [-1]},
+        {"end_aliases": ["1"]},
+        {"end_aliases": list(range(17))},
+        {"end_aliases": 3},
     ],
 )
 def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> None:
@@ -220,3 +286,67 @@ def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> 
         RecoveryPoint.from_text(json.dumps({**text, **change}))
     with pytest.raises(RemoteProtocolError, match="not a recovery point"):
         RecoveryPoint.from_text("[]")
+
+
+def test_nothing_is_sealed_before_the_batch_that_was_taken_back(tmp_path: Path) -> None:
+    """Some subscription has not read it: an end mark, another query, or a later batch would leave it out in silence."""
+    log = open_log(tmp_path)
+    before = seal(log, 0)
+    seal(log, 1)
+    log.take_over(log.epoch + 1, "publisher")
+    log.take_back("q", 1)
+    assert log.batches.head() == before
+    for query, batch_id in (("other", 0), ("q", 2)):
+        with pytest.raises(SpoolError, match=r"batch 1 of query q, at offset 1, .* must be published again before"):
+            seal(log, batch_id, query=query)
+    with pytest.raises(SpoolError, match="published again"):
+        log.seal(NewBatch.end_mark(2), [])
+    log.close()
+    again = open_log(tmp_path)  # the publisher was started again in between
+    assert again.recovery.undecided
+    assert seal(again, 1) == Position(before.log, again.epoch, 2)
+    assert seal(again, 2).n == 3
+
+
+def test_taken_back_twice(tmp_path: Path) -> None:
+    """Whoever has the batch from the first time stands after it for good."""
+    log = open_log(tmp_path)
+    before, given = seal(log, 0), []
+    for _ in range(2):
+        given.append(seal(log, 1))
+        log.take_over(log.epoch + 1, "publisher")
+        log.take_back("q", 1)
+        assert [log.recovery.resolve(each) for each in (before, *given)] == [before, *([None] * len(given))]
+    sealed = seal(log, 1)
+    assert [log.recovery.resolve(each) for each in given] == [sealed, sealed]
+    given.append(sealed)
+    seal(log, 2)
+    log.take_over(log.epoch + 1, "publisher")
+    log.take_back("q", 2)
+    assert [log.recovery.resolve(each) for each in given] == [sealed] * 3
+
+
+@pytest.mark.parametrize(("partitions", "floor", "loses"), [(2, 3, False), (3, 3, True), (1, 3, True), (3, 4, False)])
+def test_a_flow_does_not_mix_two_divisions_of_a_batch(tmp_path: Path, partitions: int, floor: int, loses: bool) -> None:
+    """Partition 0 has done the batch, partition 1 has not, and then it comes with another number of partitions."""
+    log = open_log(tmp_path)
+    for batch_id in range(3):
+        before = seal(log, batch_id)
+    point = point_before(log, 3)
+    behind = seal(log, 3)
+    fresh = lose(tmp_path, log, point)
+    fresh.subscriptions.subscribe("alerts")
+    fresh.subscriptions.first_position("alerts", before)
+    passed, waits = [(0, behind)], [(1, before)]
+    assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
+    sealed = seal(fresh, 3, [[2]] * partitions)
+    if floor == 4:  # all have done it
+        fresh.subscriptions.acknowledge("alerts", fresh.subscriptions.grant("alerts", {}), sealed)
+    assert fresh.parts.read("alerts", [] if floor == 4 else waits, partitions=2, skip_removed=False) is not None
+    if loses:
+        with pytest.raises(DataLoss, match="another number of partitions") as caught:
+            fresh.parts.read("alerts", passed, partitions=2, skip_removed=True)
+        assert caught.value.fields["reason"] == "divided anew"
+    else:
+        assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
+    fresh.close()

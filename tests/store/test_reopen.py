@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store import CatalogReader, TopicLog
 from jobpipe.store.database import Database
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.topic_log import TopicLog
 from tests.store import crash
 from tests.store.build import FIRST, TOPIC, open_log, read, seal
 from tests.store.children import Child
@@ -110,10 +111,10 @@ def check(home: Path, batches: int, moment: str) -> None:
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], moment
     connection.close()
     reader = CatalogReader.open(home / TOPIC, TOPIC)
-    assert reader.head().n == batches, moment
+    assert reader.batches.head().n == batches, moment
     for partition, rows in enumerate((10, 5)):
         whole = [(n, FIRST + n * 1_000_000 + row) for n in range(batches) for row in range(rows)]
-        assert read(reader, reader.tail(), reader.head(), partition) == whole, moment
+        assert read(reader, reader.batches.tail(), reader.batches.head(), partition) == whole, moment
     reader.close()
 
 
@@ -166,7 +167,7 @@ def test_a_successor_at_each_step_keeps_what_it_sealed(
             seal(log, 9)
         log._db.close()
         if reader is not None:
-            assert reader.head().n == 6, moment
+            assert reader.batches.head().n == 6, moment
             reader.close()
         if at >= len(steps.names):
             break

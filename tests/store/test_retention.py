@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from jobpipe.errors import DataLoss
-from jobpipe.store import CatalogReader, Position, Retention, TopicLog
-from jobpipe.store.retention import Frontier
+from jobpipe.store.frontier import Frontier
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.retention import Retention
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, open_log, read, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go
@@ -23,9 +26,9 @@ def fill(log: TopicLog, count: int, *, first: int = 0, inline: bool = True) -> l
 
 
 def follow(log: TopicLog, name: str = "s") -> int:
-    log.subscribe(name)
-    grant = log.grant(name, {})
-    log.first_position(name, log.tail())
+    log.subscriptions.subscribe(name)
+    grant = log.subscriptions.grant(name, {})
+    log.subscriptions.first_position(name, log.batches.tail())
     return grant
 
 
@@ -33,12 +36,12 @@ def test_nothing_goes_that_a_subscription_has_not_acknowledged(tmp_path: Path) -
     log = open_log(tmp_path)
     fast, slow = follow(log, "fast"), follow(log, "slow")
     ends = fill(log, 4)
-    log.acknowledge("fast", fast, ends[3])
-    assert log.retain(ALL, need=1 << 40).batches == 0
-    log.acknowledge("slow", slow, ends[1])
-    removed = log.retain(ALL)
+    log.subscriptions.acknowledge("fast", fast, ends[3])
+    assert log.retirer.retain(ALL, need=1 << 40).batches == 0
+    log.subscriptions.acknowledge("slow", slow, ends[1])
+    removed = log.retirer.retain(ALL)
     assert (removed.batches, removed.rows) == (2, 4)
-    assert log.tail() == ends[1]
+    assert log.batches.tail() == ends[1]
     assert log.used_bytes() == log.status()["bytes"] == removed.bytes
     log.close()
 
@@ -46,10 +49,10 @@ def test_nothing_goes_that_a_subscription_has_not_acknowledged(tmp_path: Path) -
 def test_a_subscription_without_a_position_holds_all(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 2)
-    log.subscribe("late")
-    assert log.retain(ALL).batches == 0
-    log.first_position("late", log.head())
-    assert log.retain(ALL).batches == 2
+    log.subscriptions.subscribe("late")
+    assert log.retirer.retain(ALL).batches == 0
+    log.subscriptions.first_position("late", log.batches.head())
+    assert log.retirer.retain(ALL).batches == 2
     log.close()
 
 
@@ -58,13 +61,13 @@ def test_a_live_declared_position_holds_what_is_acknowledged(tmp_path: Path) -> 
     log = open_log(tmp_path)
     grant = follow(log)
     ends = fill(log, 4)
-    log.acknowledge("s", grant, ends[3])
-    log.declare("s", grant, ends[0])
-    assert log.retain(ALL).batches == 1
-    assert not log.acknowledge("s", grant, ends[1])  # late, and yet it tells where the holder is now
-    assert log.retain(ALL).batches == 1
-    log.drop_declared("s")
-    assert log.retain(ALL).batches == 2
+    log.subscriptions.acknowledge("s", grant, ends[3])
+    log.subscriptions.declare("s", grant, ends[0])
+    assert log.retirer.retain(ALL).batches == 1
+    assert not log.subscriptions.acknowledge("s", grant, ends[1])  # late, and yet it tells where the holder is now
+    assert log.retirer.retain(ALL).batches == 1
+    log.subscriptions.drop_declared("s")
+    assert log.retirer.retain(ALL).batches == 2
     log.close()
 
 
@@ -72,10 +75,10 @@ def test_a_new_grant_voids_what_the_old_holder_declared(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     grant = follow(log)
     ends = fill(log, 2)
-    log.acknowledge("s", grant, ends[1])
-    log.declare("s", grant, log.tail())
-    log.grant("s", {})
-    assert log.retain(ALL).batches == 2
+    log.subscriptions.acknowledge("s", grant, ends[1])
+    log.subscriptions.declare("s", grant, log.batches.tail())
+    log.subscriptions.grant("s", {})
+    assert log.retirer.retain(ALL).batches == 2
     log.close()
 
 
@@ -84,19 +87,19 @@ def test_grace_counts_from_the_last_acknowledgement_in_uptime(tmp_path: Path) ->
     log = open_log(tmp_path)
     one, two = follow(log, "one"), follow(log, "two")
     ends = fill(log, 3)
-    log.acknowledge("one", one, ends[2])
-    log.tick(100)
-    log.acknowledge("two", two, ends[0])
-    assert log.retain(policy, need=1 << 40).batches == 0
-    log.tick(30)
-    log.acknowledge("two", two, ends[2])
-    assert log.retain(policy).batches == 0
-    log.tick(30)
-    assert log.retain(policy).batches == 1
-    log.tick(29)
-    assert log.retain(policy, need=1 << 40).batches == 0
-    log.tick(1)
-    assert log.retain(policy).batches == 2
+    log.subscriptions.acknowledge("one", one, ends[2])
+    log.clock.tick(100)
+    log.subscriptions.acknowledge("two", two, ends[0])
+    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    log.clock.tick(30)
+    log.subscriptions.acknowledge("two", two, ends[2])
+    assert log.retirer.retain(policy).batches == 0
+    log.clock.tick(30)
+    assert log.retirer.retain(policy).batches == 1
+    log.clock.tick(29)
+    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    log.clock.tick(1)
+    assert log.retirer.retain(policy).batches == 2
     log.close()
 
 
@@ -104,15 +107,15 @@ def test_grace_starts_anew_after_a_restart(tmp_path: Path) -> None:
     policy = replace(ALL, ack_grace=60)
     log = open_log(tmp_path)
     grant = follow(log)
-    log.acknowledge("s", grant, fill(log, 1)[0])
-    log.retain(policy)
-    log.tick(59)
+    log.subscriptions.acknowledge("s", grant, fill(log, 1)[0])
+    log.retirer.retain(policy)
+    log.clock.tick(59)
     log.close()
     log = open_log(tmp_path)
-    log.tick(2)
-    assert log.retain(policy).batches == 0
-    log.tick(60)
-    assert log.retain(policy).batches == 1
+    log.clock.tick(2)
+    assert log.retirer.retain(policy).batches == 0
+    log.clock.tick(60)
+    assert log.retirer.retain(policy).batches == 1
     log.close()
 
 
@@ -121,15 +124,15 @@ def test_grace_starts_anew_when_a_holder_goes_back(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     grant = follow(log)
     ends = fill(log, 2)
-    log.acknowledge("s", grant, ends[1])
-    log.retain(policy)
-    log.tick(50)
-    log.declare("s", grant, ends[0])
-    log.acknowledge("s", grant, ends[1])
-    log.tick(10)
-    assert log.retain(policy).batches == 1  # only what lies before the place it went back to
-    log.tick(60)
-    assert log.retain(policy).batches == 1
+    log.subscriptions.acknowledge("s", grant, ends[1])
+    log.retirer.retain(policy)
+    log.clock.tick(50)
+    log.subscriptions.declare("s", grant, ends[0])
+    log.subscriptions.acknowledge("s", grant, ends[1])
+    log.clock.tick(10)
+    assert log.retirer.retain(policy).batches == 1  # only what lies before the place it went back to
+    log.clock.tick(60)
+    assert log.retirer.retain(policy).batches == 1
     log.close()
 
 
@@ -137,15 +140,15 @@ def test_acknowledged_batches_stay_within_time_and_bytes(tmp_path: Path) -> None
     log = open_log(tmp_path)
     policy = Retention(time=600, bytes=1 << 30, ack_grace=0, subscription_expiry=NEVER)
     fill(log, 2)
-    log.tick(300)
+    log.clock.tick(300)
     fill(log, 2, first=2)
-    assert log.retain(policy).batches == 0
-    log.tick(300)
-    assert log.retain(policy).batches == 2
+    assert log.retirer.retain(policy).batches == 0
+    log.clock.tick(300)
+    assert log.retirer.retain(policy).batches == 2
     each = log.used_bytes() // 2
-    assert log.retain(replace(policy, bytes=2 * each)).batches == 0
-    assert log.retain(replace(policy, bytes=2 * each - 1)).batches == 1
-    assert log.retain(policy, need=1).batches == 1
+    assert log.retirer.retain(replace(policy, bytes=2 * each)).batches == 0
+    assert log.retirer.retain(replace(policy, bytes=2 * each - 1)).batches == 1
+    assert log.retirer.retain(policy, need=1).batches == 1
     assert log.used_bytes() == 0
     log.close()
 
@@ -155,7 +158,7 @@ def test_need_frees_no_more_than_it_must(tmp_path: Path) -> None:
     policy = Retention(time=NEVER, bytes=1 << 40, ack_grace=0, subscription_expiry=NEVER)
     fill(log, 10)
     each = log.used_bytes() // 10
-    removed = log.retain(policy, need=3 * each - 1)
+    removed = log.retirer.retain(policy, need=3 * each - 1)
     assert (removed.batches, removed.bytes) == (3, 3 * each)
     log.close()
 
@@ -164,34 +167,34 @@ def test_nothing_goes_while_subscribers_are_missing(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     policy = replace(ALL, min_subscribers=2)
     end = fill(log, 1)[0]
-    log.acknowledge("a", follow(log, "a"), end)
-    assert log.retain(policy, need=1 << 40).batches == 0
-    log.acknowledge("b", follow(log, "b"), end)
-    assert log.retain(policy).batches == 1
+    log.subscriptions.acknowledge("a", follow(log, "a"), end)
+    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    log.subscriptions.acknowledge("b", follow(log, "b"), end)
+    assert log.retirer.retain(policy).batches == 1
     log.close()
 
 
 def test_a_lease_holds_until_it_is_over(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 4)
-    log.lease("read", 1, 3, 60)
-    assert log.retain(ALL, need=1 << 40).batches == 1
-    assert log.drop_oldest(1 << 40).batches == 0
-    log.tick(50)
-    log.lease("read", 2, 3, 60)  # renewed, and further on
-    assert log.retain(ALL).batches == 1
-    log.tick(59)
-    assert log.retain(ALL).batches == 0
-    log.tick(1)
-    assert log.retain(ALL).batches == 2
+    log.leases.hold("read", 1, 3, 60)
+    assert log.retirer.retain(ALL, need=1 << 40).batches == 1
+    assert log.retirer.drop_oldest(1 << 40).batches == 0
+    log.clock.tick(50)
+    log.leases.hold("read", 2, 3, 60)  # renewed, and further on
+    assert log.retirer.retain(ALL).batches == 1
+    log.clock.tick(59)
+    assert log.retirer.retain(ALL).batches == 0
+    log.clock.tick(1)
+    assert log.retirer.retain(ALL).batches == 2
     fill(log, 1, first=4)
-    log.lease("other", 4, 4, 60)
-    assert log.retain(ALL).batches == 0
-    log.release("other")
-    log.release("unknown")
-    assert log.retain(ALL).batches == 1
+    log.leases.hold("other", 4, 4, 60)
+    assert log.retirer.retain(ALL).batches == 0
+    log.leases.release("other")
+    log.leases.release("unknown")
+    assert log.retirer.retain(ALL).batches == 1
     with pytest.raises(DataLoss):
-        log.lease("late", 3, 4, 60)
+        log.leases.hold("late", 3, 4, 60)
     log.close()
 
 
@@ -200,11 +203,11 @@ def test_drop_oldest_takes_what_is_not_acknowledged(tmp_path: Path) -> None:
     follow(log)
     fill(log, 4)
     each = log.used_bytes() // 4
-    assert log.drop_oldest(each + 1).batches == 2
-    acked = log.subscriptions()[0].acked
+    assert log.retirer.drop_oldest(each + 1).batches == 2
+    acked = log.subscriptions.all()[0].acked
     assert acked is not None
     with pytest.raises(DataLoss) as caught:
-        log.plan(acked)
+        log.planner.plan(acked)
     assert caught.value.fields["reason"] == "removed"
     log.close()
 
@@ -212,24 +215,24 @@ def test_drop_oldest_takes_what_is_not_acknowledged(tmp_path: Path) -> None:
 def test_silent_subscriptions_expire_but_not_required_or_live_ones(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     policy = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=100)
-    log.subscribe("required", required=True)
+    log.subscriptions.subscribe("required", required=True)
     follow(log, "silent")
     live, seen = follow(log, "live"), follow(log, "seen")
-    log.declare("live", live, log.tail())
-    log.tick(60)
-    log.acknowledge("seen", seen, log.tail())
+    log.subscriptions.declare("live", live, log.batches.tail())
+    log.clock.tick(60)
+    log.subscriptions.acknowledge("seen", seen, log.batches.tail())
     log.close()
     log = open_log(tmp_path)  # time while no coordinator was up does not count
-    log.declare("live", live, log.tail())
-    assert log.retain(policy).expired == ()
-    log.tick(41)
-    assert log.retain(policy).expired == ("silent",)
-    log.touch("seen")
-    log.tick(100)
-    assert log.retain(policy).expired == ()
-    log.tick(1)
-    assert log.retain(policy).expired == ("seen",)
-    assert [s.name for s in log.subscriptions()] == ["live", "required"]
+    log.subscriptions.declare("live", live, log.batches.tail())
+    assert log.retirer.retain(policy).expired == ()
+    log.clock.tick(41)
+    assert log.retirer.retain(policy).expired == ("silent",)
+    log.subscriptions.touch("seen")
+    log.clock.tick(100)
+    assert log.retirer.retain(policy).expired == ()
+    log.clock.tick(1)
+    assert log.retirer.retain(policy).expired == ("seen",)
+    assert [s.name for s in log.subscriptions.all()] == ["live", "required"]
     log.close()
 
 
@@ -237,10 +240,10 @@ def test_files_go_with_their_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3, inline=False)
     assert len(list(log.segments.iterdir())) == 3
-    log.retain(replace(ALL, bytes=log.used_bytes() - 1, time=NEVER))
+    log.retirer.retain(replace(ALL, bytes=log.used_bytes() - 1, time=NEVER))
     assert len(list(log.segments.iterdir())) == 2
     reader = CatalogReader.open(log.directory, TOPIC)
-    assert [n for n, _ in read(reader, log.tail(), log.head(), 0)] == [1, 2]
+    assert [n for n, _ in read(reader, log.batches.tail(), log.batches.head(), 0)] == [1, 2]
     reader.close()
     log.close()
 
@@ -248,8 +251,8 @@ def test_files_go_with_their_batches(tmp_path: Path) -> None:
 def test_many_batches_go_in_steps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 450)
-    assert log.retain(ALL).batches == 450
-    assert log.tail() == log.head()
+    assert log.retirer.retain(ALL).batches == 450
+    assert log.batches.tail() == log.batches.head()
     assert log._db.value("SELECT count(*) FROM segments") == 0
     assert log._db.value("SELECT count(*) FROM shapes") == 1
     assert seal(log, 450).n == 451
@@ -260,7 +263,7 @@ def test_an_unreachable_file_does_not_stop_the_sweep(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 1, inline=False)
     next(log.segments.iterdir()).unlink()
-    assert log.retain(ALL).batches == 1
+    assert log.retirer.retain(ALL).batches == 1
     log.close()
 
 
@@ -316,51 +319,51 @@ class Retaining(RuleBasedStateMachine):
     def subscribe(self, name: str, latest: bool) -> None:
         if name not in self.acked:
             self.grants[name] = follow(self.log, name) if not latest else self._latest(name)
-            position = self.log.subscriptions()[sorted([*self.acked, name]).index(name)].acked
+            position = self.log.subscriptions.all()[sorted([*self.acked, name]).index(name)].acked
             assert position is not None
             self.acked[name] = self.needs[name] = position.n
 
     def _latest(self, name: str) -> int:
-        self.log.subscribe(name)
-        self.log.first_position(name, self.log.head())
-        return self.log.grant(name, {})
+        self.log.subscriptions.subscribe(name)
+        self.log.subscriptions.first_position(name, self.log.batches.head())
+        return self.log.subscriptions.grant(name, {})
 
     @rule(name=st.sampled_from("ab"), ahead=st.integers(0, 4))
     def acknowledge(self, name: str, ahead: int) -> None:
         if name in self.acked:
             n = min(self.needs[name] + ahead, self.batches)
-            self.log.acknowledge(name, self.grants[name], self.log._batches.at(n))
+            self.log.subscriptions.acknowledge(name, self.grants[name], self.log.batches.at(n))
             self.acked[name] = max(self.acked[name], n)
             self.needs[name] = max(self.needs[name], n)
 
     @rule(name=st.sampled_from("ab"), back=st.integers(0, 3))
     def declare(self, name: str, back: int) -> None:
         if name in self.acked:
-            n = max(self.acked[name] - back, self.log.tail().n)
-            self.log.declare(name, self.grants[name], self.log._batches.at(n))
+            n = max(self.acked[name] - back, self.log.batches.tail().n)
+            self.log.subscriptions.declare(name, self.grants[name], self.log.batches.at(n))
             self.needs[name] = min(self.acked[name], n)
 
     @rule(seconds=st.integers(1, 6))
     def tick(self, seconds: int) -> None:
-        self.log.tick(seconds)
-        self.log.flush()
+        self.log.clock.tick(seconds)
+        self.log.subscriptions.flush()
 
     @rule(need=st.sampled_from([0, 1, 1 << 40]), over=st.booleans())
     def retain(self, need: int, over: bool) -> None:
         policy = Retention(time=NEVER, bytes=0 if over else 1 << 40, ack_grace=self.GRACE, subscription_expiry=NEVER)
-        before, tail = self.log.used_bytes(), self.log.tail().n
-        removed = self.log.retain(policy, need=need)
+        before, tail = self.log.used_bytes(), self.log.batches.tail().n
+        removed = self.log.retirer.retain(policy, need=need)
         assert self.log.used_bytes() == before - removed.bytes
-        assert self.log.tail().n == tail + removed.batches
+        assert self.log.batches.tail().n == tail + removed.batches
         if not over and not need:
             assert removed.batches == 0
-        recent = [n for since, n in self.history if since > self.log.uptime - self.GRACE]
+        recent = [n for since, n in self.history if since > self.log.clock.uptime - self.GRACE]
         allowed = min([*recent, *self.needs.values()], default=self.batches)
-        assert self.log.tail().n <= max(allowed, tail)
+        assert self.log.batches.tail().n <= max(allowed, tail)
 
     @rule()
     def restart(self) -> None:
-        self.log.flush()
+        self.log.subscriptions.flush()
         self.log._db.close()
         self.log = open_log(Path(self.home.name))
         self.needs = dict(self.acked)  # nobody has declared anything yet
@@ -370,11 +373,11 @@ class Retaining(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         need = min(self.needs.values(), default=self.batches)
-        self.history.append((self.log.uptime, need))
-        tail = self.log.tail()
+        self.history.append((self.log.clock.uptime, need))
+        tail = self.log.batches.tail()
         assert tail.n <= need
         reader = CatalogReader.open(self.log.directory, TOPIC)
-        assert [n for n, _ in read(reader, tail, self.log.head(), 0)] == list(range(tail.n, self.batches))
+        assert [n for n, _ in read(reader, tail, self.log.batches.head(), 0)] == list(range(tail.n, self.batches))
         reader.close()
         files = {path.name for path in self.log.segments.iterdir()}
         assert files == {row[0] for row in self.log._db.all("SELECT DISTINCT file FROM segments WHERE file NOT NULL")}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import stat
 from dataclasses import replace
@@ -16,12 +17,16 @@ from jobpipe.errors import (
     SegmentCorrupt,
     SpoolError,
 )
-from jobpipe.store import CatalogReader, NewBatch, Position, TopicLog, new_write_id
+from jobpipe.store.files import new_write_id
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, open_log, read, rows, seal, written
 
 
 def new(log: TopicLog, batch_id: int, write_id: str, *, run: str = "run", partitions: int = 2) -> NewBatch:
-    return NewBatch("q", batch_id, run, write_id, log.add_schema(b"schema", None), partitions, "rr")
+    return NewBatch("q", batch_id, run, write_id, log.schemas.add(b"schema", None), partitions, "rr")
 
 
 def test_a_sealed_batch_is_there_after_reopening(tmp_path: Path) -> None:
@@ -30,11 +35,11 @@ def test_a_sealed_batch_is_there_after_reopening(tmp_path: Path) -> None:
     assert (end.epoch, end.n, end.r) == (1, 1, 0)
     log.close()
     again = TopicLog.open(tmp_path / TOPIC, TOPIC)
-    assert again.head() == end
+    assert again.batches.head() == end
     assert again.log_id == end.log
     assert again.epoch == 1
     reader = CatalogReader.open(tmp_path / TOPIC, TOPIC)
-    assert read(reader, again.tail(), end, 0) == [(0, row) for row in range(5)]
+    assert read(reader, again.batches.tail(), end, 0) == [(0, row) for row in range(5)]
     reader.close()
     again.close()
 
@@ -66,7 +71,7 @@ def test_replays_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DuplicateCall):
         seal(log, 8, run="run 2")
     assert seal(log, 8, run="run 3") == later
-    assert log.head().n == 2
+    assert log.batches.head().n == 2
     log.close()
 
 
@@ -74,8 +79,8 @@ def test_a_new_query_appends(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     seal(log, 5, query="old")
     assert seal(log, 0, query="new").n == 2
-    assert log.last_sealed("old") is not None
-    assert log.last_sealed("nobody") is None
+    assert log.batches.last_sealed("old") is not None
+    assert log.batches.last_sealed("nobody") is None
     log.close()
 
 
@@ -86,15 +91,15 @@ def test_the_same_call_again_gets_the_same_answer(tmp_path: Path) -> None:
     batch = new(log, 0, write_id)
     first = log.seal(batch, segments)
     assert log.seal(batch, segments) == first
-    assert log.head() == first
+    assert log.batches.head() == first
     log.close()
 
 
 def test_the_dedupe_row_outlives_the_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first = seal(log, 0)
-    log.drop_oldest(1)
-    assert log.tail() == log.head() == first
+    log.retirer.drop_oldest(1)
+    assert log.batches.tail() == log.batches.head() == first
     assert seal(log, 0, run="another") == first
     assert seal(log, 1, run="another").n == 2
     log.close()
@@ -104,7 +109,7 @@ def test_a_batch_without_rows_takes_no_offset_but_is_remembered(tmp_path: Path) 
     log = open_log(tmp_path)
     head = seal(log, 0)
     assert seal(log, 1, [[], []]) == head
-    last = log.last_sealed("q")
+    last = log.batches.last_sealed("q")
     assert last is not None
     assert (last.batch_id, last.n) == (1, 1)
     with pytest.raises(DuplicateCall):
@@ -117,13 +122,13 @@ def test_a_batch_without_rows_takes_no_offset_but_is_remembered(tmp_path: Path) 
 def test_an_end_mark_takes_an_offset_and_ends_until_more_comes(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     seal(log, 0)
-    assert not log.ended()
+    assert not log.batches.ended()
     assert log.seal(NewBatch.end_mark(2), []).n == 2
-    assert log.ended()
-    log.drop_oldest(1 << 40)
-    assert log.ended()
+    assert log.batches.ended()
+    log.retirer.drop_oldest(1 << 40)
+    assert log.batches.ended()
     seal(log, 1)
-    assert not log.ended()
+    assert not log.batches.ended()
     log.close()
 
 
@@ -136,31 +141,31 @@ def test_sealing_needs_an_epoch_of_its_own(tmp_path: Path) -> None:
 
 def test_the_lower_epoch_is_fenced(tmp_path: Path) -> None:
     old = open_log(tmp_path, epoch=4)
-    old.subscribe("s")
-    grant = old.grant("s", {})
-    old.first_position("s", old.tail())
+    old.subscriptions.subscribe("s")
+    grant = old.subscriptions.grant("s", {})
+    old.subscriptions.first_position("s", old.batches.tail())
     middle = seal(old, 0)
-    assert old.acknowledge("s", grant, middle)
+    assert old.subscriptions.acknowledge("s", grant, middle)
     young = open_log(tmp_path, epoch=9)
     in_progress = young.segments / f"{new_write_id()}-0.seg"
     in_progress.write_bytes(b"x")
     for work in (
         lambda: seal(old, 1),
         lambda: seal(old, 0, run="replay"),
-        old.flush,
-        lambda: old.sweep(set()),
-        lambda: old.grant("s", {}),
-        lambda: old.drop("s"),
-        lambda: old.lease("x", 0, 0, 1),
-        lambda: old.drop_oldest(1),
+        old.subscriptions.flush,
+        lambda: old.retirer.sweep(set()),
+        lambda: old.subscriptions.grant("s", {}),
+        lambda: old.subscriptions.drop("s"),
+        lambda: old.leases.hold("x", 0, 0, 1),
+        lambda: old.retirer.drop_oldest(1),
     ):
         with pytest.raises(Fenced):
             work()
     assert in_progress.exists()
     with pytest.raises(Fenced):
         old.take_over(9, "again")
-    assert young.subscriptions()[0].acked == young.tail()
-    assert old.head() == middle  # reads are not fenced
+    assert young.subscriptions.all()[0].acked == young.batches.tail()
+    assert old.batches.head() == middle  # reads are not fenced
     assert seal(young, 1).epoch == 9
     old.close()
     young.close()
@@ -178,7 +183,7 @@ def test_a_take_over_between_check_and_commit_fences(tmp_path: Path, monkeypatch
     monkeypatch.setattr(old._sealer, "check", slow)
     with pytest.raises(Fenced):
         seal(old, 0)
-    assert old.head().n == 0
+    assert old.batches.head().n == 0
     old.close()
 
 
@@ -196,8 +201,8 @@ def test_files_are_checked_before_the_commit(tmp_path: Path, damage: str) -> Non
     with pytest.raises(SegmentCorrupt) as caught:
         log.seal(new(log, 0, write_id), segments)
     assert caught.value.fields["file"] == str(path)
-    assert log.head().n == 0
-    assert log.last_sealed("q") is None
+    assert log.batches.head().n == 0
+    assert log.batches.last_sealed("q") is None
     log.close()
 
 
@@ -254,22 +259,22 @@ def test_many_inline_segments_move_to_one_file(tmp_path: Path) -> None:
     assert all(info.file is None for info in segments)
     end = log.seal(new(log, 0, write_id), segments)
     assert len(list(log.segments.iterdir())) == 1
-    assert log.sweep(set()) == 0
+    assert log.retirer.sweep(set()) == 0
     reader = CatalogReader.open(log.directory, TOPIC)
-    assert read(reader, log.tail(), end, 1) == [(0, row) for row in [*range(1000, 2000), *range(3000, 4000)]]
+    assert read(reader, log.batches.tail(), end, 1) == [(0, row) for row in [*range(1000, 2000), *range(3000, 4000)]]
     reader.close()
     log.close()
 
 
 def test_pending_acknowledgements_travel_with_the_seal(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.subscribe("s")
-    grant = log.grant("s", {})
-    log.first_position("s", log.tail())
-    log.acknowledge("s", grant, seal(log, 0))
+    log.subscriptions.subscribe("s")
+    grant = log.subscriptions.grant("s", {})
+    log.subscriptions.first_position("s", log.batches.tail())
+    log.subscriptions.acknowledge("s", grant, seal(log, 0))
     seal(log, 1)
     other = TopicLog.open(log.directory, TOPIC, fsync=False)
-    acked = other.subscriptions()[0].acked
+    acked = other.subscriptions.all()[0].acked
     assert acked is not None
     assert acked.n == 1
     other.close()
@@ -278,12 +283,12 @@ def test_pending_acknowledgements_travel_with_the_seal(tmp_path: Path) -> None:
 
 def test_schemas_are_kept_once_and_the_newest_is_known(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.newest_schema() is None
-    one, two = log.add_schema(b"one", "{}"), log.add_schema(b"two", None)
-    assert log.newest_schema() == (two, b"two", None)
-    assert log.add_schema(b"one", "{}") == one != log.add_schema(b"one", None)
-    assert log.schema(one) == (one, b"one", "{}")
-    assert log.schema(99) is None
+    assert log.schemas.newest() is None
+    one, two = log.schemas.add(b"one", "{}"), log.schemas.add(b"two", None)
+    assert log.schemas.newest() == (two, b"two", None)
+    assert log.schemas.add(b"one", "{}") == one != log.schemas.add(b"one", None)
+    assert log.schemas.get(one) == (one, b"one", "{}")
+    assert log.schemas.get(99) is None
     log.close()
 
 
@@ -331,7 +336,7 @@ def test_a_wiped_spool_is_another_log(tmp_path: Path) -> None:
         path.unlink()
     again = open_log(tmp_path)
     assert again.log_id != log.log_id
-    assert again.head() == Position(again.log_id, 0, 0)
+    assert again.batches.head() == Position(again.log_id, 0, 0)
     again.close()
 
 
@@ -343,7 +348,7 @@ def test_sweep_removes_only_orphans(tmp_path: Path) -> None:
     running, orphan = new_write_id(), new_write_id()
     for name in (f"{running}-0.seg", f"{orphan}-0.seg", f"{sealed_write_id}-loser.seg", "notes.txt"):
         (log.segments / name).write_bytes(b"x")
-    assert log.sweep({running}) == 2
+    assert log.retirer.sweep({running}) == 2
     assert {path.name for path in log.segments.iterdir()} == kept | {f"{running}-0.seg", "notes.txt"}
     log.close()
 
@@ -353,10 +358,11 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     log.close()
     log.close()
     with pytest.raises(SpoolError):
-        log.head()
+        log.batches.head()
 
 
 def test_descriptors_do_not_leak(tmp_path: Path) -> None:
+    gc.collect()  # files of earlier tests are not to end meanwhile
     before = len(os.listdir("/proc/self/fd"))
     for batch_id in range(20):
         log = open_log(tmp_path)

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, SpoolFull, UnsupportedType
-from jobpipe.store import PartitionedWriter, SegmentFile, SegmentIndex, SegmentInfo, SegmentWriter
 from jobpipe.store.files import FileSink, file_name, write_id_of
+from jobpipe.store.index import SegmentIndex, SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
+from jobpipe.store.segment import SegmentFile, SegmentWriter
 from tests.store.build import SCHEMA, rows
 
 NAME = "0123456789abcdef-7.seg"
@@ -193,12 +195,19 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
     assert write_id_of(f"0123456789abcdef-{attempt}.seg") is None
 
 
-def test_writers_load_no_sqlite_and_the_log_no_arrow() -> None:
-    code = (
-        "import sys; from jobpipe.store import PartitionedWriter, SegmentFile; "
-        "assert 'sqlite3' not in sys.modules, 'sqlite3'; "
-        "import jobpipe.store.catalog, jobpipe.store.reader"
-    )
-    no_arrow = "import sys; from jobpipe.store import TopicLog, CatalogReader; assert 'pyarrow' not in sys.modules"
-    for source in (code, no_arrow):
-        subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("jobpipe.store.partitioned", "sqlite3"),
+        ("jobpipe.store.segment", "sqlite3"),
+        ("jobpipe.publisher.target", "sqlite3"),
+        ("jobpipe.store.topic_log", "pyarrow"),
+        ("jobpipe.store.reader", "pyarrow"),
+        ("jobpipe.coordinator.data", "pyarrow"),
+        ("jobpipe.hostserver.service", "pyarrow"),
+    ],
+)
+def test_what_is_never_loaded(module: str, never: str) -> None:
+    """Spark workers that write segments need no SQLite; what moves bytes needs no Arrow."""
+    code = f"import sys, {module}; assert {never!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -185,3 +185,12 @@ def test_journal_replayed_batch_counts_once() -> None:
     with journal.sealing(0, ROWS.ranges(0)):
         pass
     assert journal.rows == 6
+
+
+def test_a_batch_is_open_until_it_is_known_to_be_sealed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    assert not journal.is_open(0)
+    journal.intend(0, {0: (0, 10)})
+    assert Journal(tmp_path / "journal").is_open(0)  # of a publisher that was killed
+    journal.seal(0)
+    assert not Journal(tmp_path / "journal").is_open(0)

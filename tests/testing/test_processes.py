@@ -101,3 +101,16 @@ def test_program_that_fails_is_told(tmp_path: Path) -> None:
 class _Nothing:
     def line(self) -> bytes:
         return b"{}\n"
+
+
+def test_an_open_batch_is_repeated_before_the_end_mark(rig: Rig) -> None:
+    """A publisher that is killed in a batch, and is to finish then, repeats that batch first, as Spark."""
+    killed = rig(rows=30)
+    killed.publisher.kill()
+    journal = killed.journal
+    batch_id = journal.batches
+    if not journal.is_open(batch_id):
+        journal.intend(batch_id, killed.rows.ranges(batch_id))
+    killed.finish()
+    assert killed.journal.batches == batch_id + 1
+    assert killed.verdict().rows == killed.journal.rows

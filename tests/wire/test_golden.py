@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.errors import LocalProtocolError
 from jobpipe.wire import (
     Data,
     Fault,
@@ -23,13 +24,14 @@ from jobpipe.wire import (
     Request,
     Welcome,
 )
-from jobpipe.wire.codec import decode, encode
+from jobpipe.wire.codec import decode, encode, share
 from jobpipe.wire.frames import HEADER, crc_of, decode_header, encode_header
 
 GOLDEN = Path(__file__).parent / "golden"
 
 MESSAGES: dict[str, Message] = {
     "hello": Hello("orders", "subscriber", "billing", "i-7f", 4, "log-1", (1, 1), True),
+    "hello_proof": Hello("orders", "publisher", "p", "i-7f", proof="ab" * 32),
     "welcome": Welcome("orders", "log-1", 4, "i-2a"),
     "request": Request(1, "plan", {"start": {"n": 3, "r": 0}, "max_rows": None}, b"\x00\x01blob"),
     "upload": Request(2, "put", {"file": "a.seg"}, b"", 70000),
@@ -69,3 +71,20 @@ def test_a_frame_written_out_by_hand() -> None:
     assert (GOLDEN / "ping.bin").read_bytes() == (
         b"JPIP\x01\x08\x00\x00\x00\x00\x00\x10" + zlib.crc32(b'\x08\0\0\0\x0c{"nonce":12}').to_bytes(4, "big")
     ) + b'\0\0\0\x0c{"nonce":12}'
+
+
+def test_a_result_that_many_share_has_the_same_bytes() -> None:
+    """Also in the order of its keys, and with text that is escaped."""
+    reply = MESSAGES["reply"]
+    assert isinstance(reply, Reply)
+    shared = share({name: reply.result[name] for name in sorted(reply.result, reverse=True)})
+    assert shared == reply.result
+    for number in (reply.id, 2**53 - 1):
+        message = Reply(number, dict(reply.result), reply.blob)
+        assert frame(Reply(number, shared, reply.blob)) == frame(message)
+    assert frame(Reply(reply.id, shared, reply.blob)) == (GOLDEN / "reply.bin").read_bytes()
+
+
+def test_what_is_no_json_is_not_shared() -> None:
+    with pytest.raises(LocalProtocolError):
+        share({"x": float("nan")})

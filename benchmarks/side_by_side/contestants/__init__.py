@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from benchmarks.side_by_side.contestants.chains import JobFlow, PlainClient, PlainFlow, PlainFlow8, PlainFlows
 from benchmarks.side_by_side.contestants.contestant import Contestant, Told
 from benchmarks.side_by_side.contestants.files import Files
 from benchmarks.side_by_side.contestants.floor import Floor, FloorCollect
 from benchmarks.side_by_side.contestants.jobpipe import JobPipe, JobPipeAhead, JobPipePlain
 from benchmarks.side_by_side.contestants.kafka import KafkaArrow, KafkaJson
+from benchmarks.side_by_side.contestants.kafka_chains import KafkaPlain, KafkaRealTime
 
-__all__ = ["CONTESTANTS", "Contestant", "Told", "kind_of"]
+__all__ = ["CHAINS", "CONTESTANTS", "JOBS", "Contestant", "Told", "kind_of"]
 
-CONTESTANTS: dict[str, type[Contestant]] = {
-    each.name: each for each in (Floor, FloorCollect, JobPipe, JobPipeAhead, JobPipePlain, KafkaJson, KafkaArrow, Files)
-}
+JOBS: tuple[type[Contestant], ...] = (
+    Floor, FloorCollect, JobPipe, JobPipeAhead, JobPipePlain, KafkaJson, KafkaArrow, Files
+)  # fmt: skip
+CHAINS: tuple[type[Contestant], ...] = (
+    JobFlow, PlainFlow, PlainFlow8, PlainFlows, PlainClient, KafkaPlain, KafkaRealTime
+)  # fmt: skip
+CONTESTANTS = {each.name: each for each in (*JOBS, *CHAINS)}
 
 
 def kind_of(name: str) -> type[Contestant]:

@@ -24,7 +24,7 @@ from benchmarks.side_by_side.contestants.plain import Plain, schema_of
 from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["KafkaArrow", "KafkaJson"]
+__all__ = ["Kafka", "KafkaArrow", "KafkaJson"]
 
 MESSAGE_BYTES = 512 * 1024  # of Arrow in one message: Kafka likes them below 1 MiB
 PRODUCER = {
@@ -34,7 +34,9 @@ PRODUCER = {
 CONSUMER = {"max.partition.fetch.bytes": str(16 << 20), "fetch.max.bytes": str(64 << 20)}
 
 
-class _Kafka(Plain):
+class Kafka(Plain):
+    """The broker, and both ends of Spark's connector."""
+
     @contextmanager
     def carrier(self, run: Processes) -> Iterator[Told]:
         with broker(run, Path(self.told["cache"])) as address:
@@ -54,43 +56,45 @@ class _Kafka(Plain):
         finally:
             admin.close()
 
-    def _written(self, values: DataFrame, stream: str) -> DataStreamWriter:
+    def written(self, values: DataFrame, stream: str) -> DataStreamWriter:
+        """Return what writes the column ``value`` into a topic."""
         writer = values.writeStream.format("kafka").option("topic", stream)
         for key, value in {**PRODUCER[self.told["purpose"]], "max.request.size": str(16 << 20)}.items():
             writer = writer.option(f"kafka.{key}", value)
         return writer.option("kafka.bootstrap.servers", self.told["bootstrap"])
 
-    def _values(self, spark: SparkSession, stream: str) -> DataFrame:
+    def values(self, spark: SparkSession, stream: str) -> DataFrame:
+        """Return the column ``value`` of a topic."""
         reader = spark.readStream.format("kafka").option("subscribe", stream).option("startingOffsets", "earliest")
         for key, value in CONSUMER.items():
             reader = reader.option(f"kafka.{key}", value)
         return reader.option("kafka.bootstrap.servers", self.told["bootstrap"]).load().select("value")
 
 
-class KafkaJson(_Kafka):
+class KafkaJson(Kafka):
     """A message is a row as JSON."""
 
     name = "kafka-json"
 
     def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
-        return self._written(rows.select(F.to_json(F.struct("*")).alias("value")), stream)
+        return self.written(rows.select(F.to_json(F.struct("*")).alias("value")), stream)
 
     def read(self, spark: SparkSession, stream: str, shape: Shape, name: str, pace: Mapping[str, Any]) -> DataFrame:
         parsed = F.from_json(F.col("value").cast("string"), schema_of(spark, shape)).alias("row")
-        return self._values(spark, stream).select(parsed).select("row.*")
+        return self.values(spark, stream).select(parsed).select("row.*")
 
 
-class KafkaArrow(_Kafka):
+class KafkaArrow(Kafka):
     """A message is an Arrow IPC stream of as many rows of one partition as there are, up to 512 KiB."""
 
     name = "kafka-arrow"
 
     def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
-        return self._written(rows.mapInArrow(pack, "value binary"), stream)
+        return self.written(rows.mapInArrow(pack, "value binary"), stream)
 
     def read(self, spark: SparkSession, stream: str, shape: Shape, name: str, pace: Mapping[str, Any]) -> DataFrame:
         schema = schema_of(spark, shape)
-        return self._values(spark, stream).mapInArrow(_unpack(schema), schema)
+        return self.values(spark, stream).mapInArrow(_unpack(schema), schema)
 
 
 def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,8 +18,9 @@ from jobpipe.discovery.security import client_tls
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.store import Boundary, Position
+from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
@@ -65,11 +66,11 @@ class Server:
     def fill(self, name: str, parts: int, gigabytes: float) -> dict[str, Any]:
         """Seal a batch of so many gigabytes, as a task on this host does; return where to read it."""
         publisher = self._publishers[name]
-        assert publisher.begin("q", self._sealed[name], "r") is None
+        assert publisher.begin(BatchKey("q", self._sealed[name], "r")) is None
         target = publisher.target(parts)
         pairs = ((BIG, number % parts) for number in range(copies(gigabytes)))
         segments = target.write(BIG.schema, pairs, "0")
-        sealed = publisher.commit("q", self._sealed[name], "r", target, BIG.schema, None, segments)
+        sealed = publisher.commit(BatchKey("q", self._sealed[name], "r"), target, BIG.schema, None, segments)
         self._sealed[name] += 1
         end = sealed.position
         start = Position(end.log, end.epoch if end.n > 1 else 0, end.n - 1)

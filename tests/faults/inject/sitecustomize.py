@@ -101,15 +101,17 @@ def _in_publisher() -> None:
     _inside(FileSink, "write", "write", "before write")
     _inside(FileSink, "finish", "fsync", "before fsync")
     _around(FileSink, "finish", after="after fsync")
-    _around(Channel, "call", "before seal", "after seal", lambda _self, op, *_args, **_kwargs: op == "seal")
+    _around(
+        Channel, "call", "before seal", "after seal", lambda _self, request: type(request).__name__ == "SealRequest"
+    )
 
 
 def _in_coordinator() -> None:
-    from jobpipe.coordinator.service import ControlService
+    from jobpipe.coordinator.publisher_answers import PublisherAnswers
     from jobpipe.store import seal
     from jobpipe.store.database import Database
 
-    insert, commit, answer = seal.Sealer.insert, Database._commit, ControlService._seal
+    insert, commit, answer = seal.Sealer.insert, Database._commit, PublisherAnswers._seal
 
     def inserting(*args: Any, **kwargs: Any) -> Any:
         NOW.sealing = True
@@ -128,7 +130,7 @@ def _in_coordinator() -> None:
         _obey("before answer")
         return result
 
-    seal.Sealer.insert, Database._commit, ControlService._seal = inserting, committing, answering
+    seal.Sealer.insert, Database._commit, PublisherAnswers._seal = inserting, committing, answering
     _inside(seal, "sync_directory", "fsync", "before directory fsync")
     _around(seal, "sync_directory", after="after directory fsync")
 

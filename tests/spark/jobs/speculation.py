@@ -19,7 +19,7 @@ import jobpipe
 from jobpipe import JobPipeSink
 
 ROWS, PARTITIONS = 400, 4
-SLOW_SECONDS = 20.0
+SLOW_SECONDS, PATIENCE = 20.0, 60.0
 
 master, folder = sys.argv[1], Path(sys.argv[2])
 spark = session(
@@ -35,8 +35,12 @@ spark = session(
 
 
 def dawdling(side: str) -> Any:
-    """Return a column function that hangs in the first attempt of one task, when it has written most of its rows."""
-    attempts = folder / side
+    """Return a column function that hangs in the first attempt of one task, when it has written most of its rows.
+
+    The copy waits until it hangs: Spark starts a copy also when the first attempt is late with its first row, and a
+    copy that has won by then ends an attempt that has done nothing.
+    """
+    attempts, hangs = folder / side, folder / f"{side}-hangs"
 
     def work(number: int) -> int:
         context = TaskContext.get()
@@ -44,7 +48,13 @@ def dawdling(side: str) -> Any:
             task = context.partitionId()
             (attempts / f"{task}-{context.taskAttemptId()}").touch()
             if task == 1 and context.attemptNumber() == 0 and number % 100 in (80, 81):
+                hangs.touch()
                 time.sleep(SLOW_SECONDS)
+            deadline = time.monotonic() + PATIENCE
+            while task == 1 and context.attemptNumber() > 0 and not hangs.exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the first attempt does not hang after {PATIENCE:g} s")
+                time.sleep(0.05)
         return number
 
     attempts.mkdir(parents=True)

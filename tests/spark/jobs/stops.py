@@ -21,7 +21,8 @@ from session import session, started
 
 import jobpipe
 from jobpipe import JobPipeSink
-from jobpipe.publisher import core
+from jobpipe.operations.control import CONTROL
+from jobpipe.publisher import admission
 from jobpipe.testing import Journal, NumberedRows
 from tests.faults.points import FaultPoints
 from tests.spark.kit import Received, file_stream, write_files
@@ -46,10 +47,11 @@ class Waiting:
         channel: Any = sink._publisher._channel
         real = channel.call
 
-        def call(op: str, *args: Any, **kwargs: Any) -> Any:
+        def call(request: Any) -> Any:
+            (op,) = (name for name, operation in CONTROL.items() if operation.request is type(request))
             self.before(op)
-            reply = real(op, *args, **kwargs)
-            if self.when(op, reply.result):
+            reply = real(request)
+            if self.when(op, reply.to_json()):
                 self.there.set()
             return reply
 
@@ -124,7 +126,7 @@ def acks() -> None:
 
 def coordinator_stands_still(op: str) -> None:
     """Its coordinator gets SIGSTOP right before it is asked."""
-    with published(f"still-{op}") as sink, mock.patch.object(core, "ADMISSION_SECONDS", 0.0):  # else a seal admits
+    with published(f"still-{op}") as sink, mock.patch.object(admission, "ADMISSION_SECONDS", 0.0):  # else a seal admits
         waiting = Waiting(sink)
         coordinator = psutil.Process(sink._publisher.coordinator.process.pid)
 

@@ -1,0 +1,1 @@
+"""Plug-ins for jobpipe's pipelines: transform ``slug`` and sink ``sqlite``."""

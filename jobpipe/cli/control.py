@@ -1,0 +1,169 @@
+"""What the commands of the control server share: which server, NAME[/JOB], waiting, views as JSON and as tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jobpipe.cli.context import Settings
+from jobpipe.cli.output import emit_table, seconds
+from jobpipe.errors import WaitTimeout
+
+if TYPE_CHECKING:
+    from jobpipe.control.client import ControlClient
+    from jobpipe.control.interface import JobStatus, PipelineStatus
+
+__all__ = [
+    "JOB_KEYS",
+    "RUN_KEYS",
+    "JobRef",
+    "JobRefType",
+    "client_of",
+    "emit_statuses",
+    "server_options",
+    "view_of",
+    "wait_option",
+    "wait_until",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+POLL_SECONDS = 0.2
+JOB_KEYS = (
+    "pipeline, name, kind, state, want, known_at, since, detail, run, attempt, scheduled, batches, rows, reads, "
+    "publishes"
+)
+RUN_KEYS = (
+    "id, pipeline, job, state, began, ended, detail, lower, upper, attempts (number, state, began, ended, launched, "
+    "application, error, detail, exit_code, batches, rows)"
+)
+
+
+@dataclass(frozen=True)
+class JobRef:
+    """A pipeline, or one job of it."""
+
+    pipeline: str
+    job: str | None
+
+    def __str__(self) -> str:
+        return self.pipeline if self.job is None else f"{self.pipeline}/{self.job}"
+
+    def of(self, status: PipelineStatus) -> tuple[JobStatus, ...]:
+        """Return the jobs that are meant."""
+        return tuple(job for job in status.jobs if self.job in (None, job.name))
+
+
+class JobRefType(click.ParamType[JobRef]):
+    """Reads NAME or NAME/JOB."""
+
+    name = "NAME[/JOB]"
+
+    def __init__(self, *, job: bool = False) -> None:
+        self._job = job
+
+    def convert(self, value: str | JobRef, param: click.Parameter | None, ctx: click.Context | None) -> JobRef:
+        """Return it; a wrong text is a usage error."""
+        if isinstance(value, JobRef):
+            return value
+        pipeline, slash, job = value.partition("/")
+        if not pipeline or (slash and not job) or "/" in job:
+            self.fail(f"{value!r} is not NAME or NAME/JOB", param, ctx)
+        if self._job and not job:
+            self.fail(f"{value!r} names no job; give NAME/JOB", param, ctx)
+        return JobRef(pipeline, job or None)
+
+
+def server_options(command: F) -> F:
+    """Add what says which server is meant; without it this home's."""
+    for option in (
+        click.option(
+            "--token-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="File with the token for --url; it needs mode 0600.",
+        ),
+        click.option("--url", metavar="URL", help="Address of another control server than that of jobpipe.home."),
+    ):
+        command = option(command)
+    return command
+
+
+def wait_option(about: str) -> Callable[[F], F]:
+    """Add --wait and its time limit."""
+
+    def add(command: F) -> F:
+        limit = click.option(
+            "--timeout", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds for --wait."
+        )
+        wait = click.option("--wait", is_flag=True, help=about)
+        return wait(limit(command))
+
+    return add
+
+
+def client_of(settings: Settings, url: str | None, token_file: Path | None, *, start: bool = False) -> ControlClient:
+    """Return a client of the server that is meant; with ``start`` this home's is started if none runs."""
+    from jobpipe.control.client import ControlClient, ServerAddress
+    from jobpipe.control.local_server import ensure_server, require_server
+
+    if token_file is not None and url is None:
+        raise click.UsageError("--token-file needs --url")
+    if url is not None:
+        address = ServerAddress.given(url, settings.config, token_file)
+    elif start:
+        address = ensure_server(settings.config, settings.resolved.file)
+    else:
+        address = require_server(settings.config)
+    return ControlClient(address)
+
+
+def wait_until(look: Callable[[], T | None], timeout: float, what: str) -> T:
+    """Return what ``look`` returns once it is not None.
+
+    Raises:
+        WaitTimeout: that takes too long.
+    """
+    deadline = time.monotonic() + timeout
+    while (found := look()) is None:
+        if time.monotonic() >= deadline:
+            raise WaitTimeout(f"{what} after {timeout:g} s; `jobpipe pipeline status` says more")
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def view_of(value: object) -> Any:
+    """Return a view, or several, as JSON values."""
+    from pydantic import TypeAdapter
+
+    return (
+        TypeAdapter(type(value)).dump_python(value, mode="json")
+        if not isinstance(value, (list, tuple))
+        else [view_of(each) for each in value]
+    )
+
+
+def emit_statuses(statuses: Sequence[PipelineStatus], ref: JobRef | None = None) -> None:
+    """Print a line for each job."""
+    now = time.time()
+    rows = [
+        (
+            status.name,
+            job.name,
+            job.state,
+            job.want,
+            seconds(max(0.0, now - job.since)),
+            job.attempt or None,
+            job.batches,
+            job.rows,
+            job.detail,
+        )
+        for status in statuses
+        for job in (status.jobs if ref is None else ref.of(status))
+    ]
+    columns = ("PIPELINE", "JOB", "STATE", "WANTED", "SINCE", "ATTEMPT", "BATCHES", "ROWS", "DETAIL")
+    emit_table(columns, rows, right=("SINCE", "ATTEMPT", "BATCHES", "ROWS"))

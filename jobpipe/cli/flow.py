@@ -1,0 +1,174 @@
+"""``jobpipe flow``: how far flow jobs are, and how to let one begin again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.output import count, emit_json, emit_table, printable, seconds
+from jobpipe.cli.status import connection, statuses
+from jobpipe.errors import FlowNotFound
+
+if TYPE_CHECKING:
+    from jobpipe.admin import Admin
+
+__all__ = ["flow", "flow_offsets"]
+
+_COLUMNS = ("FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
+_NUMBERS = ("PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait."
+)
+
+
+@click.group()
+def flow() -> None:
+    """Inspect or reset flow jobs."""
+
+
+@flow.command()
+@click.argument("name", required=False)
+@_timeout
+@json_option
+@pass_settings
+def status(settings: Settings, name: str | None, timeout: float, as_json: bool) -> None:
+    """Show how far flow NAME is in each partition of its source, or all flows.
+
+    The topics that are served are asked: a flow's cursors lie in the topic that it publishes, or in its source if it
+    publishes nothing. The offset is that of the batch to be done next. Lag is what lies beyond it, known while the
+    source is served. Claim counts the tasks that have had the partition. Idle is the time since the cursor moved.
+    State is that of the flow's subscription to its source. Exits with 1 if no flow NAME has cursors.
+
+    JSON keys of each flow: flow, source, log, publishes, state, since, head, cursors (partition, offset,
+    record_batches, lag, claim, idle).
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = statuses(admin, (), timeout)
+    lines = list(_flows(found))
+    if name is not None:
+        known, lines = lines, [line for line in lines if line["flow"] == name]
+        if not lines:
+            raise _not_found(name, known)
+    if as_json:
+        emit_json(lines)
+    elif lines:
+        emit_table(_COLUMNS, [row for line in lines for row in _rows(line)], right=_NUMBERS)
+    else:
+        click.echo("no flow has cursors" if found else "no topic is served")
+
+
+@flow.command()
+@click.argument("name")
+@click.option("--topic", metavar="TOPIC", help="The topic that keeps the cursors, if there are several.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@_timeout
+@json_option
+@pass_settings
+def reset(settings: Settings, name: str, topic: str | None, dry_run: bool, timeout: float, as_json: bool) -> None:
+    """Delete the cursors of flow NAME, so that it begins again; stop it first.
+
+    At its next start it begins where its subscription to the source stands, which `jobpipe subscriptions seek` moves.
+    What it has published stays, and what it reads twice is published twice. It needs the right `admin` on the topic
+    that keeps the cursors. A flow that runs fails. Exits with 1 if no flow NAME has cursors.
+
+    JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe flow status`), dry_run.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        lines = _to_reset(admin, name, topic, timeout)
+        (kept_in,) = {_kept_in(line) for line in lines}
+        admin.reset_flow(kept_in, name, dry_run=dry_run)
+    if as_json:
+        emit_json({"flow": name, "topic": kept_in, "cursors_of": lines, "dry_run": dry_run})
+        return
+    for line in lines:
+        cursors = line["cursors"]
+        click.echo(
+            f"{'would delete' if dry_run else 'deleted'} {len(cursors)} cursor{'s' * (len(cursors) != 1)} of flow "
+            f"{printable(name)} in topic {printable(kept_in)}: of topic {printable(line['source'])}, log "
+            f"{printable(line['log'])}, at offset {flow_offsets([each['offset'] for each in cursors])}"
+        )
+
+
+def _to_reset(admin: Admin, name: str, topic: str | None, timeout: float) -> list[dict[str, Any]]:
+    """Return what one topic keeps of a flow.
+
+    Raises:
+        FlowNotFound: no topic that was asked keeps anything.
+        click.UsageError: several do.
+    """
+    known = list(_flows(statuses(admin, () if topic is None else (topic,), timeout)))
+    lines = [line for line in known if line["flow"] == name]
+    if not lines:
+        raise _not_found(name, known, topic)
+    if len(places := sorted({_kept_in(line) for line in lines})) > 1:
+        raise click.UsageError(f"topics {', '.join(map(printable, places))} keep cursors of flow {name}; give --topic")
+    return lines
+
+
+def _flows(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what topics keep of flows; a source that was asked too tells head and state."""
+    sources = {(status["topic"], status["log"]): status for status in found}
+    for status in found:
+        for line in status.get("flows", ()):
+            source = sources.get((line["topic"], line["log"]))
+            head = None if source is None else source["head"]
+            reader = _reader(source, line["flow"])
+            yield {
+                "flow": line["flow"],
+                "source": line["topic"],
+                "log": line["log"],
+                "publishes": None if status["topic"] == line["topic"] else status["topic"],
+                "state": reader.get("state"),
+                "since": reader.get("since"),
+                "head": head,
+                "cursors": [_cursor(each, head) for each in line["cursors"]],
+            }
+
+
+def _reader(source: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    return {} if source is None else next((line for line in source["subscriptions"] if line["name"] == name), {})
+
+
+def _cursor(cursor: dict[str, Any], head: int | None) -> dict[str, Any]:
+    return {
+        "partition": cursor["partition"],
+        "offset": cursor["n"],
+        "record_batches": cursor["r"],
+        "lag": None if head is None else max(0, head - cursor["n"]),
+        "claim": cursor["claim"],
+        "idle": cursor["idle"],
+    }
+
+
+def _rows(line: dict[str, Any]) -> Iterator[list[object]]:
+    state = None if line["state"] is None else connection(line)
+    for cursor in line["cursors"]:
+        yield [
+            *(line["flow"], line["source"], line["publishes"], state),
+            *(count(cursor["partition"]), count(cursor["offset"]), count(cursor["lag"]), count(cursor["claim"])),
+            seconds(cursor["idle"]),
+        ]
+
+
+def flow_offsets(offsets: Sequence[int]) -> str:
+    """Return the offsets of a flow's cursors for people: the lowest and the highest."""
+    low, high = min(offsets), max(offsets)
+    return f"{count(low)}" if low == high else f"{count(low)} to {count(high)}"
+
+
+def _kept_in(line: dict[str, Any]) -> str:
+    return str(line["publishes"] or line["source"])
+
+
+def _not_found(name: str, known: Sequence[dict[str, Any]], topic: str | None = None) -> FlowNotFound:
+    where = "in the topics that are served" if topic is None else f"in topic {topic!r}"
+    names = sorted({str(line["flow"]) for line in known})
+    others = f"; there are those of {', '.join(names)}" if names else "; there are none of other flows either"
+    return FlowNotFound(f"flow {name!r} has no cursors {where}{others}", flow=name, known=names)

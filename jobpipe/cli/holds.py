@@ -1,0 +1,85 @@
+"""``jobpipe holds``: list what scheduled jobs keep from retention; drop one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.output import count, emit_json, emit_table, seconds
+
+if TYPE_CHECKING:
+    from jobpipe.operations.administration import HoldReply
+
+__all__ = ["HOLD_COLUMNS", "hold_row", "holds"]
+
+HOLD_COLUMNS = ("HOLD", "FROM OFFSET", "FOR", "ENDS IN", "STATE", "OWNER")
+
+
+@click.group()
+def holds() -> None:
+    """List or drop holds: what scheduled jobs that do not run now keep from retention."""
+
+
+@holds.command("list")
+@click.argument("topic")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait.")
+@json_option
+@pass_settings
+def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
+    """List the holds of TOPIC, those that hold most first, then the gaps.
+
+    A gap is what is left of a hold that was dropped: it was not moved in time, or the publisher drops the oldest
+    batches of a full spool. It ends once the hold is moved on or released. The owner is the identity of a certificate,
+    or an address where there is no encryption.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = [line.to_json() for line in admin.holds(topic, timeout)]
+    if as_json:
+        emit_json(found)
+    elif found:
+        emit_table(HOLD_COLUMNS, map(hold_row, found), right=("FROM OFFSET",))
+    else:
+        click.echo("no holds")
+
+
+def hold_row(line: dict[str, Any]) -> list[object]:
+    """Return the cells of one hold, as ``status`` has it."""
+    ends = None if line["left"] is None else seconds(max(0.0, line["left"]))
+    return [line["name"], count(line["offset"]), seconds(line["since"]), ends, _state(line), line["owner"]]
+
+
+def _state(line: dict[str, Any]) -> str:
+    if line["gap"] is None:
+        return "holds"
+    return f"GAP, {count(line['lost'])} batches removed: {line['gap']}"
+
+
+@holds.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@json_option
+@pass_settings
+def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
+    """Drop hold NAME of TOPIC: retention no longer waits for it. Of a gap only the report goes.
+
+    The scheduled job that it belongs to fails if what it has still to read is removed before its next run. It needs the
+    right `admin` on the topic, or `read` under NAME if we took the hold.
+    """
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        done = admin.release(topic, name, dry_run=dry_run)
+    if as_json:
+        emit_json({**done.to_json(), "dry_run": dry_run})
+        return
+    click.echo(f"{'would drop' if dry_run else 'dropped'} hold {name} of {done.owner}, which {_kept(done)}")
+
+
+def _kept(done: HoldReply) -> str:
+    kept = f"kept what lies from offset {count(done.offset)} on"
+    return kept if done.gap is None else f"had {kept}, and was a gap"

@@ -1,0 +1,241 @@
+"""``jobpipe pipeline``: pipelines of jobs in one file: an example, checks, the graph, a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import emit_json, printable
+from jobpipe.errors import PipelineError
+
+if TYPE_CHECKING:
+    from jobpipe.pipelines.pipeline import Pipeline
+    from jobpipe.pipelines.problems import Problem
+
+__all__ = ["load", "of_file", "pipeline"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def pipeline() -> None:
+    """Write, check, show and run pipelines: jobs that are chained by topics, in one YAML file."""
+
+
+def of_file(command: F) -> F:
+    """Add what says which pipeline is meant."""
+    for option in (
+        click.option(
+            "--overlay", "overlays", multiple=True, metavar="FILE", help="Lay this file over it; may be repeated."
+        ),
+        click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+        click.argument("file"),
+    ):
+        command = option(command)
+    return command
+
+
+def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeline:
+    """Return the checked pipeline.
+
+    Raises:
+        PipelineError: with every problem.
+        click.BadParameter: ``--set`` without an equals sign.
+    """
+    from jobpipe.pipelines.loading import load_pipeline
+
+    values = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--set")
+        values[name.strip()] = value
+    return load_pipeline(file, overlays=overlays, given=values)
+
+
+def _warnings(found: Pipeline) -> list[Problem]:
+    """Return what is probably wrong, and what a run does not do."""
+    from jobpipe.pipelines.checks import left_out_by_run
+
+    return [*found.warnings, *left_out_by_run(found)]
+
+
+@pipeline.command()
+@of_file
+@click.option(
+    "--import", "importing", is_flag=True, help="Import the functions that it names too, in a process of its own."
+)
+@json_option
+def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], importing: bool, as_json: bool) -> int:
+    """Check FILE; name every problem with its line, and what to do.
+
+    Without --import, nothing of yours is imported or run.
+
+    Exits with 2 if there is a problem; warnings alone are none. JSON keys: ok, file, problems (file, line, key, what,
+    remedy, severity: error or warning).
+    """
+    try:
+        found = load(file, given, overlays)
+        if importing:
+            from jobpipe.pipelines.importing import check_imports
+            from jobpipe.pipelines.problems import pipeline_error
+
+            if wrong := check_imports(found):
+                raise pipeline_error([*_warnings(found), *wrong])
+    except PipelineError as error:
+        if not as_json:
+            raise
+        emit_json({"ok": False, "file": file, "problems": error.fields["problems"]})
+        return Exit.USAGE
+    if as_json:
+        from dataclasses import asdict
+
+        emit_json({"ok": True, "file": file, "problems": [asdict(problem) for problem in _warnings(found)]})
+        return Exit.OK
+    for warning in _warnings(found):
+        click.echo(printable(str(warning)), err=True)
+    jobs = len(found.jobs)
+    click.echo(f"ok: {printable(file)}: pipeline {found.name}, {jobs} job{'s' * (jobs != 1)}")
+    return Exit.OK
+
+
+@pipeline.command()
+@of_file
+@click.option(
+    "--format", "shape", type=click.Choice(("text", "dot", "json")), default="text", show_default=True, help="How."
+)
+def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: str) -> None:
+    """Show which job of FILE publishes and reads which topic.
+
+    `--format dot | dot -Tsvg` draws it with Graphviz. JSON keys: pipeline, jobs (name, kind, mode, sources, transforms,
+    sinks, reads, publishes, schedule), topics (name, publishers, readers), cycles.
+    """
+    from jobpipe.pipelines.graph import graph_of
+    from jobpipe.pipelines.render import as_dict, as_dot, as_text
+
+    made = graph_of(load(file, given, overlays))
+    if shape == "json":
+        emit_json(as_dict(made))
+        return
+    text = as_dot(made) if shape == "dot" else as_text(made)
+    click.echo("\n".join(map(printable, text.splitlines())))
+
+
+@pipeline.command()
+@of_file
+@click.option("--only", multiple=True, metavar="JOB", help="Run this job alone; may be repeated.")
+@click.option("--plain", is_flag=True, help="Lines instead of live tables, as where there is no terminal.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop all after this time.")
+@pass_settings
+def run(
+    settings: Settings,
+    file: str,
+    given: tuple[str, ...],
+    overlays: tuple[str, ...],
+    only: tuple[str, ...],
+    plain: bool,
+    timeout: float | None,
+) -> int:
+    """Run the jobs of FILE here, until all have ended; show topics, subscriptions and jobs meanwhile.
+
+    Ctrl-C lets each job end after the micro-batch it is in; a second one ends it at once. A job that fails is started
+    again as pipeline.restart says; when it has failed for good the others are stopped. Jobs with a schedule are left
+    out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
+
+    Exits with 0 if all jobs came to their end, 1 if one failed, 130 or 143 after a signal.
+    """
+    from rich.console import Console
+
+    from jobpipe.config.sources import settled_environment
+    from jobpipe.pipelines.foreground import last_lines, run_pipeline
+    from jobpipe.pipelines.states import JobState
+
+    found = load(file, given, overlays)
+    for warning in _warnings(found):
+        click.echo(printable(str(warning)), err=True)
+    console = Console(stderr=True)
+    ran = run_pipeline(
+        found,
+        config=settings.config,
+        config_file=settings.resolved.file or Path(os.devnull),  # the jobs' working folder may have another one
+        environment=settled_environment(os.environ),
+        console=console,
+        only=only,
+        plain=plain,
+        timeout=timeout,
+    )
+    for job in ran.failed:
+        click.echo(f"jobpipe: job {job.name} failed: {printable(job.detail)}", err=True)
+        for line in last_lines(job.log):
+            click.echo(f"  {printable(line)}", err=True)
+        if job.log.exists():  # a driver on a cluster has its log there
+            click.echo(f"its log: {printable(str(job.log))}", err=True)
+    for job in ran.jobs:
+        if job.state is JobState.LOST:
+            click.echo(f"jobpipe: job {job.name} is LOST: {printable(job.detail)}", err=True)
+    return ran.code
+
+
+@pipeline.command("try")
+@of_file
+@click.argument("job")
+@click.option(
+    "--input", "inputs", multiple=True, required=True, metavar="[VIEW=]ROWS", help="Rows as JSON; of each view."
+)
+@click.option("--expect", metavar="ROWS", help="Compare what comes out with these rows, whatever their order.")
+def try_(
+    file: str,
+    given: tuple[str, ...],
+    overlays: tuple[str, ...],
+    job: str,
+    inputs: tuple[str, ...],
+    expect: str | None,
+) -> int:
+    """Try the transforms of JOB of FILE on sample rows; print what comes out, a JSON object on each line.
+
+    Nothing is read from its sources or written to its sinks. ROWS is a file with a JSON object on each line, or with a
+    list of them. Dead letters go to standard error.
+
+    Exits with 1 if the rows are not those of --expect, with 2 if a stage fails.
+    """
+    import json
+
+    from jobpipe.pipelines.trying import differences, read_rows, try_job
+
+    found = load(file, given, overlays)
+    named: dict[str | None, str] = {}
+    for each in inputs:
+        view, equals, path = each.partition("=")
+        named[view if equals else None] = path if equals else each
+    expected = None if expect is None else read_rows(Path(expect))
+    tried = try_job(found, job, {view: read_rows(Path(path)) for view, path in named.items()})
+    for row in tried.rows:
+        click.echo(json.dumps(row, ensure_ascii=False))
+    for row in tried.dead:
+        click.echo(f"dead letter: {json.dumps(row, ensure_ascii=False)}", err=True)
+    if expected is None:
+        return Exit.OK
+    lines = differences(tried.rows, expected)
+    for line in lines:
+        click.echo(printable(line), err=True)
+    return Exit.UNHEALTHY if lines else Exit.OK
+
+
+@pipeline.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
+def init(folder: Path) -> None:
+    """Write a small example into FOLDER: three jobs, some rows, and a report.
+
+    Files that are there are never replaced.
+    """
+    from jobpipe.pipelines.starting import copy_example
+
+    for path in copy_example(folder):
+        click.echo(printable(str(path)))
+    click.echo(f"next: jobpipe pipeline run {printable(str(folder / 'pipeline.yaml'))}", err=True)

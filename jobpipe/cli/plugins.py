@@ -1,0 +1,43 @@
+"""``jobpipe plugins``: what pipelines are made of."""
+
+from __future__ import annotations
+
+import click
+
+from jobpipe.cli.context import json_option
+from jobpipe.cli.output import emit_json, emit_table, printable
+
+__all__ = ["plugins"]
+
+
+@click.group()
+def plugins() -> None:
+    """List and explain sources, transforms, sinks and launchers of pipelines, and engines of schedules."""
+
+
+@plugins.command("list")
+@json_option
+def list_all(as_json: bool) -> None:
+    """List what is installed; what cannot be loaded says why.
+
+    JSON keys of each: kind, type, distribution, about.
+    """
+    from jobpipe.pipelines.explaining import about
+    from jobpipe.pipelines.installed import Plugins
+
+    rows = [(str(each.kind), each.type, each.distribution, about(each)) for each in Plugins().all()]
+    if as_json:
+        emit_json([dict(zip(("kind", "type", "distribution", "about"), row, strict=True)) for row in rows])
+    else:
+        emit_table(("KIND", "TYPE", "DISTRIBUTION", "ABOUT"), rows)
+
+
+@plugins.command()
+@click.argument("type_", metavar="TYPE")
+def explain(type_: str) -> None:
+    """Explain TYPE: what it does and promises, and its options; of a source and a sink of one type, both."""
+    from jobpipe.pipelines.explaining import explain as explained
+    from jobpipe.pipelines.installed import Plugins
+
+    text = explained(Plugins(), type_)
+    click.echo("\n".join(map(printable, text.splitlines())))

@@ -1,0 +1,144 @@
+"""``jobpipe run``: executions of the jobs of a control server."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.control import (
+    RUN_KEYS,
+    JobRef,
+    JobRefType,
+    client_of,
+    server_options,
+    view_of,
+    wait_option,
+    wait_until,
+)
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import emit_json, emit_pairs, emit_table, seconds
+
+if TYPE_CHECKING:
+    from jobpipe.control.interface import RunView
+
+__all__ = ["run"]
+
+_KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
+
+
+@click.group()
+def run() -> None:
+    """List, show and cancel runs of jobs; each run may have several attempts."""
+
+
+@run.command("list", epilog=_KEYS)
+@click.argument("ref", metavar="[NAME[/JOB]]", type=JobRefType(), required=False)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, newest first.")
+@server_options
+@json_option
+@pass_settings
+def list_all(
+    settings: Settings, ref: JobRef | None, limit: int, url: str | None, token_file: Path | None, as_json: bool
+) -> None:
+    """List the runs of NAME, of one of its jobs, or of all pipelines, the newest first."""
+    client = client_of(settings, url, token_file)
+    found = client.runs(None if ref is None else ref.pipeline, None if ref is None else ref.job, limit=limit)
+    if as_json:
+        emit_json(view_of(found))
+        return
+    rows = [
+        (
+            each.id,
+            each.pipeline,
+            each.job,
+            each.state,
+            _time(each.began),
+            _lasted(each),
+            len(each.attempts),
+            each.detail,
+        )
+        for each in found
+    ]
+    columns = ("RUN", "PIPELINE", "JOB", "STATE", "BEGAN", "LASTED", "ATTEMPTS", "DETAIL")
+    emit_table(columns, rows, right=("LASTED", "ATTEMPTS"))
+
+
+@run.command(epilog=_KEYS)
+@click.argument("id_", metavar="ID")
+@server_options
+@json_option
+@pass_settings
+def status(settings: Settings, id_: str, url: str | None, token_file: Path | None, as_json: bool) -> int:
+    """Show run ID with its attempts. Exits with 1 if it has failed or is lost."""
+    found = client_of(settings, url, token_file).run(id_)
+    _emit(found, as_json)
+    return Exit.UNHEALTHY if found.state in ("FAILED", "LOST") else Exit.OK
+
+
+@run.command(epilog=_KEYS)
+@click.argument("id_", metavar="ID")
+@wait_option("Return once it has ended.")
+@server_options
+@json_option
+@pass_settings
+def cancel(
+    settings: Settings,
+    id_: str,
+    wait: bool,
+    timeout: float,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Stop run ID, at the next micro-batch boundary if one comes soon. Exits with 1 if --wait finds it lost."""
+    from jobpipe.pipelines.states import ENDED, JobState
+
+    client = client_of(settings, url, token_file)
+    found = client.cancel(id_)
+
+    def ended() -> RunView | None:
+        now = client.run(id_)
+        return now if now.state in (*ENDED, JobState.LOST) else None
+
+    if wait:
+        found = wait_until(ended, timeout, f"run {id_} has not ended")
+    _emit(found, as_json)
+    return Exit.UNHEALTHY if wait and found.state is JobState.LOST else Exit.OK
+
+
+def _emit(found: RunView, as_json: bool) -> None:
+    if as_json:
+        emit_json(view_of(found))
+        return
+    pairs: list[tuple[str, object]] = [
+        ("run", found.id),
+        ("job", f"{found.pipeline}/{found.job}"),
+        ("state", found.state),
+        ("began", _time(found.began)),
+        ("lasted", _lasted(found)),
+        ("detail", found.detail or None),
+    ]
+    if found.lower is not None or found.upper is not None:
+        pairs.append(("interval", f"{found.lower} to {found.upper}"))
+    emit_pairs(pairs)
+    rows = [
+        (each.number, each.state, _time(each.began), each.exit_code, each.batches, each.rows, each.error, each.detail)
+        for each in found.attempts
+    ]
+    if rows:
+        click.echo()
+        columns = ("ATTEMPT", "STATE", "BEGAN", "EXIT", "BATCHES", "ROWS", "ERROR", "DETAIL")
+        emit_table(columns, rows, right=("ATTEMPT", "EXIT", "BATCHES", "ROWS"))
+
+
+def _lasted(found: RunView) -> str | None:
+    return seconds(max(0.0, (time.time() if found.ended is None else found.ended) - found.began))
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")

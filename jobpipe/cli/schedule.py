@@ -1,0 +1,117 @@
+"""``jobpipe schedule``: when bounded runs are made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.context import json_option
+from jobpipe.cli.output import emit_json, emit_table, seconds
+from jobpipe.cli.pipeline import load, of_file
+from jobpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobpipe.control.schedules_rule import Rule
+    from jobpipe.pipelines.pipeline import Pipeline
+    from jobpipe.pipelines.spec import ScheduleSpec
+
+__all__ = ["schedule"]
+
+_YEARS = (1970, 2999)
+
+
+@click.group()
+def schedule() -> None:
+    """Look at schedules of pipelines' jobs."""
+
+
+@schedule.command()
+@of_file
+@click.argument("job", required=False)
+@click.option("--from", "begin", metavar="TIME", help="In ISO 8601; without a zone in the schedule's. Default: now.")
+@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many intervals.")
+@json_option
+def preview(
+    file: str,
+    given: tuple[str, ...],
+    overlays: tuple[str, ...],
+    job: str | None,
+    begin: str | None,
+    count: int,
+    as_json: bool,
+) -> None:
+    """Show the next intervals of JOB's schedule in FILE, and when the run of each is due: its end and the delay.
+
+    JOB may be left out if only one has a schedule. The first interval is the one that TIME lies in, or, before
+    schedule.start, the first of all. Times are those of the schedule's zone, then in UTC.
+
+    JSON keys of each: lower, upper, due (UTC), local_lower, local_upper, local_due, seconds (from lower to upper).
+    """
+    from jobpipe.control.schedules_rule import Rule
+
+    rule = Rule.of(_schedule_of(load(file, given, overlays), job))
+    rows = list(_rows(rule, _moment(begin, rule), count))
+    if as_json:
+        emit_json(rows)
+        return
+    emit_table(
+        ("FROM", "TO", "LASTS", "RUN IS DUE", "FROM (UTC)", "TO (UTC)"),
+        [
+            (
+                row["local_lower"],
+                row["local_upper"],
+                seconds(row["seconds"]),
+                row["local_due"],
+                row["lower"],
+                row["upper"],
+            )
+            for row in rows
+        ],
+    )
+    if len(rows) < count:
+        click.echo("no interval follows: schedule.end has come", err=True)
+
+
+def _schedule_of(pipeline: Pipeline, name: str | None) -> ScheduleSpec:
+    jobs = {each: job.spec.schedule for each, job in pipeline.jobs.items() if job.spec.schedule is not None}
+    having = f"those with one: {', '.join(jobs)}" if jobs else "no job of the file has one"
+    if name is None:
+        if len(jobs) != 1:
+            raise ConfigError(f"name a job with a schedule; {having}", key="jobs")
+        return next(iter(jobs.values()))
+    if name not in jobs:
+        there = "has no schedule" if name in pipeline.jobs else "is not in the file"
+        raise ConfigError(f"job {name!r:.120} {there}; {having}", key="jobs")
+    return jobs[name]
+
+
+def _moment(text: str | None, rule: Rule) -> datetime:
+    if text is None:
+        return datetime.now(UTC)
+    try:
+        found = datetime.fromisoformat(text)
+        moment = (found.replace(tzinfo=rule.zone) if found.tzinfo is None else found).astimezone(UTC)
+        if not _YEARS[0] <= moment.year <= _YEARS[1]:
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        what = f"{text!r:.120} is no time in ISO 8601 of the years {_YEARS[0]} to {_YEARS[1]}"
+        raise click.BadParameter(what, param_hint="--from") from error
+    return moment
+
+
+def _rows(rule: Rule, moment: datetime, count: int) -> list[dict[str, Any]]:
+    """Return what is shown of each interval."""
+    rows: list[dict[str, Any]] = []
+    lower = rule.times.at_or_before(moment) or moment
+    lower = lower if rule.start is None else max(lower, rule.start)
+    while len(rows) < count and (interval := rule.following(lower)) is not None:
+        row: dict[str, Any] = {}
+        for name, at in (("lower", interval.lower), ("upper", interval.upper), ("due", interval.upper + rule.delay)):
+            row[name] = at.isoformat().replace("+00:00", "Z")
+            row[f"local_{name}"] = at.astimezone(rule.zone).isoformat()
+        row["seconds"] = (interval.upper - interval.lower).total_seconds()
+        rows.append(row)
+        lower = interval.upper
+    return rows

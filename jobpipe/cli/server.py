@@ -1,0 +1,80 @@
+"""``jobpipe server``: the control server, in the foreground."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.context import Settings, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobpipe.control.api_server import RestServer
+
+__all__ = ["server"]
+
+
+@click.command()
+@click.option("--host", metavar="HOST", help="Listen there instead of at jobpipe.server.host.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Listen on this port instead of jobpipe.server.port.")
+@click.option("--stop", is_flag=True, help="End the server of jobpipe.home; its jobs run on.")
+@click.option("--detached", is_flag=True, hidden=True)
+@pass_settings
+def server(settings: Settings, host: str | None, port: int | None, stop: bool, detached: bool) -> int:
+    """Run the control server: it takes pipelines, starts and watches their jobs, and answers REST.
+
+    It stays in the foreground until SIGTERM or Ctrl-C; jobs run on without it, and the next one goes on with them. On
+    a terminal it prints its address with the token once: who has it may run programs as this user. Else the
+    token is in server/token under jobpipe.home, and one that may only look in server/view-token.
+
+    Beyond loopback it takes only TLS with certificates (jobpipe.server.access). Exits with 1 if one of this home runs
+    already.
+    """
+    config = settings.config
+    if stop:
+        from jobpipe.control.local_server import stop_server
+
+        click.echo("stopped" if stop_server(config) else "no control server runs")
+        return Exit.OK
+    if host is not None:
+        config = dataclasses.replace(config, server_host=host)
+    if port is not None:
+        config = dataclasses.replace(config, server_port=(port, port))
+    try:
+        from jobpipe.control.program import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "h11"):
+            raise
+        raise ConfigError(
+            "the control server needs Starlette, uvicorn and cronsim: "
+            "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'cronsim>=2.6'"
+        ) from error
+    from jobpipe.control.server_files import ServerFiles
+
+    if detached:
+        from jobpipe.coordinator.logs import BoundedHandler
+
+        shape = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        logging.basicConfig(
+            level=logging.INFO, format=shape, handlers=[BoundedHandler(ServerFiles.of(config.home).log)], force=True
+        )
+    serve(config, settings.resolved.file, _tell)
+    return Exit.OK
+
+
+def _tell(rest: RestServer) -> None:
+    """Say where it is; the token is for a terminal alone, not for a log."""
+    url, token = rest.state.url, rest.state.token
+    if token is None:
+        click.echo(f"control server at {url}; certificates as jobpipe.server.access says; SIGTERM ends it")
+    elif sys.stdout.isatty():
+        click.echo(
+            f"control server at {rest.address}\nWhoever has this address may run programs as you. Ctrl-C ends it."
+        )
+    else:
+        click.echo(f"control server at {url}; its token is in {token}; SIGTERM ends it")

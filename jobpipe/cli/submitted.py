@@ -1,0 +1,378 @@
+"""``jobpipe pipeline submit, list, status, logs, stop, resume, restart, delete``: pipelines of a control server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.control import (
+    JOB_KEYS,
+    JobRef,
+    JobRefType,
+    client_of,
+    emit_statuses,
+    server_options,
+    view_of,
+    wait_option,
+    wait_until,
+)
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import emit_json, emit_table, printable
+from jobpipe.cli.pipeline import load, of_file, pipeline
+from jobpipe.errors import ControlConflict
+
+if TYPE_CHECKING:
+    from jobpipe.control.client import ControlClient
+    from jobpipe.control.interface import JobStatus, PipelineStatus
+
+__all__ = ["pipeline"]
+
+FOLLOW_SECONDS = 1.0
+FOLLOW_LINES = 1000
+PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JVM takes half of it
+_ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
+
+
+@pipeline.command()
+@of_file
+@click.option(
+    "--new-checkpoint",
+    multiple=True,
+    metavar="JOB",
+    help="Let this job begin again without its checkpoint; repeatable.",
+)
+@wait_option("Return once every job runs, or has ended.")
+@server_options
+@json_option
+@pass_settings
+def submit(
+    settings: Settings,
+    file: str,
+    given: tuple[str, ...],
+    overlays: tuple[str, ...],
+    new_checkpoint: tuple[str, ...],
+    wait: bool,
+    timeout: float,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Let the control server run FILE; of a pipeline that it has, restart only the jobs that changed.
+
+    Returns at once. With the embedded registry a server is started if none runs. Exits with 1 if --wait finds a job
+    that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
+
+    JSON keys: pipeline, created, version, runs (job: id), unchanged, removed, warnings (file, line, key, what, remedy,
+    severity).
+    """
+    from jobpipe.control.interface import Submission
+    from jobpipe.pipelines.tree import plain
+
+    found = load(file, given, overlays)
+    client = client_of(settings, url, token_file, start=True)
+    submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
+    submitted = client.submit(submission, new_checkpoint=new_checkpoint)
+    for warning in found.warnings:
+        click.echo(printable(str(warning)), err=True)
+    if as_json:
+        emit_json(view_of(submitted))
+    else:
+        what = "submitted" if submitted.created else f"changed to version {submitted.version}"
+        click.echo(f"pipeline {printable(submitted.pipeline)} {what}")
+        for job, run in submitted.runs.items():
+            click.echo(f"  {printable(job)}: run {printable(run)}")
+        for job in submitted.unchanged:
+            click.echo(f"  {printable(job)}: unchanged, runs on")
+        for job in submitted.removed:
+            click.echo(f"  {printable(job)}: no longer in the file, is stopped")
+    if not wait:
+        return Exit.OK
+
+    def has_begun(job: JobStatus) -> bool:
+        """Whether it is in the run of this submission, or that has ended and another one has followed."""
+        run = submitted.runs[job.name]
+        return job.run == run or client.run(run).ended is not None
+
+    ref = JobRef(submitted.pipeline, None)
+    return _await_running(client, ref, submitted.runs, has_begun, timeout)
+
+
+@pipeline.command("list")
+@server_options
+@json_option
+@pass_settings
+def list_all(settings: Settings, url: str | None, token_file: Path | None, as_json: bool) -> None:
+    """List the pipelines of the control server.
+
+    JSON keys of each: as those of `jobpipe pipeline status`.
+    """
+    found = client_of(settings, url, token_file).pipelines()
+    if as_json:
+        emit_json(view_of(found))
+        return
+    rows = [(each.name, each.version, each.want, _counted(each), str(each.file)) for each in found]
+    emit_table(("PIPELINE", "VERSION", "WANTED", "JOBS", "FILE"), rows, right=("VERSION",))
+
+
+@pipeline.command(
+    epilog=f"""\b
+JSON keys of a pipeline: name, file, version, want, submitted, jobs.
+Of a job, and of each of jobs: {JOB_KEYS}."""
+)
+@_ref
+@server_options
+@json_option
+@pass_settings
+def status(settings: Settings, ref: JobRef, url: str | None, token_file: Path | None, as_json: bool) -> int:
+    """Show how the jobs of NAME stand, or the one.
+
+    Exits with 1 if one has failed or is lost.
+    """
+    client = client_of(settings, url, token_file)
+    found = client.pipeline(ref.pipeline)
+    job = None if ref.job is None else client.job(ref.pipeline, ref.job)
+    if as_json:
+        emit_json(view_of(found if job is None else job))
+    else:
+        emit_statuses([found], ref)
+    return Exit.UNHEALTHY if any(map(_is_bad, ref.of(found))) else Exit.OK
+
+
+@pipeline.command()
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written later, until Ctrl-C.")
+@server_options
+@json_option
+@pass_settings
+def logs(
+    settings: Settings,
+    ref: JobRef,
+    lines: int,
+    follow: bool,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the end of the log of JOB of NAME.
+
+    With --follow the server is asked once a second. JSON keys: lines; not with --follow.
+    """
+    if follow and as_json:
+        raise click.UsageError("--follow has no --json")
+    client = client_of(settings, url, token_file)
+    job = ref.job or ""
+    seen = client.log(ref.pipeline, job, lines=lines)
+    if as_json:
+        emit_json({"lines": list(seen)})
+        return
+    for line in seen:
+        click.echo(printable(line))
+    while follow:
+        time.sleep(FOLLOW_SECONDS)
+        found = client.log(ref.pipeline, job, lines=max(FOLLOW_LINES, lines))
+        for line in _new_lines(seen, found):
+            click.echo(printable(line))
+        seen = found
+
+
+@pipeline.command()
+@_ref
+@wait_option("Return once the jobs have ended.")
+@server_options
+@json_option
+@pass_settings
+def stop(
+    settings: Settings,
+    ref: JobRef,
+    wait: bool,
+    timeout: float,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Let the jobs of NAME, or the one, end at the next micro-batch boundary; they stay stopped.
+
+    JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that is
+    lost.
+    """
+    from jobpipe.pipelines.states import ENDED, JobState
+
+    client = client_of(settings, url, token_file)
+    found = client.stop(ref.pipeline, ref.job)
+
+    def ended() -> PipelineStatus | None:
+        now = client.pipeline(ref.pipeline)
+        return now if all(job.state in (*ENDED, JobState.LOST) for job in ref.of(now)) else None
+
+    if wait:
+        found = wait_until(ended, timeout, f"{ref} has not stopped")
+    _emit(found, ref, as_json)
+    return Exit.UNHEALTHY if wait and any(job.state is JobState.LOST for job in ref.of(found)) else Exit.OK
+
+
+@pipeline.command()
+@_ref
+@wait_option("Return once the jobs run, or have ended.")
+@server_options
+@json_option
+@pass_settings
+def resume(
+    settings: Settings,
+    ref: JobRef,
+    wait: bool,
+    timeout: float,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Start what was stopped of NAME, or has ended, from its checkpoint.
+
+    JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
+    failed or is lost.
+    """
+    client = client_of(settings, url, token_file)
+    found = client.resume(ref.pipeline, ref.job)
+    _emit(found, ref, as_json)
+    names = [job.name for job in ref.of(found)]
+    return _await_running(client, ref, names, lambda job: True, timeout) if wait else Exit.OK
+
+
+@pipeline.command()
+@_ref
+@click.option("--force", is_flag=True, help="Also a job that is LOST: you know that it has ended everywhere.")
+@wait_option("Return once the new runs run, or have ended.")
+@server_options
+@json_option
+@pass_settings
+def restart(
+    settings: Settings,
+    ref: JobRef,
+    force: bool,
+    wait: bool,
+    timeout: float,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Stop the jobs of NAME, or the one, and start them again, as new runs.
+
+    JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
+    failed or is lost.
+    """
+    client = client_of(settings, url, token_file)
+    before = {job.name: job.run for job in ref.of(client.pipeline(ref.pipeline))}
+    found = client.restart(ref.pipeline, ref.job, force=force)
+    _emit(found, ref, as_json)
+    return _await_running(client, ref, before, lambda job: job.run != before[job.name], timeout) if wait else Exit.OK
+
+
+@pipeline.command()
+@click.argument("name")
+@click.option("--keep-subscriptions", is_flag=True, help="Leave its subscriptions, and the rows kept for them.")
+@server_options
+@json_option
+@pass_settings
+def delete(
+    settings: Settings,
+    name: str,
+    keep_subscriptions: bool,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Forget pipeline NAME, whose jobs have ended, and drop its subscriptions.
+
+    Waits at most a minute for processes of jobs that have just ended. Checkpoints and logs stay where they are. JSON
+    keys: pipeline, kept_subscriptions.
+    """
+    client = client_of(settings, url, token_file)
+
+    def deleted() -> bool | None:
+        try:
+            client.delete(name, keep_subscriptions=keep_subscriptions)
+        except ControlConflict as error:
+            if error.fields.get("ending") is not True:
+                raise
+            return None
+        return True
+
+    wait_until(deleted, PROCESSES_SECONDS, f"processes of pipeline {name} have not ended")
+    if as_json:
+        emit_json({"pipeline": name, "kept_subscriptions": keep_subscriptions})
+    else:
+        click.echo(f"deleted pipeline {printable(name)}")
+
+
+def _emit(found: PipelineStatus, ref: JobRef, as_json: bool) -> None:
+    if as_json:
+        emit_json(view_of(found))
+    else:
+        emit_statuses([found], ref)
+
+
+def _await_running(
+    client: ControlClient, ref: JobRef, names: Collection[str], has_begun: Callable[[JobStatus], bool], timeout: float
+) -> int:
+    """Wait until each of the jobs runs, or has ended, in a run that ``has_begun``; return the exit code."""
+
+    def settled() -> list[JobStatus] | None:
+        jobs = [job for job in ref.of(client.pipeline(ref.pipeline)) if job.name in names]
+        return jobs if all(_is_settled(job, has_begun) for job in jobs) else None
+
+    jobs = wait_until(settled, timeout, f"{ref} does not run")
+    for job in filter(_is_bad, jobs):
+        click.echo(f"jobpipe: job {printable(job.name)} is {job.state}: {printable(job.detail)}", err=True)
+    return Exit.UNHEALTHY if any(map(_is_bad, jobs)) else Exit.OK
+
+
+def _is_settled(job: JobStatus, has_begun: Callable[[JobStatus], bool]) -> bool:
+    """Whether a job runs or has ended, in a run that ``has_begun``; one with a schedule has no run by itself."""
+    from jobpipe.pipelines.states import ENDED, JobState
+
+    if job.scheduled:
+        return True
+    settled = job.state in (*ENDED, JobState.RUNNING, JobState.BLOCKED, JobState.LOST)
+    return settled and has_begun(job)
+
+
+def _is_bad(job: JobStatus) -> bool:
+    from jobpipe.pipelines.states import JobState
+
+    return job.state in (JobState.FAILED, JobState.LOST)
+
+
+def _counted(status: PipelineStatus) -> str:
+    counts: dict[str, int] = {}
+    for job in status.jobs:
+        counts[job.state] = counts.get(job.state, 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
+def _new_lines(seen: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines of ``found`` that come after those that were seen; all, if it is another log.
+
+    What was seen may begin before what was found: its longest end that is in ``found`` counts, at its last place there.
+    Knuth, Morris and Pratt, from the end: the time is proportional to the number of lines.
+    """
+    pattern, text = seen[::-1], found[::-1]
+    shorter = [0] * len(pattern)  # of the first n + 1 lines of the pattern: how many at their end also begin it
+    length = 0
+    for place in range(1, len(pattern)):
+        while length and pattern[place] != pattern[length]:
+            length = shorter[length - 1]
+        length += pattern[place] == pattern[length]
+        shorter[place] = length
+    length = longest = new = 0
+    for place, line in enumerate(text):
+        while length and (length == len(pattern) or line != pattern[length]):
+            length = shorter[length - 1]
+        length += length < len(pattern) and line == pattern[length]
+        if length > longest:
+            longest, new = length, place + 1 - length
+    return found[len(found) - new :] if longest else found

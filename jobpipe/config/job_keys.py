@@ -1,0 +1,265 @@
+"""The keys of what a job does: how it listens, keeps, publishes and reads."""
+
+# ruff: noqa: RUF009  key() returns a new dataclass field for each attribute
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jobpipe.config.definition import key
+from jobpipe.config.network_kinds import HOST, PORT_RANGE, SUBNET
+from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
+
+__all__ = ["JobKeys"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobKeys:
+    """Network, spool, host server, publisher, retention, subscriber."""
+
+    port_range: tuple[int, int] = key(
+        "jobpipe.sinkserver.port.range",
+        PORT_RANGE,
+        "28444-28943",
+        "Ports a publisher may listen on: a range or one port. Each publisher job takes two or more of them.",
+        group="network",
+    )
+    subnet: str | None = key(
+        "jobpipe.sinkserver.subnet",
+        optional(SUBNET),
+        None,
+        "Listen on, and advertise, the interface in this subnet, for example 10.162.222.0/24. null = loopback when the "
+        "registry is embedded, else the host's primary address.",
+        group="network",
+    )
+    advertise: str | None = key(
+        "jobpipe.sinkserver.advertise",
+        optional(HOST),
+        None,
+        "Host name or address that subscribers are told to connect to, where it is not the one listened on (NAT, "
+        "containers). null = the address listened on.",
+        group="network",
+    )
+    max_connections: int = key(
+        "jobpipe.sinkserver.max_connections",
+        whole(8, 100_000),
+        1024,
+        "Connections each process of a coordinator holds at once. At this cap those that have not proven who they are "
+        "make room first.",
+        group="network",
+    )
+    max_connections_per_address: int = key(
+        "jobpipe.sinkserver.max_connections_per_address",
+        whole(1, 100_000),
+        512,
+        "How many of them may come from one address (IPv6: from one network of 64 bits).",
+        group="network",
+    )
+    max_connections_per_identity: int = key(
+        "jobpipe.sinkserver.max_connections_per_identity",
+        whole(1, 100_000),
+        512,
+        "How many of them may show the same names in their certificates.",
+        group="network",
+    )
+    connection_rate: int = key(
+        "jobpipe.sinkserver.connection_rate",
+        whole(1, 100_000),
+        200,
+        "Connections a second from one address, after twice as many at once; those above are dropped before the TLS "
+        "handshake. One that fails before it is welcomed counts for eleven.",
+        group="network",
+    )
+    discovery_timeout: float = key(
+        "jobpipe.discovery.timeout",
+        duration(0.1),
+        "60s",
+        "How long a reader waits for a topic that was never published before it fails. Streams and plain clients wait "
+        "on for the publisher of one that was; load(), batch reads and commands do not.",
+        group="network",
+    )
+
+    spool_dir: Path = key(
+        "jobpipe.spool.dir",
+        optional(PATH),
+        None,
+        "Folder of the topics' catalogs and segments, on a local disk. null = spool under home.",
+        group="spool",
+    )
+    spool_placement: Literal["driver", "shared", "host"] = key(
+        "jobpipe.spool.placement",
+        choice("driver", "shared", "host"),
+        "driver",
+        "Where segments are kept: driver = on the host of the publisher's driver; shared = in a spool.dir that every "
+        "host of the driver reaches, so that a driver that moves goes on with the same log; host = on the hosts that "
+        "wrote them, by the host server there.",
+        group="spool",
+        recommended=("driver", "shared", "host"),
+    )
+    fsync: bool = key(
+        "jobpipe.spool.fsync",
+        BOOLEAN,
+        True,
+        "Force sealed batches to the disk. false saves one to three forced writes a batch, but a power loss may then "
+        "take sealed batches; kill -9 does not.",
+        group="spool",
+    )
+    spool_max_bytes: int = key(
+        "jobpipe.spool.max_bytes",
+        size(1024),
+        "8GiB",
+        "Hard cap of a topic's spool, at least segment.max_bytes. One batch may pass it; a batch that alone exceeds "
+        "it fails. The catalog's write-ahead log counts where it is over 3 MiB.",
+        group="spool",
+    )
+    on_full: Literal["block", "drop_oldest"] = key(
+        "jobpipe.spool.on_full",
+        choice("block", "drop_oldest"),
+        "block",
+        "At the cap: block = the publisher waits for the slow subscription and names it; drop_oldest = the oldest "
+        "batches go, and subscriptions that needed them fail with data loss.",
+        group="spool",
+        recommended=("block", "drop_oldest"),
+    )
+
+    hostserver_dir: Path = key(
+        "jobpipe.hostserver.dir",
+        optional(PATH),
+        None,
+        "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host look "
+        "there for it. null = hostserver under home.",
+        group="host server",
+    )
+    hostserver_port: tuple[int, int] = key(
+        "jobpipe.hostserver.port",
+        PORT_RANGE,
+        28443,
+        "Port the host server listens on, or a range to take any free one from.",
+        group="host server",
+    )
+    hostserver_lost_after: float = key(
+        "jobpipe.hostserver.lost_after",
+        duration(1.0),
+        "5min",
+        "A host server that is absent from the registry for so long counts as lost: subscribers that need its segments "
+        "fail with data loss. Until then they wait for it.",
+        group="host server",
+    )
+
+    linger: float = key(
+        "jobpipe.coordinator.linger",
+        duration(),
+        "60s",
+        "How long the coordinator goes on serving what is sealed after its job died.",
+        group="publisher",
+    )
+    write_path: Literal["auto", "collect", "tasks"] = key(
+        "jobpipe.write_path",
+        choice("auto", "collect", "tasks"),
+        "auto",
+        "How a batch reaches the spool: collect = through the driver, least latency for small batches; tasks = each "
+        "Spark task writes its rows; auto = by the size of the batches before.",
+        group="publisher",
+        recommended=("auto", "collect", "tasks"),
+    )
+    parallelism: int | None = key(
+        "jobpipe.parallelism",
+        optional(whole(1, 4096)),
+        None,
+        "Partitions of a published topic. null = Spark's default parallelism.",
+        group="publisher",
+    )
+    acks: Literal["stored", "all"] = key(
+        "jobpipe.acks",
+        choice("stored", "all"),
+        "stored",
+        "How far a batch must have got before the sink returns to Spark: stored = durable in the spool; all = "
+        "committed by every required subscription (needs required_subscribers or min_subscribers of the sink, and "
+        "on_full block).",
+        group="publisher",
+        recommended=("stored", "all"),
+    )
+    acks_timeout: float = key(
+        "jobpipe.acks.timeout",
+        duration(0.1),
+        "10min",
+        "How long the sink waits for subscribers (acks=all, or room in a full spool) before it fails with their names.",
+        group="publisher",
+    )
+    segment_max_bytes: int = key(
+        "jobpipe.segment.max_bytes",
+        size(1024),
+        "64MiB",
+        "Size at which a segment ends and the next one begins.",
+        group="publisher",
+    )
+    segment_compression: Literal["none", "lz4", "zstd"] = key(
+        "jobpipe.segment.compression",
+        choice("none", "lz4", "zstd"),
+        "none",
+        "Compression of the columns in segments, on the disk and on the wire.",
+        group="publisher",
+        recommended=("none", "lz4", "zstd"),
+    )
+
+    retention_time: float = key(
+        "jobpipe.retention.time",
+        duration(),
+        "10min",
+        "Batches that every subscription has acknowledged are kept this long after they were sealed, counted while a "
+        "coordinator is up. Batches not yet acknowledged are kept in any case.",
+        group="retention",
+    )
+    retention_bytes: int = key(
+        "jobpipe.retention.bytes",
+        size(),
+        "1GiB",
+        "Acknowledged batches beyond this size of the topic go before retention.time is over.",
+        group="retention",
+    )
+    ack_grace: float = key(
+        "jobpipe.retention.ack_grace",
+        duration(),
+        "60s",
+        "Least time from the last acknowledgement of a batch to its removal: Spark's own checkpoint is not forced to "
+        "the disk.",
+        group="retention",
+    )
+    subscription_expiry: float = key(
+        "jobpipe.subscription.expiry",
+        duration(1.0),
+        "24h",
+        "A subscription that is not required and was not seen for this long, while a coordinator was up, is dropped; "
+        "it fails when it returns. What a reader that vanished was reading is kept for jobpipe.read.timeout, and it "
+        "does not expire before that is over.",
+        group="retention",
+    )
+
+    max_subscriptions: int = key(
+        "jobpipe.subscription.max",
+        whole(1, 100_000),
+        1000,
+        "Subscriptions of one topic; a new name above that is refused. One identity of the access list gets no more "
+        "than half of them. Each makes a seal slower: 1,200 make it 37 ms.",
+        group="retention",
+    )
+
+    hold_max_time: float = key(
+        "jobpipe.hold.max_time",
+        duration(1.0),
+        "168h",
+        "The longest time for which a hold of a scheduled job keeps batches without being moved, counted while a "
+        "coordinator is up. Then it is dropped, and reported as a gap, so that no schedule blocks the publisher for "
+        "good.",
+        group="retention",
+    )
+
+    read_timeout: float = key(
+        "jobpipe.read.timeout",
+        duration(0.1),
+        "10min",
+        "How long a subscriber's task tries to reach a coordinator of its topic before it fails.",
+        group="subscriber",
+    )

@@ -1,0 +1,50 @@
+"""Kinds of values that are lists: in YAML a list, as text its members with commas between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobpipe.config.values import PATH, BadValueError, Kind, plain_text
+
+__all__ = ["DESTINATIONS", "PATHS", "VARIABLES"]
+
+MOST = 100
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
+_DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
+
+
+def _listed(name: str, expected: str, member: Callable[[str, Path], Any]) -> Kind:
+    def parse(raw: object, base: Path) -> tuple[Any, ...]:
+        parts = list(raw) if isinstance(raw, (list, tuple)) else plain_text(raw).split(",")
+        if not 1 <= len(parts) <= MOST:
+            raise BadValueError
+        return tuple(member(plain_text(str(part) if isinstance(part, Path) else part), base) for part in parts)
+
+    return Kind(name, expected, parse, lambda value: ",".join(map(str, value)))
+
+
+def _path(text: str, base: Path) -> Path:
+    if "," in text:
+        raise BadValueError
+    found: Path = PATH.parse(text, base)
+    return found
+
+
+def _variable(text: str, _base: Path) -> str:
+    if _VARIABLE.fullmatch(text) is None:
+        raise BadValueError
+    return text
+
+
+def _destination(text: str, _base: Path) -> str:
+    if _DESTINATION.fullmatch(text) is None or not 1 <= int(text.rpartition(":")[2]) <= 65535:
+        raise BadValueError
+    return text.lower()
+
+
+PATHS = _listed("paths", "one or more paths without commas; ~ is the home folder", _path)
+VARIABLES = _listed("variables", "one or more names of environment variables, which may end with *", _variable)
+DESTINATIONS = _listed("destinations", "one or more of host:port, such as alerts.example.org:8443", _destination)

@@ -1,0 +1,69 @@
+"""The keys of the control server, ``jobpipe server``."""
+
+# ruff: noqa: RUF009  key() returns a new dataclass field for each attribute
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobpipe.config.definition import key
+from jobpipe.config.list_kinds import DESTINATIONS, PATHS, VARIABLES
+from jobpipe.config.network_kinds import HOST, PORT_RANGE
+from jobpipe.config.values import PATH, optional
+
+__all__ = ["ServerKeys"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerKeys:
+    """Where the control server listens, who may use it, and what it and its jobs may reach."""
+
+    server_host: str = key(
+        "jobpipe.server.host",
+        HOST,
+        "127.0.0.1",
+        "Address the control server listens on. Beyond loopback it takes only TLS, with people's certificates; its own "
+        "must carry the host name by which they reach it (jobpipe certs issue NAME --host HOST).",
+        group="server",
+    )
+    server_port: tuple[int, int] = key(
+        "jobpipe.server.port",
+        PORT_RANGE,
+        8998,
+        "Port the control server listens on, or a range to take any free one from.",
+        group="server",
+    )
+    server_access: Path | None = key(
+        "jobpipe.server.access",
+        optional(PATH),
+        None,
+        "Access list of the control server beyond loopback (YAML): the names of certificates under view and operate. "
+        "Read again when it changes. null = only holders of the server's own certificate.",
+        group="server",
+    )
+    server_roots: tuple[Path, ...] | None = key(
+        "jobpipe.server.roots",
+        optional(PATHS),
+        None,
+        "Folders in which a submitted pipeline's folder, libraries, application, and storage with file: must lie, with "
+        "links followed. null = the home folder of the server's user, and jobpipe.home.",
+        group="server",
+    )
+    server_environment: tuple[str, ...] | None = key(
+        "jobpipe.server.environment",
+        optional(VARIABLES),
+        None,
+        "Environment variables that jobs get from the control server, besides those of the system, Java, Python, "
+        "Spark, Hadoop and jobpipe: each by its name, or with * at the end. Secrets env:NAME of jobs need an entry. "
+        "null = none.",
+        group="server",
+    )
+    server_webhooks: tuple[str, ...] | None = key(
+        "jobpipe.server.webhooks",
+        optional(DESTINATIONS),
+        None,
+        "Destinations of alerts that may have private addresses, each as host:port. null = none: alerts go to public "
+        "addresses and to loopback only.",
+        group="server",
+    )

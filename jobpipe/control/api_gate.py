@@ -1,0 +1,201 @@
+"""What stands before every request: who asks, from where, and what every reply says to browsers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+
+from jobpipe.control.problem_json import PROBLEM, problem_of
+from jobpipe.control.rights import Right
+from jobpipe.errors import NotAuthorized
+
+__all__ = ["PEER_NAMES", "RIGHT", "Gate", "Identities", "Tokens"]
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+RIGHT = "right"  # in the state of a request
+PEER_NAMES = "peer_names"  # the names of the client's certificate, which the listener put there
+PUBLIC = frozenset({"/health"})
+SAFE = frozenset({"GET", "HEAD"})
+COOKIE_SECONDS = 12 * 3600
+HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Identities(Protocol):
+    """How the right of a request is known."""
+
+    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
+        """Return the right; None for a stranger."""
+
+    def cookie(self, token: str) -> str | None:
+        """Return the cookie that a token is swapped for; None if it is not ours."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Identity on loopback: one token for each right.
+
+    A browser gets a cookie for the token: signed with it, so that it ends with it, and after twelve hours.
+
+    Attributes:
+        name: of the cookie; browsers keep cookies of all ports of a host together.
+    """
+
+    tokens: Mapping[Right, str]
+    name: str
+
+    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
+        """Return the right of a bearer token, or of a cookie."""
+        given = headers.get("authorization", "")
+        scheme, _, token = given.partition(" ")
+        if given:
+            return self._of_token(token.strip()) if scheme.lower() == "bearer" else None
+        for part in headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.name and (found := self._of_cookie(value)) is not None:
+                return found
+        return None
+
+    def cookie(self, token: str) -> str | None:
+        """Return the cookie for a token."""
+        right = self._of_token(token)
+        if right is None:
+            return None
+        until = int(time.time()) + COOKIE_SECONDS
+        value = f"{right}.{until}.{self._signature(right, until)}"
+        return f"{self.name}={value}; Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict"
+
+    def _of_token(self, token: str) -> Right | None:
+        given, found = token.encode(), None
+        for right, known in self.tokens.items():
+            if hmac.compare_digest(given, known.encode()):
+                found = right
+        return found
+
+    def _of_cookie(self, value: str) -> Right | None:
+        right, _, rest = value.partition(".")
+        until, _, signature = rest.partition(".")
+        if right not in self.tokens or not (until.isascii() and until.isdecimal() and len(until) < 12):
+            return None
+        known = Right(right)
+        if not hmac.compare_digest(signature.encode(), self._signature(known, int(until)).encode()):
+            return None
+        return known if time.time() < int(until) else None
+
+    def _signature(self, right: Right, until: int) -> str:
+        return hmac.new(self.tokens[right].encode(), f"cookie {right} {until}".encode(), hashlib.sha256).hexdigest()
+
+
+class Gate:
+    """Lets requests through to ``app`` that name one of ``hosts``, come from our own pages or none, and have a right.
+
+    Args:
+        hosts: what the header Host may be, exactly, lower-case: a page of another name that resolves to this address
+            (DNS rebinding) does not get through.
+        scheme: ``http`` or ``https``.
+    """
+
+    def __init__(self, app: App, identities: Identities, *, hosts: Collection[str], scheme: str) -> None:
+        self._app = app
+        self._identities = identities
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(f"{scheme}://{host}" for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let it through."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        response = self._refused(scope)
+        await (self._app if response is None else response)(scope, receive, guarded)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return _refusal(421, "the request names another host than this server; use the address that it printed")
+        safe = scope["method"] in SAFE
+        if not safe and (why := self._foreign(headers)) is not None:
+            log.warning("a request that %s was refused", why)
+            return _refusal(403, f"the request {why}; changes are taken from this server's own pages and from programs")
+        if safe and (swapped := self._swapped(scope)) is not None:
+            return swapped
+        if scope["path"] in PUBLIC and safe:
+            return None
+        right = self._identities.right(headers, scope["state"].get(PEER_NAMES, ()))
+        if right is None:
+            return _refusal(
+                401,
+                "the control server does not know who asks; give its token, or a certificate that the server's "
+                "jobpipe.server.access names",
+            )
+        if not safe and "cookie" in headers and "authorization" not in headers and not _says_where_from(headers):
+            return _refusal(403, "a change by cookie must say where it comes from: Origin or Sec-Fetch-Site is missing")
+        scope["state"][RIGHT] = right
+        return None
+
+    def _foreign(self, headers: Headers) -> str | None:
+        """Return how a request shows that another site's page made it, as a phrase."""
+        origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+        if any(origin.lower() not in self._origins for origin in origins):
+            return "comes from another origin"
+        if any(site.lower() not in ("same-origin", "none") for site in sites):
+            return "comes from another site"
+        return None
+
+    def _swapped(self, scope: Scope) -> Response | None:
+        """Return the reply to an address with a token: a cookie, and the address without it."""
+        try:
+            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
+        except ValueError:
+            return None  # too many: the application refuses it
+        tokens = [value for name, value in query if name == "token"]
+        if not tokens:
+            return None
+        cookie = self._identities.cookie(tokens[0])
+        if cookie is None:
+            return _refusal(401, "the token of this address is not the server's; `jobpipe server` prints the right one")
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        path = "/" + quote(scope["path"].lstrip("/"))  # never //host
+        where = f"{path}?{rest}" if rest else path
+        return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
+
+
+def _says_where_from(headers: Headers) -> bool:
+    return "origin" in headers or "sec-fetch-site" in headers
+
+
+def _refusal(status: int, what: str) -> Response:
+    problem = problem_of(NotAuthorized(what), status)
+    headers = {"www-authenticate": 'Bearer realm="jobpipe"'} if status == 401 else None
+    return Response(problem.model_dump_json(), status, headers, media_type=PROBLEM)

@@ -1,0 +1,194 @@
+"""Bodies and replies of REST that are not views of :mod:`jobpipe.control.interface`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from jobpipe.control.interface import PipelineStatus, Submission
+from jobpipe.pipelines.installed import PlugInKind
+from jobpipe.pipelines.kinds import JobName
+from jobpipe.pipelines.reading import MAX_DEPTH, MAX_NODES
+from jobpipe.pipelines.spec import Mode
+
+__all__ = [
+    "BrokenPipeline",
+    "Expanded",
+    "GraphJob",
+    "GraphTopic",
+    "GraphView",
+    "HealthView",
+    "IndexView",
+    "LogView",
+    "OptionView",
+    "SubmissionBody",
+    "ValidateBody",
+    "ValidatedView",
+    "submission_body",
+]
+
+
+def _bounded(tree: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.reading` could have made."""
+    level: list[Any] = [tree]
+    count = depth = 0
+    while level:
+        count, depth = count + len(level), depth + 1
+        if count > MAX_NODES or depth > MAX_DEPTH:
+            raise ValueError(f"at most {MAX_NODES} values in {MAX_DEPTH} levels are possible")
+        level = [
+            each
+            for value in level
+            for each in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        ]
+    return tree
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute() or not str(path).isprintable() or len(str(path)) > 4096:
+        raise ValueError("an absolute path of the server's host is expected, of at most 4,096 characters")
+    return path
+
+
+_Tree = Annotated[dict[str, Any], AfterValidator(_bounded)]
+_Place = Annotated[Path, AfterValidator(_absolute)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class SubmissionBody(_Body):
+    """A pipeline, as :class:`Submission`."""
+
+    file: _Place = Field(description="Where the file was, for messages.")
+    folder: _Place = Field(description="Where its relative paths start; a folder of the server's host.")
+    tree: _Tree = Field(description="What the file says, jobs under `jobs`, parameters put in.")
+    new_checkpoint: tuple[JobName, ...] = Field(
+        default=(), alias="new-checkpoint", max_length=1000, description="Jobs that begin again without checkpoint."
+    )
+
+
+def submission_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()) -> SubmissionBody:
+    """Return the body that submits a pipeline."""
+    named = {"file": submission.file, "folder": submission.folder, "tree": dict(submission.tree)}
+    return SubmissionBody.model_validate({**named, "new-checkpoint": new_checkpoint})
+
+
+class ValidateBody(_Body):
+    """Options of a stage to check."""
+
+    config: _Tree = Field(description="The options, as in a file, without `type`.")
+    kind: PlugInKind | None = Field(default=None, description="Needed if a source and a sink have that type.")
+    mode: Mode = Field(default=Mode.STREAMING, description="Of the job that would have the stage.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexView:
+    """The server: its version, and what the caller may do: ``view`` or ``operate``."""
+
+    version: str
+    right: str
+    openapi: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthView:
+    """That the server answers; says nothing about its jobs."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanded:
+    """A pipeline in a list that was asked for with ``expand=status``."""
+
+    status: PipelineStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """The end of a log, control characters escaped."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionView:
+    """One option of a plug-in.
+
+    Attributes:
+        recommended: values worth offering.
+        errors: what is wrong with the value that was given, and what to do.
+    """
+
+    name: str
+    required: bool
+    documentation: str
+    expected: str
+    default: Any
+    recommended: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedView:
+    """What is wrong with the options of a stage.
+
+    Attributes:
+        errors: what concerns none of the options: an unknown one, or several together.
+        warnings: what is probably not meant.
+    """
+
+    type: str
+    kind: PlugInKind
+    error_count: int
+    configs: tuple[OptionView, ...]
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphJob:
+    """A job in the graph of all pipelines; as :class:`jobpipe.pipelines.graph.JobNode`."""
+
+    pipeline: str
+    name: str
+    kind: str
+    mode: Mode
+    sources: tuple[str, ...]
+    transforms: tuple[str, ...]
+    sinks: tuple[str, ...]
+    reads: tuple[str, ...]
+    publishes: tuple[str, ...]
+    schedule: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphTopic:
+    """A topic; its publishers and readers are written ``pipeline/job``."""
+
+    name: str
+    publishers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPipeline:
+    """A pipeline whose submission cannot be read here any more, as when a plug-in was removed."""
+
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """Jobs and topics of all pipelines."""
+
+    pipelines: tuple[str, ...]
+    jobs: tuple[GraphJob, ...]
+    topics: tuple[GraphTopic, ...]
+    broken: tuple[BrokenPipeline, ...]

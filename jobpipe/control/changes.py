@@ -1,0 +1,335 @@
+"""What people ask for, as changes of the store: each made as a whole, by what the store has at that moment."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from jobpipe.control.interface import Submission, Submitted, Want
+from jobpipe.control.loaded import digest_of, fits_of, subscriptions_by_job
+from jobpipe.control.rows import DefinitionRow, JobRow, PipelineRow, RunRow, Subscription
+from jobpipe.control.store import Store
+from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.graph import graph_of
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.problems import nearest
+from jobpipe.pipelines.states import JobState
+
+__all__ = ["MOST_JOBS", "Changes"]
+
+MOST_JOBS = 1000
+
+
+class Changes:
+    """Changes of one store. Nothing here waits for a registry or a launcher."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # -- finding -------------------------------------------------------------------------------------------------------
+
+    def pipeline(self, name: str) -> PipelineRow:
+        """Return a pipeline.
+
+        Raises:
+            PipelineNotFound: it is not there.
+        """
+        row = self._store.pipeline(name)
+        if row is None:
+            known = [each.name for each in self._store.pipelines()]
+            raise PipelineNotFound(f"there is no pipeline {name!r:.120}; {nearest(name, known)}", pipeline=name)
+        return row
+
+    def jobs(self, pipeline: str, job: str | None) -> list[JobRow]:
+        """Return a job of a pipeline, or all that its newest file has.
+
+        Raises:
+            PipelineNotFound: one of them is not there.
+        """
+        self.pipeline(pipeline)
+        present = [each for each in self._store.jobs(pipeline) if each.present]
+        if job is None:
+            return present
+        found = [each for each in present if each.name == job]
+        if not found:
+            remedy = nearest(job, [each.name for each in present])
+            raise PipelineNotFound(f"pipeline {pipeline} has no job {job!r:.120}; {remedy}", pipeline=pipeline, job=job)
+        return found
+
+    def run(self, run: str) -> RunRow:
+        """Return a run.
+
+        Raises:
+            RunNotFound: it is not there, or not kept any more.
+        """
+        row = self._store.run(run)
+        if row is None:
+            raise RunNotFound(f"there is no run {run!r:.120}; those of a job are kept for a while only", run=run)
+        return row
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, submission: Submission, pipeline: Pipeline, new_checkpoint: Sequence[str], now: float
+    ) -> Submitted:
+        """Take a pipeline in, or a changed file of one."""
+        store, name = self._store, pipeline.name
+        with store.write():
+            before = {job.name: job for job in store.jobs(name)}
+            added = len(pipeline.jobs.keys() - before.keys())
+            if store.count_jobs() + added > MOST_JOBS:
+                raise ControlConflict(f"{MOST_JOBS} jobs are the most of one server; delete a pipeline", pipeline=name)
+            known = store.pipeline(name)
+            version = 1 if known is None else known.version + 1
+            want = Want.RUN if known is None else known.want
+            store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now))
+            store.add_definition(
+                DefinitionRow(
+                    pipeline=name,
+                    version=version,
+                    file=submission.file,
+                    folder=submission.folder,
+                    tree=json.dumps(dict(submission.tree)),
+                )
+            )
+            runs: dict[str, str] = {}
+            unchanged: list[str] = []
+            rows = _rows_of(pipeline, before, want)
+            for job in rows:
+                renew = job.name in new_checkpoint
+                _check_checkpoint(job, renew=renew)
+                old = before.get(job.name)
+                same = old is not None and old.present and old.digest == job.digest and not renew
+                store.put_job(replace(job, renew=renew or job.renew))
+                if same:
+                    unchanged.append(job.name)
+                elif job.want is Want.RUN and not job.scheduled:
+                    runs[job.name] = self._begin(job, now)
+            self._see_to_subscriptions(rows, before, unchanged)
+            removed = [job for job in before.values() if job.present and job.name not in pipeline.jobs]
+            for job in removed:
+                store.put_job(replace(job, present=False))
+                self._drop_following(job, now)
+            store.add_event(name, None, "submitted", detail=f"version {version}", fields={"version": version})
+        return Submitted(
+            pipeline=name,
+            created=known is None,
+            version=version,
+            runs=runs,
+            unchanged=tuple(unchanged),
+            removed=tuple(job.name for job in removed),
+            warnings=pipeline.warnings,
+        )
+
+    def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
+        """Let jobs end, and stay so."""
+        with self._store.write():
+            changed = [each for each in self.jobs(pipeline, job) if each.want is Want.RUN or each.following]
+            for each in changed:
+                self._store.put_job(replace(each, want=Want.STOP, following=None))
+                self._drop_following(each, now)
+                self._store.add_event(pipeline, each.name, "stop")
+            self._want(pipeline, job, Want.STOP)
+        return changed
+
+    def resume(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
+        """Let what was stopped, or has ended, run."""
+        changed = []
+        with self._store.write():
+            for each in self.jobs(pipeline, job):
+                run = self._store.run(each.run)
+                goes_on = run is not None and not run.is_over and each.want is Want.RUN and not run.stop
+                if run is not None and run.state is JobState.LOST and not goes_on:
+                    raise _lost(each)
+                if goes_on or each.following is not None:
+                    continue
+                wanted = replace(each, want=Want.RUN)
+                self._store.put_job(wanted)
+                self._store.add_event(pipeline, each.name, "resume")
+                if not each.scheduled:
+                    self._begin(wanted, now)
+                changed.append(each)
+            self._want(pipeline, job, Want.RUN)
+        return changed
+
+    def restart(self, pipeline: str, job: str | None, now: float, *, force: bool) -> list[JobRow]:
+        """Stop jobs, and start them again as new runs; those on a schedule wait for it."""
+        with self._store.write():
+            changed = [each for each in self.jobs(pipeline, job) if job is not None or not each.scheduled]
+            for each in changed:
+                run = self._store.run(each.run)
+                lost = run is not None and run.state is JobState.LOST
+                if lost and not force:
+                    raise _lost(each)
+                if run is not None and lost:
+                    self._store.change_run(run.id, forced=True)
+                wanted = replace(each, want=Want.RUN)
+                self._store.put_job(wanted)
+                self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
+                if each.following is None:
+                    self._begin(wanted, now)
+            self._want(pipeline, job, Want.RUN)
+        return changed
+
+    def cancel(self, run: str, now: float) -> JobRow | None:
+        """Stop one run; return its job, None if it has ended."""
+        with self._store.write():
+            row = self.run(run)
+            job = self._store.job(row.pipeline, row.job)
+            if row.is_over or job is None:
+                return None
+            if job.following == run:
+                self._store.put_job(replace(job, following=None))
+                self._drop_following(job, now)
+            else:
+                self._store.change_run(run, stop=True)
+            self._store.add_event(row.pipeline, row.job, "cancel", fields={"run": run})
+        return job
+
+    def start_run(self, pipeline: str, job: str, now: float, lower: str | None, upper: str | None) -> RunRow:
+        """Let a run with these bounds begin; the one that has them is returned, if there is one."""
+        with self._store.write():
+            (row,) = self.jobs(pipeline, job)
+            for run in self._store.runs(pipeline, job, limit=1000):
+                if (lower, upper) != (None, None) and (run.lower, run.upper) == (lower, upper):
+                    return run
+            present = self._store.run(row.run)
+            if row.following is not None or (present is not None and not present.is_over):
+                state = JobState.SUBMITTED if present is None else present.state
+                raise ControlConflict(
+                    f"job {pipeline}.{job} is {state}: a run of it has not ended; wait for it, or cancel it",
+                    pipeline=pipeline,
+                    job=job,
+                )
+            return self.run(self._begin(row, now, lower, upper))
+
+    def delete(self, pipeline: str, *, keep_subscriptions: bool) -> list[JobRow]:
+        """Forget a pipeline; what is to be dropped elsewhere is kept as chores."""
+        store = self._store
+        with store.write():
+            self.pipeline(pipeline)
+            jobs = store.jobs(pipeline)
+            for job in jobs:
+                run = store.run(job.run)
+                why, ending = None, False
+                if job.following or (run is not None and not run.is_over):
+                    why = f"is {JobState.SUBMITTED if run is None else run.state}: stop the pipeline first"
+                elif store.open_attempt(pipeline, job.name) is not None:
+                    why, ending = "has ended, and its processes are seen to end: try again in some seconds", True
+                if why is not None:
+                    raise ControlConflict(
+                        f"job {pipeline}.{job.name} {why}",
+                        pipeline=pipeline,
+                        job=job.name,
+                        ending=ending,
+                    )
+            for job in jobs:
+                for subscription in (*(() if keep_subscriptions else job.subscriptions), None):
+                    store.add_chore(pipeline, job.name, subscription)
+            store.remove_pipeline(pipeline)
+            store.add_event(pipeline, None, "deleted")
+        return jobs
+
+    def _see_to_subscriptions(
+        self, rows: Sequence[JobRow], before: Mapping[str, JobRow], unchanged: Sequence[str]
+    ) -> None:
+        """Keep as chores what publishers that run on have to be told: they know the readers of their start alone."""
+        run_on = {topic for job in rows if job.name in unchanged for topic in job.publishes}
+        for job in rows:
+            self._store.remove_chores_of(job)
+            old = before.get(job.name)
+            had = set() if old is None else set(old.subscriptions)
+            added = set(job.subscriptions) - (had if old is not None and old.present else set())
+            gone = had - set(job.subscriptions)
+            for subscription in (*gone, *(each for each in added if each.topic in run_on)):
+                self._store.add_chore(job.pipeline, job.name, subscription)
+
+    def _want(self, pipeline: str, job: str | None, want: Want) -> None:
+        row = self._store.pipeline(pipeline)
+        if job is None and row is not None:
+            self._store.put_pipeline(replace(row, want=want))
+
+    def _begin(self, job: JobRow, now: float, lower: str | None = None, upper: str | None = None) -> str:
+        """Add the run that begins when the present one has ended; return its id."""
+        stored = self._store.job(job.pipeline, job.name) or job
+        if stored.following is not None:
+            return stored.following
+        run = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        self._store.add_run(
+            RunRow(
+                id=run,
+                pipeline=job.pipeline,
+                job=job.name,
+                state=JobState.SUBMITTED,
+                began=now,
+                since=now,
+                lower=lower,
+                upper=upper,
+            )
+        )
+        self._store.put_job(replace(stored, following=run))
+        return run
+
+    def _drop_following(self, job: JobRow, now: float) -> None:
+        """End the run that was to begin."""
+        if job.following is not None:
+            stored = self._store.job(job.pipeline, job.name)
+            if stored is not None and stored.following is not None:
+                self._store.put_job(replace(stored, following=None))
+            self._store.change_run(job.following, state=JobState.STOPPED, since=now, ended=now)
+
+
+def _lost(job: JobRow) -> ControlConflict:
+    return ControlConflict(
+        f"job {job.pipeline}.{job.name} is LOST: it may still run where nobody sees it. See that it has ended, then "
+        "restart it with --force",
+        pipeline=job.pipeline,
+        job=job.name,
+    )
+
+
+def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> list[JobRow]:
+    """Return the rows of the jobs of a file, with what is kept of those that were there before.
+
+    Args:
+        want: of the pipeline, and of jobs that are added.
+    """
+    subscriptions = subscriptions_by_job(pipeline)
+    rows = []
+    for position, node in enumerate(graph_of(pipeline).jobs):
+        job, old = pipeline.jobs[node.name], before.get(node.name)
+        fits = fits_of(job)
+        row = JobRow(
+            pipeline=pipeline.name,
+            name=node.name,
+            position=position,
+            kind=node.kind,
+            scheduled=node.schedule is not None,
+            present=True,
+            want=want,
+            renew=False,
+            digest=digest_of(pipeline, job),
+            checkpoint="",
+            fits=fits,
+            reads=node.reads,
+            publishes=node.publishes,
+            subscriptions=tuple(Subscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
+        )
+        if old is not None:
+            row = replace(row, want=old.want if old.present else want, renew=old.renew, checkpoint=old.checkpoint)
+            row = replace(row, numbers=old.numbers, run=old.run, following=old.following)
+        rows.append(row)
+    return rows
+
+
+def _check_checkpoint(job: JobRow, *, renew: bool) -> None:
+    if job.checkpoint and job.checkpoint != job.fits and not renew and not job.renew:
+        raise ControlConflict(
+            f"job {job.pipeline}.{job.name}: its sources, or a stage that keeps state, have changed, and its "
+            f"checkpoint is of those before; submit it with --new-checkpoint {job.name}, and it begins again without",
+            pipeline=job.pipeline,
+            job=job.name,
+        )

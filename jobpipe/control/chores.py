@@ -1,0 +1,106 @@
+"""Sees to the subscriptions of jobs that have changed or are gone, and removes orders, as soon as it can be done."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from jobpipe.control.patience import PatientJobs
+from jobpipe.control.rows import Chore, JobRow, Subscription
+from jobpipe.control.store import Store
+from jobpipe.errors import JobpipeError, SubscriptionNotFound
+from registry.errors import RegistryError
+
+__all__ = ["Chores", "Dropper"]
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+AT_ONCE = 100  # read from the store
+CLOSE_SECONDS = 15.0
+
+
+class Dropper(Protocol):
+    """What is asked here of :class:`jobpipe.admin.Admin`."""
+
+    def drop(self, topic: str, name: str) -> object: ...
+
+    def require(self, topic: str, name: str, *, required: bool = True) -> object: ...
+
+
+class Chores:
+    """A thread that tries all of them now and then; :meth:`close` ends it. They are kept until they are done."""
+
+    def __init__(self, store: Store, jobs: PatientJobs, admin: Dropper) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._admin = admin
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._follow, name="chores", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def look(self) -> None:
+        """Try them soon."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _follow(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            try:
+                self.do_all(lambda: self._closed)
+            except Exception:
+                log.exception("chores")
+            self._wake.wait(RETRY_SECONDS)
+
+    def do_all(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Try each once."""
+        after = 0
+        while chores := self._store.chores(after, AT_ONCE):
+            for chore in chores:
+                if ended():
+                    return
+                try:
+                    if self._store.has_chore(chore):  # not of a job that is there again
+                        self._do(chore)
+                        self._store.remove_chores(chore.id)
+                except (JobpipeError, RegistryError) as error:
+                    log.info("%s.%s: still to be done: %s", chore.pipeline, chore.job, error)
+            after = chores[-1].id
+
+    def _do(self, chore: Chore) -> None:
+        if chore.subscription is not None:
+            self._see_to(chore.subscription, self._store.job(chore.pipeline, chore.job))
+            return
+        found = self._jobs.state(chore.pipeline, chore.job)
+        if found.order is not None:
+            self._jobs.remove_order(chore.pipeline, chore.job, found.version)
+
+    def _see_to(self, subscription: Subscription, job: JobRow | None) -> None:
+        """Let a subscription be as its job needs it now.
+
+        What is not needed is first required no more: else it is made again, and holds its publisher up.
+        """
+        topic, name = subscription.topic, subscription.name
+        if job is not None and job.present and subscription in job.subscriptions:
+            self._admin.require(topic, name)
+            return
+        self._admin.require(topic, name, required=False)
+        if job is not None and job.present and job.scheduled and topic in job.reads:
+            return  # its runs read by that name
+        with contextlib.suppress(SubscriptionNotFound):
+            self._admin.drop(topic, name)
+            log.info("subscription %s of topic %s is dropped", name, topic)

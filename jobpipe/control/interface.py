@@ -1,0 +1,249 @@
+"""What the control server can do: the seam between its core and REST, and the views that both use.
+
+Times are seconds since 1970. All views are values: what was true when they were made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.states import JobState
+
+__all__ = [
+    "AttemptView",
+    "Control",
+    "Event",
+    "JobStatus",
+    "PipelineStatus",
+    "RunView",
+    "Submission",
+    "Submitted",
+    "Want",
+]
+
+
+class Want(StrEnum):
+    """What a person wants of a pipeline or a job."""
+
+    RUN = "run"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A pipeline as its file was when it was submitted.
+
+    Attributes:
+        file: where it was, for messages.
+        folder: where its relative paths start; a folder of the server's host.
+        tree: the file as a plain value, overlays laid over it and parameters put in; no secrets, but references.
+    """
+
+    file: Path
+    folder: Path
+    tree: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    """One attempt of a run.
+
+    Attributes:
+        number: from 1, over all runs of the job.
+        launched: the launcher's id; None: it was not started.
+        error: the class of its error; "" without one.
+        detail: why it ended, for people.
+        exit_code: as the launcher told, None if it did not.
+    """
+
+    number: int
+    state: JobState
+    began: float
+    ended: float | None = None
+    launched: str | None = None
+    application: str = ""
+    error: str = ""
+    detail: str = ""
+    exit_code: int | None = None
+    batches: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """One execution of a job, over all its attempts.
+
+    Attributes:
+        lower, upper: the bounds of a scheduled run, as the request gave them; None of a run without.
+        attempts: the newest last, at most 100.
+    """
+
+    id: str
+    pipeline: str
+    job: str
+    state: JobState
+    began: float
+    ended: float | None = None
+    detail: str = ""
+    lower: str | None = None
+    upper: str | None = None
+    attempts: tuple[AttemptView, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """How a job stands.
+
+    Attributes:
+        known_at: when that was last confirmed by the registry or the launcher; a state may have changed since.
+        kind: query, flow or application.
+        run: its newest one, None before the first.
+        scheduled: whether its runs are made by a schedule.
+        batches, rows: what the attempts of its newest run did that have ended.
+    """
+
+    pipeline: str
+    name: str
+    kind: str
+    state: JobState
+    want: Want
+    known_at: float
+    since: float
+    detail: str = ""
+    run: str | None = None
+    attempt: int = 0
+    scheduled: bool = False
+    batches: int = 0
+    rows: int = 0
+    reads: tuple[str, ...] = ()
+    publishes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineStatus:
+    """How a pipeline stands.
+
+    Attributes:
+        version: raised by each change of its file.
+    """
+
+    name: str
+    file: Path
+    version: int
+    want: Want
+    submitted: float
+    jobs: tuple[JobStatus, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """What a submission did.
+
+    Attributes:
+        created: False: it changed a pipeline that was there.
+        runs: the runs that it started, by job.
+        unchanged: jobs that run on as they are.
+        removed: jobs that the file no longer has; they are stopped.
+        warnings: of the checks.
+    """
+
+    pipeline: str
+    created: bool
+    version: int
+    runs: Mapping[str, str]
+    unchanged: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened; ``id`` rises."""
+
+    id: int
+    at: float
+    pipeline: str
+    job: str | None
+    what: str
+    state: JobState | None = None
+    detail: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Control(ABC):
+    """The server's core. Methods may be called from any thread, and none waits for an attempt to start or end.
+
+    All raise ``PipelineNotFound`` or ``RunNotFound`` for what is not there, and ``ControlConflict`` for what does not
+    fit the state (the text says which state, and what to do).
+    """
+
+    @abstractmethod
+    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+        """Take a pipeline, or a changed file of one, and start its jobs that changed; the others run on.
+
+        Returns once it is stored: it survives the server from then on.
+
+        Args:
+            new_checkpoint: jobs that begin again without their checkpoint, as their sources or state have changed.
+
+        Raises:
+            PipelineError: the file is wrong here: every problem.
+        """
+
+    @abstractmethod
+    def pipelines(self) -> tuple[PipelineStatus, ...]:
+        """Return all pipelines, by name."""
+
+    @abstractmethod
+    def pipeline(self, name: str) -> PipelineStatus:
+        """Return one."""
+
+    @abstractmethod
+    def submission(self, name: str) -> Submission:
+        """Return what was last submitted of a pipeline."""
+
+    @abstractmethod
+    def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        """Let a job, or all of a pipeline, end at a micro-batch boundary; they stay stopped. Idempotent."""
+
+    @abstractmethod
+    def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        """Start what was stopped, or has ended, from its checkpoint. Idempotent: what runs runs on."""
+
+    @abstractmethod
+    def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
+        """Stop and start again, as a new run.
+
+        Args:
+            force: also a job that is LOST: the caller knows that its attempt has ended.
+        """
+
+    @abstractmethod
+    def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
+        """Forget a pipeline whose jobs have all ended; drops their subscriptions unless those are to be kept."""
+
+    @abstractmethod
+    def runs(self, pipeline: str | None = None, job: str | None = None, *, limit: int = 100) -> tuple[RunView, ...]:
+        """Return runs, the newest first, without a pipeline those of all; ``limit`` from 1 to 1,000."""
+
+    @abstractmethod
+    def run(self, run: str) -> RunView:
+        """Return one run, by its id."""
+
+    @abstractmethod
+    def cancel(self, run: str) -> RunView:
+        """Stop one run; at a micro-batch boundary if one comes in half the time limit. Idempotent."""
+
+    @abstractmethod
+    def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
+        """Return the end of a job's log, control characters escaped; ``lines`` from 1 to 10,000."""
+
+    @abstractmethod
+    def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
+        """Return events with a larger id than ``after``; waits so many seconds (at most 60) if there is none yet."""

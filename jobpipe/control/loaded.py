@@ -1,0 +1,99 @@
+"""The pipelines of the store, loaded; and what of a job's definition says that it has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+
+from jobpipe.control.store import Store
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.graph import graph_of, subscriptions_of
+from jobpipe.pipelines.installed import Plugins
+from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.tree import plain
+
+__all__ = ["LoadedPipelines", "digest_of", "fits_of", "subscriptions_by_job"]
+
+MOST_LOADED = 64
+_OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
+_IDENTITY = ("path", "subscribe", "subscribePattern", "assign", "topic", "dbtable", "query", "table", "function")
+
+
+class LoadedPipelines:
+    """Versions of pipelines as they are needed; the least used ones go."""
+
+    def __init__(self, store: Store, plugins: Plugins) -> None:
+        self._store = store
+        self._plugins = plugins
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[str, int], Pipeline] = OrderedDict()
+
+    def get(self, name: str, version: int) -> Pipeline:
+        """Return one version of a pipeline.
+
+        Raises:
+            PipelineError: it is not right here any more: a plug-in is missing, for instance.
+            ConfigError: it is not kept.
+        """
+        with self._lock:
+            found = self._found.get((name, version))
+            if found is not None:
+                self._found.move_to_end((name, version))
+                return found
+        row = self._store.definition(name, version)
+        if row is None:
+            raise ConfigError(f"version {version} of pipeline {name} is not kept", key=name)
+        found = load_tree(json.loads(row.tree), file=row.file, folder=row.folder, plugins=self._plugins)
+        self.put(found, version)
+        return found
+
+    def put(self, pipeline: Pipeline, version: int) -> None:
+        """Keep one that was loaded."""
+        with self._lock:
+            self._found[(pipeline.name, version)] = pipeline
+            while len(self._found) > MOST_LOADED:
+                self._found.popitem(last=False)
+
+    def forget(self, name: str) -> None:
+        """Let go of all versions of a pipeline that is deleted: another one of its name begins at version 1."""
+        with self._lock:
+            for key in [key for key in self._found if key[0] == name]:
+                del self._found[key]
+
+
+def digest_of(pipeline: Pipeline, job: Job) -> str:
+    """Return a mark of all that an attempt of the job depends on: it differs if that has changed.
+
+    Parameters count where they were put in. What a job reads of ``parameters`` at run time, another attempt sees.
+    """
+    section = plain(pipeline.tree).get("pipeline", {})
+    shared = {key: value for key, value in section.items() if key not in _OF_THE_SERVER}
+    said = json.dumps([str(pipeline.folder), shared, job.definition], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def fits_of(job: Job) -> str:
+    """Return, as JSON, what a job's checkpoint depends on: its sources, and the stages that keep state.
+
+    Of programs of the user's own, and of flows, which keep no checkpoint, nothing is known: "[]".
+    """
+    sources = [
+        [view, stage.type, {key: stage.given[key] for key in _IDENTITY if key in stage.given}]
+        for view, stage in sorted(job.sources.items(), key=lambda item: item[0] or "")
+    ]
+    if job.spec.application is not None or job.spec.type == "flow":
+        return "[]"
+    stateful = [[stage.type, dict(stage.given)] for stage in job.transforms if stage.plugin.stateful]
+    return json.dumps([sources, stateful], sort_keys=True, default=str)
+
+
+def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:
+    """Return (topic, name) of each subscription by which a job reads, where the file says the topic."""
+    found: dict[str, list[tuple[str, str]]] = {name: [] for name in pipeline.jobs}
+    for topic in graph_of(pipeline).topics:
+        for name in subscriptions_of(pipeline, topic.name):
+            found[name.split(".")[1]].append((topic.name, name))
+    return found

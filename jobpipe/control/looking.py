@@ -1,0 +1,97 @@
+"""What launcher and registry say of one attempt, as the facts that :mod:`jobpipe.control.verdict` judges."""
+
+from __future__ import annotations
+
+from jobpipe.control.rows import AttemptRow, Holder
+from jobpipe.control.verdict import EndOf, Facts, Launched, LeaseOf, OrderOf
+from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
+from registry.job_records import EndRecord, Lease
+from registry.jobs import JobState as Registered
+from registry.machine import Place, lives
+
+__all__ = ["end_of", "facts_of", "has_rebooted", "holder_of", "lease_is_own", "process_status"]
+
+_LAUNCHED = {
+    LaunchState.RUNNING: Launched.RUNNING,
+    LaunchState.ENDED: Launched.ENDED,
+    LaunchState.UNKNOWN: Launched.UNKNOWN,
+}
+
+
+def holder_of(lease: Lease) -> Holder:
+    """Return the process that has a lease."""
+    return Holder(
+        host=lease.host,
+        boot=lease.boot,
+        pid_namespace=lease.pid_namespace,
+        pid=lease.pid,
+        started=lease.started,
+        ticks=lease.ticks,
+    )
+
+
+def process_status(holder: Holder) -> LaunchStatus:
+    """Return how an attempt stands whose launcher's id is not known, by the process that had its lease."""
+    place = Place(holder.host, holder.boot, holder.pid_namespace)
+    found = lives(holder.pid, holder.started, holder.ticks, place) if holder.pid else None
+    if found is None:
+        return LaunchStatus(LaunchState.UNKNOWN)
+    return LaunchStatus(LaunchState.RUNNING if found else LaunchState.ENDED)
+
+
+def has_rebooted(holder: Holder | None) -> bool:
+    """Whether it ran on this host, and the host has booted since: then nothing of it lives.
+
+    False where a host has no boot id. A container that is made again with the same host name, on the same boot, proves
+    nothing.
+    """
+    here = Place.here()
+    if holder is None or not (holder.boot and here.boot):
+        return False
+    return holder.host == here.host and holder.boot != here.boot
+
+
+def lease_is_own(attempt: AttemptRow, registered: Registered) -> bool:
+    """Whether the registry has the lease of this attempt."""
+    return _lease(attempt, registered) is LeaseOf.OWN
+
+
+def end_of(attempt: AttemptRow, registered: Registered) -> EndRecord | None:
+    """Return the attempt's own end record, None if the registry has none."""
+    end = registered.end
+    return end if end is not None and (end.run, end.attempt) == (attempt.run, attempt.number) else None
+
+
+def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: Registered, *, forced: bool) -> Facts:
+    """Return what is known of an attempt; without a status nothing says that it was started."""
+    own = end_of(attempt, registered)
+    end = EndOf(own.state) if own is not None else EndOf.NONE if registered.end is None else EndOf.OLDER
+    return Facts(
+        launcher=Launched.NOT_KNOWN if status is None else _LAUNCHED[status.state],
+        lease=_lease(attempt, registered),
+        end=end,
+        order=_order(attempt, registered),
+        exit_code=None if status is None else status.exit_code,
+        rebooted=has_rebooted(attempt.holder),
+        forced=forced,
+    )
+
+
+def _lease(attempt: AttemptRow, registered: Registered) -> LeaseOf:
+    lease = registered.lease
+    if lease is None:
+        return LeaseOf.NONE
+    if (lease.run, lease.attempt) == (attempt.run, attempt.number):
+        return LeaseOf.OWN
+    return LeaseOf.EARLIER if lease.attempt < attempt.number else LeaseOf.STRANGER
+
+
+def _order(attempt: AttemptRow, registered: Registered) -> OrderOf:
+    order = registered.order
+    if order is None or order.attempt < attempt.number:
+        return OrderOf.NONE
+    if order.run != attempt.run:
+        return OrderOf.OTHER
+    if order.attempt == attempt.number:
+        return OrderOf.RUN if order.want == "run" else OrderOf.STOP
+    return OrderOf.FENCE if attempt.stop_by is None else OrderOf.FENCE_OF_STOP

@@ -1,0 +1,82 @@
+"""The control server as a program: in the foreground until SIGTERM or SIGINT; jobs run on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import FrameType
+
+from jobpipe.config import Config
+from jobpipe.control.alerts import Alerts
+from jobpipe.control.api_server import RestServer
+from jobpipe.control.child_environment import keep_for_children
+from jobpipe.control.interface import Control
+from jobpipe.control.server_files import ServerFiles
+from jobpipe.errors import JobpipeError
+
+__all__ = ["MakeCore", "serve"]
+
+MakeCore = Callable[[Config, Path | None], AbstractContextManager[Control]]
+
+
+def _core(config: Config, config_file: Path | None) -> AbstractContextManager[Control]:
+    """Return the core; it is loaded here alone, so that clients and tests do without."""
+    from jobpipe.control.service import ControlServer
+
+    return ControlServer(config, config_file=config_file)
+
+
+def serve(
+    config: Config, config_file: Path | None, tell: Callable[[RestServer], None], *, make_core: MakeCore = _core
+) -> None:
+    """Run the server until a signal; in the main thread. What jobs shall not get leaves this process's environment.
+
+    Args:
+        config_file: what the configuration was read from, for the jobs; None: it is found as always.
+        tell: is called once it serves.
+
+    Raises:
+        ControlConflict: a server of this home runs.
+        ConfigError: certificates, access list or files cannot be used.
+        AddressError: no port is free.
+        RegistryUnavailable: the registry does not answer.
+        JobpipeError: REST has failed; without it nobody could ask for anything.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(ServerFiles.of(config.home).locked())
+        stopped = stack.enter_context(_stopping())
+        secrets = keep_for_children(os.environ, config)
+        control = stack.enter_context(make_core(config, config_file))
+        alerts = Alerts(control, config, environ=secrets)
+        alerts.start()
+        stack.callback(alerts.close)
+        rest = RestServer(control, config, failed=stopped.set)
+        stack.callback(rest.close)
+        rest.start()
+        tell(rest)
+        stopped.wait()
+        if rest.failure is not None:
+            raise JobpipeError(
+                f"the REST interface has failed, so the control server ends ({rest.failure}). Jobs run on; start it"
+            ) from rest.failure
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, present in before.items():
+            signal.signal(number, present)

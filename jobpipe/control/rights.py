@@ -1,0 +1,18 @@
+"""What one may do at a control server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["Right"]
+
+
+class Right(StrEnum):
+    """What one may do. ``operate`` includes ``view``, and is code execution as the server's user."""
+
+    VIEW = "view"
+    OPERATE = "operate"
+
+    def includes(self, other: Right) -> bool:
+        """Whether who has this right has the other one too."""
+        return self is Right.OPERATE or other is Right.VIEW

@@ -1,0 +1,84 @@
+"""The folders in which submitted pipelines may have their files.
+
+Who may submit may run code as the server's user anyway; this keeps away mistakes, and folders that others can change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from jobpipe.config import Config
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.formats import absolute
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.problems import Problem
+
+__all__ = ["Roots"]
+
+_FILE = re.compile(r"file:/*", re.IGNORECASE)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class Roots:
+    """Some folders; links are followed before anything is compared."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+
+    @classmethod
+    def of(cls, config: Config) -> Roots:
+        """Return those of the configuration, or the default."""
+        return cls(config.server_roots or (Path.home(), config.home))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a path, which need not be there, lies in one of them."""
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(folder) for folder in self.folders)
+
+    def folder(self, folder: Path) -> Path:
+        """Return a pipeline's folder without links, so that none of them can be changed later.
+
+        Raises:
+            ConfigError: it lies in none of these folders, or is none.
+        """
+        if not self.holds(folder):
+            raise ConfigError(f"the pipeline's folder {folder} {self._outside}; {self._remedy}", folder=str(folder))
+        real = Path(os.path.realpath(folder))
+        if not real.is_dir():
+            what = f"the pipeline's folder {folder} is no folder of the server's host"
+            raise ConfigError(f"{what}; copy the pipeline there, or share the folder", folder=str(folder))
+        return real
+
+    def problems(self, pipeline: Pipeline) -> Iterator[Problem]:
+        """Yield what of a pipeline would lie outside."""
+        spec, folder = pipeline.spec, pipeline.folder
+        places = [("pipeline.libraries", folder / each.glob.include.split("*")[0]) for each in spec.libraries]
+        if spec.storage is not None:
+            places += [("pipeline.storage", path) for path in _local(absolute(spec.storage, folder))]
+        for job in pipeline.jobs.values():
+            if job.spec.application is not None:
+                places.append((f"jobs.{job.name}.application", folder / job.spec.application))
+        for key, path in places:
+            if not self.holds(path):
+                yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy)
+
+    @property
+    def _outside(self) -> str:
+        return f"lies outside {', '.join(map(str, self.folders))}, links followed"
+
+    @property
+    def _remedy(self) -> str:
+        return "move it, or add its folder to jobpipe.server.roots of the server"
+
+
+def _local(place: str) -> tuple[Path, ...]:
+    """Return the folders of this host that a storage may be: as written, and with %2e and the like decoded."""
+    if _FILE.match(place):
+        place = "/" + _FILE.sub("", place, count=1)
+    elif _URI.match(place):
+        return ()
+    return tuple({Path(place), Path(unquote(place))})

@@ -1,0 +1,171 @@
+"""What the server's store holds, as values. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobpipe.control.interface import Want
+from jobpipe.pipelines.states import ENDED, JobState
+
+__all__ = ["AttemptRow", "Chore", "DefinitionRow", "Holder", "JobRow", "PipelineRow", "RunRow", "Subscription"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRow:
+    """A pipeline; ``version`` is that of its newest definition."""
+
+    name: str
+    version: int
+    want: Want
+    submitted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefinitionRow:
+    """One version of a pipeline's file; ``tree`` is JSON."""
+
+    pipeline: str
+    version: int
+    file: Path
+    folder: Path
+    tree: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    """A subscription by which a job reads a topic; the topic's name has its prefix."""
+
+    topic: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """A job.
+
+    Attributes:
+        position: in the file.
+        present: False: the newest file does not have it any more; it is stopped, then forgotten.
+        renew: its next run begins without a checkpoint.
+        digest: of all that its definition says.
+        checkpoint: what its checkpoint depends on, as JSON, when a run last began; "" before the first.
+        fits: the same of its newest definition.
+        numbers: the highest number of an attempt that was used.
+        run: the newest one that has begun; None before the first.
+        following: a run that begins when that one has ended.
+    """
+
+    pipeline: str
+    name: str
+    position: int
+    kind: str
+    scheduled: bool
+    present: bool
+    want: Want
+    renew: bool
+    digest: str
+    checkpoint: str
+    fits: str
+    reads: tuple[str, ...]
+    publishes: tuple[str, ...]
+    subscriptions: tuple[Subscription, ...]
+    numbers: int = 0
+    run: str | None = None
+    following: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """A run.
+
+    Attributes:
+        since: it is in this state.
+        stop: a person canceled it.
+        forced: a person said that its lost attempt has ended.
+        failures: attempts in a row that failed.
+        next_at, delay: when its next attempt begins, if it is RESTARTING, and how many seconds after the one before.
+        attempts: how many there were.
+        batches, rows: what those did that have ended.
+    """
+
+    id: str
+    pipeline: str
+    job: str
+    state: JobState
+    began: float
+    since: float
+    ended: float | None = None
+    detail: str = ""
+    lower: str | None = None
+    upper: str | None = None
+    stop: bool = False
+    forced: bool = False
+    failures: int = 0
+    next_at: float = 0.0
+    delay: float = 0.0
+    attempts: int = 0
+    batches: int = 0
+    rows: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that had the lease, or, of a launcher of this host, that runs here: proof of its end."""
+
+    host: str
+    boot: str
+    pid_namespace: int
+    pid: int = 0
+    started: float = 0.0
+    ticks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRow:
+    """An attempt. It is stored before it is ordered, and ``launched`` as soon as the launcher has said it.
+
+    Attributes:
+        version: of the definition that it was started with.
+        launched: the launcher's id; None: not known to have been started.
+        holder: where it was seen; None: nowhere so far.
+        stop_by: when it is ended in the middle, if it is to stop.
+        open: its processes may not be gone yet, or its end record is still in the registry.
+    """
+
+    run: str
+    pipeline: str
+    job: str
+    number: int
+    version: int
+    state: JobState
+    began: float
+    ended: float | None = None
+    launched: str | None = None
+    holder: Holder | None = None
+    application: str = ""
+    error: str = ""
+    detail: str = ""
+    exit_code: int | None = None
+    batches: int = 0
+    rows: int = 0
+    stop_by: float | None = None
+    open: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chore:
+    """What is done as soon as it can be; without a subscription: removing the order of a job that is gone.
+
+    A subscription that its job has then becomes required; any other one is required no more, and dropped.
+    """
+
+    id: int
+    pipeline: str
+    job: str
+    subscription: Subscription | None

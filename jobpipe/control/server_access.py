@@ -1,0 +1,111 @@
+"""Who may use a control server beyond loopback: people's certificates, and an access list.
+
+view: [ben.jobpipe, carla.jobpipe]
+operate: [anna.jobpipe]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import Headers
+
+from jobpipe.config.ownership import read_own_file
+from jobpipe.control.rights import Right
+from jobpipe.errors import ConfigError
+from jobpipe.net.certs import describe
+
+__all__ = ["AccessFile", "Certificates", "read_access_file"]
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 1 << 20
+
+
+class AccessFile(BaseModel):
+    """What the file says: exact DNS names of certificates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    view: frozenset[str] = Field(default=frozenset(), max_length=10_000)
+    operate: frozenset[str] = Field(default=frozenset(), max_length=10_000)
+
+
+def read_access_file(path: Path) -> AccessFile:
+    """Return the list in a file.
+
+    Raises:
+        ConfigError: it cannot be read, others could have changed it, or something in it is not understood.
+    """
+    try:
+        content, why = read_own_file(path, MAX_BYTES + 1)
+        if why is not None:
+            raise ConfigError(f"{path}: expected a file that others cannot change: {why}", file=str(path))
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: expected a file of at most {MAX_BYTES} bytes", file=str(path))
+        return AccessFile.model_validate(yaml.safe_load(content.decode()) or {})
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable file ({error.strerror})", file=str(path)) from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        expected = "expected view: [NAME, …] and operate: [NAME, …], names of certificates"
+        raise ConfigError(f"{path}: {expected} ({wrong})", file=str(path)) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected valid YAML in UTF-8 ({type(error).__name__})", file=str(path)) from error
+
+
+class Certificates:
+    """Identity beyond loopback. TLS has verified the certificate; the list says what its names may do.
+
+    Raises:
+        ConfigError: list or certificate cannot be used.
+    """
+
+    def __init__(self, certificate: Path, access: Path | None) -> None:
+        self._own = frozenset(describe(certificate).names)
+        self._path = access
+        self._list = AccessFile() if access is None else read_access_file(access)
+        self._seen = self._stamp()
+        self._lock = threading.Lock()
+
+    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
+        """Return the right of a certificate's names; the same names as the server's own may operate."""
+        names = frozenset(peer_names)
+        if not names:
+            return None
+        if names == self._own or names & self._list.operate:
+            return Right.OPERATE
+        return Right.VIEW if names & self._list.view else None
+
+    def cookie(self, token: str) -> str | None:
+        """There are no tokens."""
+        return None
+
+    def refresh(self) -> None:
+        """Read the list again if it has changed; a wrong one leaves the one before in force. Blocking."""
+        with self._lock:
+            stamp = self._stamp()
+            if self._path is None or stamp == self._seen:
+                return
+            self._seen = stamp
+            try:
+                self._list = read_access_file(self._path)
+            except ConfigError as error:
+                log.error("%s; the access list stays as it was", error.message)
+                return
+            log.info("the access list was read again")
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            info = os.stat(self._path)
+        except OSError:
+            return (0, 0, 0)
+        return (info.st_mtime_ns, info.st_size, info.st_ino)

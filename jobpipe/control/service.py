@@ -1,0 +1,305 @@
+"""The control server without REST: what people ask for is stored, then the jobs are looked at."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from jobpipe.admin import Admin
+from jobpipe.config import Config
+from jobpipe.control.alerts import TOLD
+from jobpipe.control.bounded import TopicsOfJobs
+from jobpipe.control.changes import Changes
+from jobpipe.control.chores import Chores
+from jobpipe.control.interface import Control, Event, PipelineStatus, RunView, Submission, Submitted
+from jobpipe.control.job_logs import log_lines
+from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.patience import PatientJobs
+from jobpipe.control.room import RoomWatch
+from jobpipe.control.rows import JobRow
+from jobpipe.control.store import Store
+from jobpipe.control.supervisor import Key, Supervisor
+from jobpipe.control.tools import Tools
+from jobpipe.control.views import pipeline_status, run_view
+from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.installed import Plugins
+from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
+from jobpipe.pipelines.serving_on import ServingOn
+from jobpipe.pipelines.states import JobState
+from registry.handler import RegisterServerHandler
+
+__all__ = ["ControlServer"]
+
+STOP_SECONDS = 60.0
+LOST_SECONDS = 10.0
+MOST_WAIT_SECONDS = 60.0
+MOST_TREE_BYTES = 4 * 1024 * 1024
+
+
+class ControlServer(Control):
+    """Supervises the pipelines of one home; a context manager. Their jobs go on when it ends.
+
+    Args:
+        config: of this process.
+        config_file: that it was read from, for the attempts; None: found as always.
+        plugins: by default those that are installed.
+        opened: returns the started handler of the registry, which is shut down at the end.
+        admin: asks the coordinators of topics.
+        stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        config_file: Path | None = None,
+        plugins: Plugins | None = None,
+        opened: Callable[[Config], RegisterServerHandler] = open_handler,
+        admin: Callable[[Config], Admin] = Admin,
+        stop_seconds: float = STOP_SECONDS,
+        lost_seconds: float = LOST_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._config_file = config_file
+        self._plugins = plugins or Plugins()
+        self._opened = opened
+        self._make_admin = admin
+        self._stop_seconds = stop_seconds
+        self._lost_seconds = lost_seconds
+        self._clock = clock
+        self._news = threading.Condition()
+        self._closing = False
+        self._stack = ExitStack()
+
+    def start(self) -> None:
+        """Take the home, and go on with all jobs where they are.
+
+        Raises:
+            ConfigError: another server has this home, or the registry keeps no jobs.
+            RegistryUnavailable: the registry does not answer.
+            StoreError: the store cannot be read.
+        """
+        folder = self._config.home / "server"
+        with ExitStack() as stack:
+            what = f"jobpipe server of {self._config.home}"
+            stack.enter_context(locked(folder / "lock", what, "stop it first", "home"))
+            self._store = Store(folder / "server.db", self._clock, self._told)
+            stack.callback(self._store.close)
+            handler = self._opened(self._config)
+            stack.callback(handler.shutdown)
+            with map_registry_errors():
+                jobs = PatientJobs(handler.jobs)
+            admin = self._make_admin(self._config)
+            stack.callback(admin.close)
+            self._chores = Chores(self._store, jobs, admin)
+            tools = Tools(
+                store=self._store,
+                jobs=jobs,
+                loaded=LoadedPipelines(self._store, self._plugins),
+                home=self._config.home,
+                config_file=self._config_file,
+                stop_seconds=self._stop_seconds,
+                lost_seconds=self._lost_seconds,
+                clock=self._clock,
+                chores_added=self._chores.look,
+            )
+            self._loaded = tools.loaded
+            self._changes = Changes(self._store)
+            self._supervisor = Supervisor(tools)
+            stack.callback(self._supervisor.close)
+            stack.callback(self._chores.close)
+            room = RoomWatch(admin, self._publishing, self._supervisor.block)
+            stack.callback(room.close)
+            bounded = TopicsOfJobs(self._store)
+            stack.enter_context(ServingOn(self._config, admin, bounded.topics, bounded.is_active))
+            self._supervisor.start()
+            self._chores.start()
+            room.start()
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """End; jobs go on. Idempotent."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+        self._stack.close()
+
+    def __enter__(self) -> ControlServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- pipelines -----------------------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+        """See :class:`Control`."""
+        _require_absolute(submission)
+        pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=self._plugins)
+        for name in new_checkpoint:
+            if name not in pipeline.jobs:
+                remedy = nearest(name, pipeline.jobs)
+                what = f"there is no job {name!r:.120}"
+                raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
+        _require_supported(pipeline)
+        Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
+        submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock())
+        self._loaded.put(pipeline, submitted.version)
+        self._look(self._store.jobs(pipeline.name))
+        self._chores.look()
+        return submitted
+
+    def pipelines(self) -> tuple[PipelineStatus, ...]:
+        """See :class:`Control`."""
+        with self._store.write():  # all of one moment
+            return tuple(pipeline_status(self._store, self._supervisor, row) for row in self._store.pipelines())
+
+    def pipeline(self, name: str) -> PipelineStatus:
+        """See :class:`Control`."""
+        with self._store.write():
+            return pipeline_status(self._store, self._supervisor, self._changes.pipeline(name))
+
+    def submission(self, name: str) -> Submission:
+        """See :class:`Control`."""
+        with self._store.write():
+            row = self._changes.pipeline(name)
+            found = self._store.definition(name, row.version)
+        if found is None:
+            raise ConfigError(f"version {row.version} of pipeline {name} is not kept", key=name)
+        return Submission(file=found.file, folder=found.folder, tree=json.loads(found.tree))
+
+    def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        """See :class:`Control`."""
+        self._look(self._changes.stop(pipeline, job, self._clock()))
+        return self.pipeline(pipeline)
+
+    def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        """See :class:`Control`."""
+        self._look(self._changes.resume(pipeline, job, self._clock()))
+        return self.pipeline(pipeline)
+
+    def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
+        """See :class:`Control`."""
+        self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
+        return self.pipeline(pipeline)
+
+    def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
+        """See :class:`Control`."""
+        jobs = self._changes.delete(pipeline, keep_subscriptions=keep_subscriptions)
+        self._loaded.forget(pipeline)
+        self._look(jobs)
+        self._chores.look()
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def runs(self, pipeline: str | None = None, job: str | None = None, *, limit: int = 100) -> tuple[RunView, ...]:
+        """See :class:`Control`."""
+        _require_between("limit", limit, 1, 1000)
+        if pipeline is not None:
+            self._changes.jobs(pipeline, job)
+        return tuple(run_view(self._store, run) for run in self._store.runs(pipeline, job, limit))
+
+    def run(self, run: str) -> RunView:
+        """See :class:`Control`."""
+        return run_view(self._store, self._changes.run(run))
+
+    def start_run(self, pipeline: str, job: str, *, lower: str | None = None, upper: str | None = None) -> RunView:
+        """Let a run of a job begin, for a schedule; the run with these bounds is returned if there is one.
+
+        Raises:
+            ControlConflict: another run of the job has not ended.
+        """
+        found = self._changes.start_run(pipeline, job, self._clock(), lower, upper)
+        self._look(self._changes.jobs(pipeline, job))
+        return run_view(self._store, found)
+
+    def cancel(self, run: str) -> RunView:
+        """See :class:`Control`."""
+        job = self._changes.cancel(run, self._clock())
+        if job is not None:
+            self._look([job])
+        return self.run(run)
+
+    def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
+        """See :class:`Control`."""
+        _require_between("lines", lines, 1, 10_000)
+        self._changes.jobs(pipeline, job)
+        return log_lines(Places.of(self._config.home, pipeline).log(job), lines)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
+        """See :class:`Control`."""
+        _require_between("wait", wait, 0.0, MOST_WAIT_SECONDS)
+        _require_between("limit", limit, 1, 1000)
+        until = time.monotonic() + wait
+        with self._news:
+            while not (found := self._store.events(after, limit)) and not self._closing:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._news.wait(left)
+        return tuple(found)
+
+    def _told(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def _look(self, jobs: Iterable[JobRow]) -> None:
+        self._supervisor.look((job.pipeline, job.name) for job in jobs)
+
+    def _publishing(self) -> dict[str, Key]:
+        """Return the topics of jobs that run, and who publishes each."""
+        found: dict[str, Key] = {}
+        for job in self._store.jobs():
+            if job.publishes:
+                run = self._store.run(job.run)
+                if run is not None and run.state in (JobState.RUNNING, JobState.BLOCKED):
+                    found.update(dict.fromkeys(job.publishes, (job.pipeline, job.name)))
+        return found
+
+
+def _require_absolute(submission: Submission) -> None:
+    for what, path in (("file", submission.file), ("folder", submission.folder)):
+        if not path.is_absolute():
+            raise ConfigError(f"{what} {str(path)!r:.200} is no absolute path", key=what)
+    if len(json.dumps(dict(submission.tree))) > MOST_TREE_BYTES:
+        raise ConfigError(f"the pipeline has more than {MOST_TREE_BYTES} bytes", key="tree")
+
+
+def _require_supported(pipeline: Pipeline) -> None:
+    file = str(pipeline.file)
+    problems = [
+        Problem(file, None, f"jobs.{name}.route", "it is not applied in this version", "leave it out")
+        for name, job in pipeline.jobs.items()
+        if job.spec.route
+    ]
+    for number, alert in enumerate(pipeline.spec.alerts):
+        if silent := [name for name in alert.on if name not in TOLD]:
+            what = f"{' and '.join(silent)}: not told by this version"
+            remedy = f"leave out what is not one of {', '.join(sorted(TOLD))}"
+            problems.append(Problem(file, None, f"pipeline.alerts[{number}].on", what, remedy))
+    if problems:
+        raise pipeline_error(problems)
+
+
+def _require_between(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # not a number is in no range
+        raise ConfigError(f"{what} {value} is not from {least:g} to {most:g}", key=what)

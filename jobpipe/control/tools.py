@@ -1,0 +1,36 @@
+"""What all jobs under supervision share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.patience import PatientJobs
+from jobpipe.control.store import Store
+
+__all__ = ["Tools"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What all jobs under supervision share.
+
+    Attributes:
+        config_file: of jobpipe's configuration, for the attempts; None: found as always.
+        stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
+        lost_seconds: for which a launcher may not know of an attempt before that makes it LOST.
+        clock: seconds since 1970.
+        chores_added: called when the store has more of them.
+    """
+
+    store: Store
+    jobs: PatientJobs
+    loaded: LoadedPipelines
+    home: Path
+    config_file: Path | None
+    stop_seconds: float
+    lost_seconds: float
+    clock: Callable[[], float]
+    chores_added: Callable[[], None]

@@ -1,0 +1,197 @@
+"""What is known of one attempt, to its state and to what is to be done next. Pure: no clock, no I/O.
+
+The launcher, the lease and the end record may contradict each other: each comes from elsewhere, and later or earlier.
+An end record is believed above all; then a lease, which only a live session has; then the launcher. Without any of them
+nobody can say whether the attempt runs: it is LOST, which is not FAILED, and nothing is started in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobpipe.pipelines.ends import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT, unrecorded
+from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+
+__all__ = ["EndOf", "Facts", "Launched", "LeaseOf", "OrderOf", "Step", "Verdict", "judge"]
+
+
+class Launched(StrEnum):
+    """What the launcher says."""
+
+    NOT_KNOWN = "not known"  # the id was never stored, and no lease was seen: it was started, or it was not
+    RUNNING = "running"
+    ENDED = "ended"
+    UNKNOWN = "unknown"  # the launcher does not answer, or cannot say
+
+
+class LeaseOf(StrEnum):
+    """Whose lease the registry has."""
+
+    NONE = "none"
+    OWN = "own"
+    EARLIER = "earlier"  # of an attempt with a lower number
+    STRANGER = "stranger"
+
+
+class EndOf(StrEnum):
+    """Whose end record the registry has; of the attempt's own, what it says."""
+
+    NONE = "none"
+    OLDER = "older"  # of another attempt
+    FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class OrderOf(StrEnum):
+    """What the order says.
+
+    A fence is an order of ours for the next number, which nothing is started for: the attempt cannot take the lease
+    after it, and, as the version fits, has not done so before.
+    """
+
+    NONE = "none"  # there is none, or it is of an earlier attempt
+    RUN = "run"
+    STOP = "stop"
+    FENCE = "fence"
+    FENCE_OF_STOP = "fence of stop"  # the same, and the attempt was to stop
+    OTHER = "other"  # another run has taken the job
+
+
+class Step(StrEnum):
+    """What is to be done."""
+
+    WAIT = "wait"  # and look again
+    ORDER = "order"  # write the order again, which is missing
+    EVICT = "evict"  # remove the lease, if its process is proved dead; else it ends with its session
+    FENCE = "fence"  # keep the attempt from ever taking the lease, then judge again
+    RECORD = "record"  # it has ended as `state` says: store it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of an attempt.
+
+    Attributes:
+        exit_code: with ENDED, None if the launcher does not know it.
+        rebooted: the host that it ran on has booted since, so no process of it lives.
+        forced: a person says that it has ended.
+    """
+
+    launcher: Launched
+    lease: LeaseOf
+    end: EndOf
+    order: OrderOf
+    exit_code: int | None = None
+    rebooted: bool = False
+    forced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How an attempt stands.
+
+    Attributes:
+        state: None: as it was, until the step is done.
+        free: with RECORD, whether another attempt may begin at once; else when no lease is left.
+        started: with RECORD, False if it was not: that counts for nothing.
+        error: with FAILED the class of the error where the registry has no record of it.
+        detail: for people.
+    """
+
+    state: JobState | None
+    step: Step = Step.WAIT
+    free: bool = False
+    started: bool = True
+    error: str = ""
+    detail: str = ""
+
+
+_BY_ORDER = {
+    OrderOf.NONE: JobState.RUNNING,
+    OrderOf.RUN: JobState.RUNNING,
+    OrderOf.STOP: JobState.STOPPING,
+    OrderOf.FENCE: JobState.STOPPING,
+    OrderOf.FENCE_OF_STOP: JobState.STOPPING,
+    OrderOf.OTHER: JobState.STOPPING,
+}
+_FENCED = (OrderOf.FENCE, OrderOf.FENCE_OF_STOP)
+
+
+def judge(facts: Facts) -> Verdict:
+    """Return how an attempt stands, and what is to be done."""
+    free = facts.lease is LeaseOf.NONE
+    if facts.end not in (EndOf.NONE, EndOf.OLDER):
+        if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN:
+            return Verdict(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
+        return Verdict(state=JobState(facts.end.value), step=Step.RECORD, free=free)
+    launcher = facts.launcher
+    if launcher is Launched.UNKNOWN and facts.rebooted:
+        launcher = Launched.ENDED
+    if facts.lease is LeaseOf.OWN:
+        return _with_lease(facts, launcher)
+    if facts.order is OrderOf.OTHER and launcher in (Launched.NOT_KNOWN, Launched.ENDED):
+        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=BY_ANOTHER)
+    match launcher:
+        case Launched.NOT_KNOWN:
+            return _perhaps_started(facts, free)
+        case Launched.RUNNING:
+            state = _BY_ORDER[facts.order]
+            submitted = JobState.SUBMITTED if state is JobState.RUNNING else state
+            return Verdict(state=submitted, step=_order_missing(facts), detail=_waits_for(facts))
+        case Launched.ENDED:
+            return _ended(facts, free)
+        case Launched.UNKNOWN:
+            return _lost(facts, free)
+
+
+def _order_missing(facts: Facts) -> Step:
+    return Step.ORDER if facts.order is OrderOf.NONE else Step.WAIT
+
+
+def _waits_for(facts: Facts) -> str:
+    return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still has"
+
+
+def _with_lease(facts: Facts, launcher: Launched) -> Verdict:
+    if launcher is Launched.ENDED:
+        detail = "its process has ended, without an end record so far; its lease ends with its session"
+        return Verdict(state=_BY_ORDER[facts.order], step=Step.EVICT, detail=detail)
+    return Verdict(state=_BY_ORDER[facts.order], step=_order_missing(facts))
+
+
+def _perhaps_started(facts: Facts, free: bool) -> Verdict:
+    """The server ended between the order and the answer of the launcher."""
+    if facts.order in _FENCED:
+        detail = "whether it was started is not known; it did nothing, and cannot begin any more"
+        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, started=False, detail=detail)
+    return Verdict(state=None, step=Step.FENCE)
+
+
+def _ended(facts: Facts, free: bool) -> Verdict:
+    """It has ended, and the registry may still have an end record that we did not see: the fence tells."""
+    if facts.order not in _FENCED:
+        return Verdict(state=None, step=Step.FENCE)
+    code = facts.exit_code
+    if code == MISCONFIGURED:
+        state, error, detail = JobState.FAILED, "ConfigError", MISCONFIGURED_TEXT
+    elif facts.order is OrderOf.FENCE_OF_STOP:
+        stopped = code == 0  # before it had the lease
+        state, error, detail = (JobState.STOPPED, "", "") if stopped else (JobState.CANCELED, "", IN_THE_MIDDLE)
+    elif code == REPLACED:
+        state, error, detail = JobState.CANCELED, "Replaced", BY_ANOTHER
+    else:
+        state, error, detail = JobState.FAILED, "", unrecorded(code)
+    return Verdict(state=state, step=Step.RECORD, free=free, error=error, detail=detail)
+
+
+def _lost(facts: Facts, free: bool) -> Verdict:
+    if not facts.forced:
+        detail = "the launcher does not answer for it, and it has no lease; it may still run"
+        return Verdict(state=JobState.LOST, step=_order_missing(facts), detail=detail)
+    if facts.order in (*_FENCED, OrderOf.OTHER):
+        detail = "it was lost, and given up by a person"
+        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=detail)
+    return Verdict(state=None, step=Step.FENCE)

@@ -1,0 +1,191 @@
+"""A POST of JSON to a webhook, to an address that was checked before the connection is made to it.
+
+A webhook's address is a secret: no error of this module repeats any of it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["Hook", "HookError", "HookRefused", "Resolve", "post", "resolve"]
+
+TIMEOUT = 10.0
+TOTAL_SECONDS = 20.0
+MAX_URL = 2000
+
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Sequence[str]]
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
+# What is inside of a network and counts as global: addresses that a NAT64 of its own leads to, and site-local ones.
+_INSIDE = (ipaddress.ip_network("64:ff9b:1::/48"), ipaddress.ip_network("fec0::/10"))
+
+
+class HookError(Exception):
+    """It was not delivered; another attempt may be."""
+
+
+class HookRefused(HookError):
+    """It will never be delivered to that address."""
+
+
+@dataclass(frozen=True, repr=False)
+class Hook:
+    """A webhook's address, taken apart."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @classmethod
+    def parse(cls, url: str) -> Hook:
+        """Return it.
+
+        Raises:
+            HookRefused: it is no https address, nor http of loopback.
+        """
+        try:
+            parts = urlsplit(url.strip())
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            raise HookRefused("it is no address") from None
+        if len(url) > MAX_URL or not url.strip().isascii() or not url.strip().isprintable() or not host:
+            raise HookRefused("it is no address")
+        if parts.scheme not in ("https", "http") or parts.username is not None or parts.password is not None:
+            raise HookRefused("it is no address https://HOST/PATH")
+        hook = cls(
+            parts.scheme,
+            host.lower(),
+            port or (443 if parts.scheme == "https" else 80),
+            (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        )
+        if hook.scheme == "http" and not hook.is_loopback:
+            raise HookRefused("http is possible to loopback only; use https")
+        return hook
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it names this host: only then may it be it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def destination(self) -> str:
+        """Host and port as ``jobpipe.server.webhooks`` lists them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return "Hook(***)"
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host.
+
+    Raises:
+        OSError: there are none.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (), resolver: Resolve = resolve) -> None:
+    """Send a message; any status from 200 to 299 is a success. Redirects are not followed.
+
+    Args:
+        allowed: destinations that may have private addresses, host:port.
+
+    Raises:
+        HookRefused: its address is one that may not be reached, or it answers with a redirect or refuses.
+        HookError: it does not answer, or cannot take the message now.
+    """
+    address = _checked(hook, allowed, resolver)
+    connection = _Connection(hook, address)
+    timer = threading.Timer(TOTAL_SECONDS, connection.cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        body = json.dumps(message, ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "User-Agent": "jobpipe", "Connection": "close"}
+        connection.request("POST", hook.target, body=body, headers=headers)
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise HookError(f"no answer ({type(error).__name__ if isinstance(error, ssl.SSLError) else why})") from None
+    finally:
+        timer.cancel()
+        connection.close()
+    if 200 <= status < 300:
+        return
+    kind = HookError if status >= 500 or status in (408, 429) else HookRefused
+    raise kind(f"status {status}" + (", a redirect, which is not followed" if 300 <= status < 400 else ""))
+
+
+def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> str:
+    """Return an address of the hook; all of its addresses must be possible ones."""
+    try:
+        found = [
+            (text, _plain(ipaddress.ip_address(text.partition("%")[0]))) for text in resolver(hook.host, hook.port)
+        ]
+    except (OSError, ValueError):
+        raise HookError("its host has no address") from None
+    if not found:
+        raise HookError("its host has no address")
+    for _, address in found:
+        if address.is_link_local or address in _METADATA or address.is_multicast or address.is_unspecified:
+            raise HookRefused("its host has a link-local, metadata or multicast address")
+        if any(address in network for network in _INSIDE):
+            raise HookRefused("its host has an address inside of a network, which cannot be listed")
+        if address.is_loopback:
+            if not hook.is_loopback:
+                raise HookRefused("its host has a loopback address, and does not say so")
+        elif hook.is_loopback:
+            raise HookRefused("it names loopback, and has another address")
+        elif not address.is_global and hook.destination not in allowed:
+            raise HookRefused("its host has a private address; list its host:port in jobpipe.server.webhooks")
+    return found[0][0]
+
+
+def _plain(address: _IP) -> _IP:
+    """Return the IPv4 address that stands in an IPv6 one, if one does."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1] or address
+    return address
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP to an address that was looked up before; TLS checks the name."""
+
+    def __init__(self, hook: Hook, address: str) -> None:
+        super().__init__(hook.host, hook.port, timeout=TIMEOUT)
+        self._hook = hook
+        self._address = address
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self._address, self._hook.port), TIMEOUT)
+        self.sock = plain
+        if self._hook.scheme == "https":
+            self.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=self._hook.host)
+
+    def cut(self) -> None:
+        """End it from another thread: the answer takes too long."""
+        if self.sock is not None:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return

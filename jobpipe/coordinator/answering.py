@@ -1,0 +1,39 @@
+"""How a request finds the method that answers it, and what that method is told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.net.link import Link
+from jobpipe.operations.fields import Fields, RequestFor
+
+__all__ = ["Answering", "Answers", "Context", "pair"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Who asks, and of which topic."""
+
+    link: Link
+    topic: ServedTopic
+
+    @property
+    def name(self) -> str:
+        """The subscription's, where a subscriber asks."""
+        return self.link.hello.name or ""
+
+
+Answering: TypeAlias = Callable[[Context, Any], Awaitable[Fields]]
+Q = TypeVar("Q", bound=RequestFor[Any])
+
+
+def pair(kind: type[Q], answer: Callable[[Context, Q], Awaitable[Fields]]) -> tuple[type[Fields], Answering]:
+    """Pair a request with the method that answers it; mypy sees that they fit."""
+    return kind, answer
+
+
+Answers: TypeAlias = dict[type[Fields], Answering]
+"""By the type of the request."""

@@ -1,0 +1,214 @@
+"""The coordinator's answers to flow jobs: one method an operation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jobpipe.coordinator.answering import Answers, Context, pair
+from jobpipe.coordinator.holder import Holder
+from jobpipe.coordinator.segment_files import held_part
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic_state import either
+from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
+from jobpipe.net.capability import write_ticket
+from jobpipe.operations import flows
+from jobpipe.operations.fields import Nothing
+from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.follow import Followed
+from jobpipe.store.parts import PartOutcome
+
+if TYPE_CHECKING:
+    from jobpipe.coordinator.coordinator import Coordinator
+
+__all__ = ["FlowAnswers"]
+
+QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
+
+
+class FlowAnswers:
+    """What drivers and tasks of flow jobs get.
+
+    Args:
+        coordinator: the topics.
+        secret: the job's; the tickets of tasks are derived from it.
+    """
+
+    def __init__(self, coordinator: Coordinator, secret: str) -> None:
+        self._coordinator = coordinator
+        self._secret = secret
+
+    def answers(self) -> Answers:
+        """Return the methods, by what they answer."""
+        return dict(
+            (
+                pair(flows.BeginFlowRequest, self._begin),
+                pair(flows.CursorsRequest, self._cursors),
+                pair(flows.HaltRequest, self._halt),
+                pair(flows.FollowRequest, self._follow),
+                pair(flows.ClaimRequest, self._claim),
+                pair(flows.AdmitPartRequest, self._admit),
+                pair(flows.SealPartsRequest, self._seal),
+                pair(flows.ResetFlowRequest, self._reset),
+            )
+        )
+
+    # -- cursors -------------------------------------------------------------------------------------------------------
+
+    async def _begin(self, at: Context, asked: flows.BeginFlowRequest) -> flows.CursorsReply:
+        return _cursors(await at.topic.flows.begin(at.link, asked))
+
+    async def _cursors(self, at: Context, asked: flows.CursorsRequest) -> flows.CursorsReply:
+        found = _cursors(await at.topic.flows.cursors(FlowKey(asked.flow, asked.topic, asked.log)))
+        full = at.link.hello.role == "publisher" and not await at.topic.run(at.topic.has_room)
+        return replace(found, full=full)
+
+    async def _claim(self, at: Context, asked: flows.ClaimRequest) -> flows.CursorsReply:
+        return _cursors(await at.topic.flows.claim(at.link, asked))
+
+    async def _reset(self, at: Context, asked: flows.ResetFlowRequest) -> flows.ResetFlowReply:
+        found = await at.topic.flows.reset(asked.flow, dry_run=asked.dry_run)
+        return flows.ResetFlowReply(tuple(key.topic for key in found))
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def _halt(self, at: Context, asked: flows.HaltRequest) -> Nothing:
+        at.topic.subscribers.held(at.name, asked.grant).halted = True
+        at.topic.acked.ring()
+        at.topic.news.ring()
+        return Nothing()
+
+    async def _follow(self, at: Context, asked: flows.FollowRequest) -> flows.FollowReply:
+        topic = at.topic
+        wanted = [(part.partition, part.at) for part in asked.parts]
+        holder = topic.subscribers.held(asked.name, asked.grant)
+        waiting = _Waiting(topic, holder, frozenset(number for number, _ in wanted), asked.wait)
+        while True:
+            if topic.closed:
+                raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
+            topic.subscribers.held(asked.name, asked.grant)
+            waiting.look()
+            found = await topic.run(
+                topic.store.parts.read, asked.name, wanted, partitions=asked.partitions, skip_removed=asked.skip_removed
+            )
+            done = holder.halted or found.partitions > asked.partitions or any(each.has_rows for each in found.ranges)
+            if found.ranges and (found.at_change or topic.waiting is not None):
+                done = True  # its cursors are waited for
+            if topic.waiting is not None and not asked.hurries:
+                done = True
+            if done or not await waiting.news(moved=bool(found.ranges), at_change=found.at_change):
+                return self._followed(found, over=holder.halted, hurry=topic.waiting is not None)
+
+    def _followed(self, found: Followed, *, over: bool, hurry: bool) -> flows.FollowReply:
+        return flows.FollowReply(
+            parts=tuple(
+                flows.FollowedPart(
+                    each.partition, each.start, each.end, each.fetch, tuple(held_part(piece) for piece in each.held)
+                )
+                for each in found.ranges
+            ),
+            partitions=found.partitions,
+            over=over,
+            hurry=hurry,
+            data=str(self._coordinator.data_endpoint),
+        )
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def _admit(self, at: Context, asked: flows.AdmitPartRequest) -> flows.AdmitPartReply:
+        topic = at.topic
+        _require_publishing(topic)
+        known = topic.flows.publishing(asked.flow, asked.token)
+        full = await topic.room(asked.wait, known=await topic.run(topic.has_room))
+        if full is not None:
+            return flows.AdmitPartReply(log=topic.log_id, full=full)
+        write_id = await topic.flows.begin_write(known, asked.partition, asked.claim)
+        return flows.AdmitPartReply(
+            log=topic.log_id,
+            admitted=self._coordinator.admitted(topic, write_id),
+            ticket=write_ticket(self._secret, topic.topic, write_id),
+            log_token=topic.store.write_token,
+        )
+
+    async def _seal(self, at: Context, asked: flows.SealPartsRequest) -> flows.SealPartsReply:
+        topic = at.topic
+        if at.link.hello.role == "publisher":
+            _require_publishing(topic)
+        outcomes = await topic.flows.seal(at.link, asked, topic.config.spool_max_bytes)
+        try:
+            room = not asked.segments or await topic.run(topic.has_room)
+        except SpoolError:  # sealed it is
+            room = False
+        return flows.SealPartsReply(parts=tuple(map(_sealed, outcomes)), room=room)
+
+
+class _Waiting:
+    """The wait of one task, for what matters to its partitions.
+
+    Args:
+        topic: that it reads.
+        holder: of the subscription; what it halts ends the wait.
+        partitions: the task's.
+        seconds: it is answered after so long in any case.
+    """
+
+    def __init__(self, topic: ServedTopic, holder: Holder, partitions: frozenset[int], seconds: float) -> None:
+        self._topic = topic
+        self._holder = holder
+        self._partitions = partitions
+        self._until = time.monotonic() + seconds
+        self._quiet = False  # it is to be told, soon, that there is nothing for it up to the head
+        self.look()
+
+    def look(self) -> None:
+        """Note what there is, right before it is looked at."""
+        topic = self._topic
+        self._n, self._waits, self._acks = topic.head.n, topic.waiting, topic.acked.rings
+
+    async def news(self, *, moved: bool, at_change: bool) -> bool:
+        """Wait; tell whether to look again. If not, the task is answered with what was found.
+
+        Args:
+            moved: something was found, though no rows: the task is told of it soon.
+            at_change: what comes next is given when the flow's other cursors are here too.
+        """
+        topic = self._topic
+        if self._quiet:
+            return False
+        if moved:
+            self._soon()
+        while True:
+            if topic.closed or self._holder.halted or topic.waiting != self._waits:
+                return True
+            if at_change and topic.acked.rings != self._acks:
+                return True
+            if topic.head.n > self._n:
+                if topic.ended or topic.has_rows_since(self._n, self._partitions):
+                    return True
+                self._soon()
+            left = self._until - time.monotonic()
+            if left <= 0:
+                return topic.head.n > self._n
+            await either((topic.news, topic.acked) if at_change else (topic.news,), left)
+
+    def _soon(self) -> None:
+        if not self._quiet:
+            self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
+
+
+def _require_publishing(topic: ServedTopic) -> None:
+    if not topic.publishing:
+        raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
+
+
+def _cursors(found: list[Cursor]) -> flows.CursorsReply:
+    return flows.CursorsReply(tuple(flows.CursorObject(each.partition, each.claim, each.position) for each in found))
+
+
+def _sealed(outcome: PartOutcome | JobpipeError) -> flows.PartSealed:
+    if isinstance(outcome, PartOutcome):
+        return flows.PartSealed(outcome.cursor.position)
+    return flows.PartSealed(
+        code=type(outcome).__name__, message=outcome.message, again=bool(outcome.fields.get("again"))
+    )

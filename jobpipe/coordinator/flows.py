@@ -1,0 +1,319 @@
+"""The flow jobs of one topic: those that publish it, and those that read it without publishing anything.
+
+See :mod:`jobpipe.operations.flows` for who may ask what, and :mod:`jobpipe.store.cursors` for what is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from jobpipe.coordinator.subscribers import Subscribers
+from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.errors import (
+    ConfigError,
+    FlowNotFound,
+    JobpipeError,
+    NotAuthorized,
+    RemoteProtocolError,
+    SpoolError,
+    SpoolFull,
+)
+from jobpipe.net.link import Link
+from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, SealPartsRequest
+from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.files import new_write_id
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.parts import Part, PartOutcome
+from jobpipe.store.position import Position
+from jobpipe.store.seal import NewBatch
+from registry.names import MAX_PARALLELISM
+
+__all__ = ["Flows", "Publishing", "WrittenNow"]
+
+log = logging.getLogger(__name__)
+
+MAX_FLOWS = 64  # of one publisher
+GROUP = 128  # parts that share a transaction
+MAX_WRITING = 8  # files of one partition that are written at once; a task writes one after the other
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """A flow that publishes this topic, as its driver has begun it."""
+
+    key: FlowKey
+    token: str
+    schema_id: int
+    parallelism: int
+
+
+class WrittenNow(Container[str]):
+    """The write ids that are in one of two sets, whenever it is asked."""
+
+    def __init__(self, first: set[str], second: set[str]) -> None:
+        self._sets = first, second
+
+    def __contains__(self, item: object) -> bool:
+        return any(item in each for each in self._sets)
+
+
+class Flows:
+    """Claims, cursors and seals of a topic's flow jobs.
+
+    Attributes:
+        writing: write ids of the files that tasks write now.
+    """
+
+    def __init__(self, topic: TopicState, subscribers: Subscribers) -> None:
+        self._topic = topic
+        self._subscribers = subscribers
+        self._publishing: dict[str, Publishing] = {}
+        self._writing: dict[tuple[str, int, int], list[str]] = {}  # by flow, partition and claim
+        self._waiting: list[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]] = []
+        self._sealing: asyncio.Task[None] | None = None
+        self.writing: set[str] = set()
+
+    # -- cursors -------------------------------------------------------------------------------------------------------
+
+    async def begin(self, link: Link, asked: BeginFlowRequest) -> list[Cursor]:
+        """Begin a flow, or go on with it.
+
+        Raises:
+            ConfigError: the topic has too many flows, or waits for acknowledgements of its subscribers.
+            Fenced: the subscription was given to another.
+        """
+        key = FlowKey(asked.flow, asked.topic, asked.start.log)
+        if link.hello.role == "subscriber":
+            self._subscribers.held(asked.flow, asked.grant)
+            if (key.topic, key.log) != (self._topic.topic, self._topic.log_id):  # a catalog keeps what it is told
+                raise RemoteProtocolError(
+                    f"a flow that publishes nothing has its cursors with its source, log {self._topic.log_id} of topic "
+                    f"{self._topic.topic!r}",
+                    op="begin_flow",
+                )
+            return await self._topic.run(self._topic.store.cursors.begin, key, asked.start, asked.partitions)
+        if asked.schema is None or not asked.token:
+            raise RemoteProtocolError("a flow that publishes has a schema and a token", op="begin_flow")
+        if self._topic.config.acks == "all":
+            raise ConfigError(
+                f"topic {self._topic.topic!r}: a flow cannot publish with acks=all, since many tasks seal at once; use "
+                "acks=stored",
+                topic=self._topic.topic,
+            )
+        if asked.flow not in self._publishing and len(self._publishing) >= MAX_FLOWS:
+            raise ConfigError(f"topic {self._topic.topic!r} has {MAX_FLOWS} flows, which is the limit")
+        schema, store = asked.schema, self._topic.store
+
+        def work() -> tuple[int, list[Cursor]]:
+            number = store.schemas.add(schema.arrow, schema.spark)
+            return number, store.cursors.begin(key, asked.start, asked.partitions)
+
+        def begun(found: tuple[int, list[Cursor]]) -> None:
+            self._publishing[asked.flow] = Publishing(key, asked.token, found[0], asked.parallelism)
+            self._topic.news.ring()  # the schema is known
+
+        _, cursors = await self._topic.run_then(work, begun)
+        return cursors
+
+    async def cursors(self, key: FlowKey) -> list[Cursor]:
+        """Return a flow's cursors."""
+        return await self._topic.run(self._topic.store.cursors.all, key)
+
+    async def claim(self, link: Link, asked: ClaimRequest) -> list[Cursor]:
+        """Give partitions to a task; what older tasks have begun to write may go.
+
+        Raises:
+            FlowNotFound: the driver has not begun the flow here (yet), or it was reset.
+        """
+        key = self._key(link, asked)
+        partitions = set(asked.partitions)
+
+        def claimed(_: list[Cursor]) -> None:
+            self._forget_writing(key.flow, partitions)
+
+        return await self._topic.run_then(lambda: self._topic.store.cursors.claim(key, partitions), claimed)
+
+    def _forget_writing(self, flow: str, partitions: Container[int]) -> None:
+        for place in [place for place in self._writing if place[0] == flow and place[1] in partitions]:
+            self.writing.difference_update(self._writing.pop(place))
+
+    def _key(self, link: Link, asked: ClaimRequest | SealPartsRequest) -> FlowKey:
+        """Return whose cursors a task asks for, if it may.
+
+        Raises:
+            NotAuthorized: it does not show the flow's token.
+            Fenced: the subscription was given to another.
+            FlowNotFound: the driver has not begun the flow here, or reads another log by now.
+        """
+        key = FlowKey(asked.flow, asked.topic, asked.log)
+        if link.hello.role != "publisher":
+            self._subscribers.held(asked.flow, asked.grant)
+            return key
+        known = self.publishing(asked.flow, asked.token)
+        if known.key != key:
+            raise FlowNotFound(
+                f"flow {asked.flow!r} reads log {known.key.log} of topic {known.key.topic!r} now, not {asked.log}",
+                flow=asked.flow,
+            )
+        return key
+
+    def publishing(self, flow: str, token: str) -> Publishing:
+        """Return a flow that publishes this topic, to who shows its token.
+
+        Raises:
+            FlowNotFound: the driver has not begun it here.
+            NotAuthorized: it is another token.
+        """
+        known = self._publishing.get(flow)
+        if known is None:
+            raise FlowNotFound(
+                f"flow {flow!r} has not begun at this coordinator of topic {self._topic.topic!r}", flow=flow
+            )
+        if not hmac.compare_digest(known.token.encode(), token.encode()):
+            raise NotAuthorized(
+                f"topic {self._topic.topic!r}: flow {flow!r} takes rows only from tasks of the driver that began it",
+                flow=flow,
+            )
+        return known
+
+    async def begin_write(self, known: Publishing, partition: int, claim: int) -> str:
+        """Return a write id for a file of a task; the file is kept until it is sealed, or the claim is over.
+
+        Raises:
+            Fenced: another task has claimed the partition since.
+        """
+        write_id, place = new_write_id(), (known.key.flow, partition, claim)
+        held = self._topic.store.cursors.held
+
+        def begun(_: Cursor) -> None:
+            ids = self._writing.setdefault(place, [])
+            ids.append(write_id)
+            self.writing.add(write_id)
+            if len(ids) > MAX_WRITING:
+                self.writing.discard(ids.pop(0))
+
+        await self._topic.run_then(lambda: held(known.key, partition, claim), begun)
+        return write_id
+
+    # -- sealing -------------------------------------------------------------------------------------------------------
+
+    async def seal(self, link: Link, asked: SealPartsRequest, limit: int) -> list[PartOutcome | JobpipeError]:
+        """Publish parts and move their cursors; those of many tasks share a transaction.
+
+        Args:
+            link: of the task.
+            asked: its parts.
+            limit: bytes that one part may have.
+
+        Raises:
+            NotAuthorized, FlowNotFound, Fenced: as :meth:`claim`.
+            JobpipeError: none of the parts that shared a transaction is sealed: the topic is closed, another publisher
+                has it, the disk fails. The request may be repeated.
+        """
+        parts = self._parts(link, asked, limit)
+        loop = asyncio.get_running_loop()
+        waiting: list[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]] = [
+            (part, loop.create_future()) for part in parts
+        ]
+        self._waiting += waiting  # nothing is awaited before: a task's requests keep their order
+        if self._sealing is None:
+            self._sealing = asyncio.create_task(self._seal_waiting(), name=f"seal-parts-{self._topic.topic}")
+        if waiting:
+            await asyncio.wait([done for _, done in waiting])
+        return [done.result() for _, done in waiting]
+
+    def _parts(self, link: Link, asked: SealPartsRequest, limit: int) -> list[Part]:
+        key = self._key(link, asked)
+        known = self._publishing[asked.flow] if link.hello.role == "publisher" else None
+        if known is None and asked.segments:
+            raise RemoteProtocolError("a flow that publishes nothing seals no segments", op="seal_parts")
+        parts, first = [], 0
+        for part in asked.parts:
+            segments: list[SegmentInfo] = list(asked.segments[first : first + part.segments])
+            first += part.segments
+            size = sum(segment.length for segment in segments)
+            if size > limit:
+                raise SpoolFull(
+                    f"topic {self._topic.topic!r}: what flow {asked.flow!r} returned for partition {part.partition} "
+                    f"has {size} bytes, more than jobpipe.spool.max_bytes={limit}; return less at once, or raise it",
+                    topic=self._topic.topic,
+                    size=size,
+                    limit=limit,
+                )
+            batch = NewBatch(
+                query_id="",
+                batch_id=-1,
+                run_id=f"flow {asked.flow}",
+                write_id=part.write_id,
+                schema_id=None if known is None else known.schema_id,
+                partitions=1 if known is None else known.parallelism,
+                partitioner=PARTITIONER,
+            )
+            parts.append(Part(key, part.partition, part.claim, part.start, part.to, batch, segments))
+        return parts
+
+    async def _seal_waiting(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+                await self._seal_group(group)
+        finally:
+            self._sealing = None
+
+    async def _seal_group(self, group: Sequence[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]]) -> None:
+        parts = [part for part, _ in group]
+
+        def work() -> tuple[list[PartOutcome | JobpipeError], Position, bool]:
+            store, writing = self._topic.store, self.writing
+            outcomes = store.seal_parts(parts, writing=writing)
+            with contextlib.suppress(SpoolError):  # sealed it is
+                return outcomes, store.batches.head(), store.batches.ended()
+            return outcomes, store.batches.head(), store.batches.ended()
+
+        def sealed(found: tuple[list[PartOutcome | JobpipeError], Position, bool]) -> None:
+            outcomes, head, ended = found
+            visible = [part for part, outcome in zip(parts, outcomes, strict=True) if _rows(outcome)]
+            for part in visible:
+                self.writing.discard(part.batch.write_id)
+            if visible:
+                self._topic.note_sealed(head, ended, [segment for part in visible for segment in part.segments])
+            elif (head, ended) != (self._topic.head, self._topic.ended):  # sealed by a commit that seemed to fail
+                self._topic.note_sealed(head, ended, None)
+
+        sealing = asyncio.ensure_future(self._topic.run_then(work, sealed, reserve=False, whose=""))
+        await asyncio.wait({sealing})
+        error = sealing.exception()
+        outcomes = [None] * len(group) if error is not None else sealing.result()[0]
+        for (_, done), outcome in zip(group, outcomes, strict=True):
+            if outcome is not None:
+                done.set_result(outcome)
+            elif error is not None:
+                done.set_exception(error)
+                done.exception()  # perhaps nobody asks any more
+
+    async def reset(self, flow: str, *, dry_run: bool) -> list[FlowKey]:
+        """Delete a flow's cursors; its tasks are refused from now on.
+
+        Raises:
+            FlowNotFound: it has none here.
+        """
+
+        def done(_: object) -> None:
+            if not dry_run:
+                self._publishing.pop(flow, None)
+                self._forget_writing(flow, range(MAX_PARALLELISM))
+
+        work = self._topic.store.cursors.reset
+        found = await self._topic.run_then(lambda: work(flow, dry_run=dry_run), done)
+        if not found:
+            raise FlowNotFound(f"topic {self._topic.topic!r} has no cursors of a flow {flow!r}", flow=flow)
+        return found
+
+
+def _rows(outcome: PartOutcome | JobpipeError) -> int:
+    return 0 if isinstance(outcome, JobpipeError) else outcome.rows

@@ -1,0 +1,241 @@
+"""What the subscribers of one topic read next: they share turns of the log's thread, and wait for news together."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.errors import JobpipeError, SpoolError
+from jobpipe.net.budget import asking
+from jobpipe.operations.fields import MAX_WAIT_SECONDS
+from jobpipe.store.shared_plans import Planned, PlanOrder
+
+__all__ = ["Plans"]
+
+GROUP = 64  # plans that share a turn of the log's thread
+TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too
+WOKEN = 64  # subscribers that are woken at once: a thousand answers take the loop a tenth of a second
+
+
+@dataclass
+class _Asked:
+    """An acknowledgement, and the plan that it asks for."""
+
+    name: str
+    grant: int
+    order: PlanOrder
+    whose: str
+    done: asyncio.Future[Planned]
+
+
+@dataclass
+class _Turn:
+    """What came of a turn: as much as it got through."""
+
+    outcomes: list[Planned | JobpipeError] = field(default_factory=list)
+    advanced: bool = False
+    mended: bool = False  # it has failed once for the disk, and was begun again
+
+
+@dataclass
+class _Group:
+    """Those who wait for the same plan.
+
+    Attributes:
+        waiting: a future of each, by when it came.
+        rings: of the bell of news, when the log was looked at last.
+        task: looks at the log when there are news; its work counts to the identity of the first one.
+    """
+
+    rings: int
+    waiting: dict[asyncio.Future[Planned | None], None] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+
+class Plans:
+    """Plans what comes next. Belongs to the event loop; what waits ends with its request."""
+
+    def __init__(self, topic: TopicState) -> None:
+        self._topic = topic
+        self._asked: dict[str, deque[_Asked]] = {}  # by identity, in the order of turns
+        self._working: asyncio.Task[None] | None = None
+        self._groups: dict[PlanOrder, _Group] = {}
+        self._waits: dict[str, dict[asyncio.Future[Planned | None], None]] = {}  # by name
+
+    async def next(self, name: str, grant: int, order: PlanOrder) -> Planned:
+        """Acknowledge where an order starts, whose batch is committed, and plan what follows.
+
+        Raises:
+            Fenced: the name was given to another subscriber, or the subscription was dropped.
+            DataLoss: the start does not fit.
+        """
+        asked = _Asked(name, grant, order, asking.get(), asyncio.get_running_loop().create_future())
+        self._asked.setdefault(asked.whose, deque()).append(asked)
+        if self._working is None:
+            self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
+        return await asked.done
+
+    async def _work(self) -> None:
+        try:
+            while self._asked:
+                await self._one_turn(self._next_group())
+        finally:
+            self._working = None
+            for works in self._asked.values():  # only where we are cancelled: the loop ends
+                for asked in works:
+                    asked.done.cancel()
+            self._asked.clear()
+
+    def _next_group(self) -> list[_Asked]:
+        """Take some, of each identity in turn."""
+        group: list[_Asked] = []
+        while self._asked and len(group) < GROUP:
+            identity, works = next(iter(self._asked.items()))
+            del self._asked[identity]
+            asked = works.popleft()
+            if works:
+                self._asked[identity] = works
+            if not asked.done.done():
+                group.append(asked)
+        return group
+
+    async def _one_turn(self, group: list[_Asked]) -> None:
+        if not group:
+            return
+        turn = _Turn()
+
+        def planned(_: None) -> None:
+            if turn.advanced:
+                self._topic.note_progress()
+            for asked, outcome in zip(group, turn.outcomes, strict=False):
+                _tell(asked.done, outcome)
+
+        turning = asyncio.ensure_future(
+            self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
+        )
+        try:
+            await asyncio.wait({turning})
+        except asyncio.CancelledError:
+            turning.cancel()
+            for asked in group:
+                asked.done.cancel()
+            raise
+        if (error := turning.exception()) is not None:
+            for asked in group:
+                _tell(asked.done, error)
+            return
+        self._put_back(group[len(turn.outcomes) :])
+
+    def _put_back(self, left: list[_Asked]) -> None:
+        """Let those come first in the next turn that this one did not get to."""
+        first: dict[str, deque[_Asked]] = {}
+        for asked in left:
+            first.setdefault(asked.whose, deque()).append(asked)
+        for whose, works in self._asked.items():
+            first.setdefault(whose, deque()).extend(works)
+        self._asked = first
+
+    def _in_thread(self, group: list[_Asked], turn: _Turn) -> None:
+        """Acknowledge and plan for a group, until the turn is over; an error of one is its own.
+
+        What a disk refuses is tried once more after the log's thread has mended it, from there on.
+        """
+        plans, until = self._topic.store.plans, time.monotonic() + TURN_SECONDS
+        plans.look()
+        for asked in group[len(turn.outcomes) :]:
+            try:
+                turn.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
+                turn.outcomes.append(plans.plan(asked.order))
+            except SpoolError as error:
+                if not turn.mended:
+                    turn.mended = True
+                    raise
+                turn.outcomes.append(error)
+            except JobpipeError as error:
+                turn.outcomes.append(error)
+            if time.monotonic() > until:
+                return
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def wait(self, name: str, order: PlanOrder, rings: int, seconds: float) -> Planned | None:
+        """Wait until there is something to read, and return it; None after ``seconds``, or where the name is not held.
+
+        Nothing is acknowledged: what has changed the subscription meanwhile, as a seek, stays.
+
+        Args:
+            name: of the subscription.
+            order: what was planned, and came out empty.
+            rings: of the bell of news, before it was planned.
+            seconds: to wait at most.
+
+        Raises:
+            DataLoss: the start does not fit any more.
+            TopicNotFound: the topic is not served here any more.
+        """
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Planned | None] = loop.create_future()
+        group = self._groups.get(order)
+        if group is None:
+            group = self._groups[order] = _Group(rings)
+            group.task = asyncio.create_task(self._follow(order, group), name=f"news-{self._topic.topic}")
+        group.waiting[told] = None
+        self._waits.setdefault(name, {})[told] = None
+        timer = loop.call_later(seconds, _tell, told, None)
+        try:
+            return await told
+        finally:
+            timer.cancel()
+            group.waiting.pop(told, None)
+            if not group.waiting and self._groups.get(order) is group:
+                del self._groups[order]
+                if group.task is not None:
+                    group.task.cancel()
+            waits = self._waits[name]
+            del waits[told]
+            if not waits:
+                del self._waits[name]
+
+    def wake(self, name: str) -> None:
+        """Answer those who wait under a name: another holds it now, or it was dropped."""
+        for told in self._waits.get(name, ()):
+            _tell(told, None)
+
+    async def _follow(self, order: PlanOrder, group: _Group) -> None:
+        """Look at the log whenever there are news, until nobody waits in the group."""
+        topic = self._topic
+        try:
+            while group.waiting:
+                if topic.news.rings == group.rings:
+                    await topic.news.wait(MAX_WAIT_SECONDS)
+                    continue
+                group.rings = topic.news.rings
+                found = await topic.run(topic.store.plans.look_and_plan, order)
+                if not found.is_open:
+                    await self._tell_all(order, group, found)
+        except Exception as error:  # noqa: BLE001 - told to all who wait
+            await self._tell_all(order, group, error)
+
+    async def _tell_all(self, order: PlanOrder, group: _Group, outcome: Planned | Exception) -> None:
+        """Tell a part of them at a time: requests of others come in between. Who comes now is in a new group."""
+        if self._groups.get(order) is group:
+            del self._groups[order]
+        while group.waiting:
+            for told in list(itertools.islice(group.waiting, WOKEN)):
+                group.waiting.pop(told)
+                _tell(told, outcome)
+            await asyncio.sleep(0)
+
+
+def _tell(told: asyncio.Future[Planned] | asyncio.Future[Planned | None], outcome: object) -> None:
+    if told.done():
+        return
+    if isinstance(outcome, BaseException):
+        told.set_exception(outcome)
+        told.exception()  # seen: perhaps nobody asks any more
+    else:
+        told.set_result(outcome)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""The coordinator's answers to publishers: one method an operation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jobpipe.coordinator.answering import Answers, Context, pair
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.errors import Fenced, JobpipeError
+from jobpipe.operations import publishing
+from jobpipe.store.batches import LastSealed
+from jobpipe.store.position import Position
+from jobpipe.store.seal import NewBatch
+
+if TYPE_CHECKING:
+    from jobpipe.coordinator.coordinator import Coordinator
+
+__all__ = ["PublisherAnswers"]
+
+
+class PublisherAnswers:
+    """What a publisher gets."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def answers(self) -> Answers:
+        """Return the methods, by what they answer."""
+        return dict(
+            (
+                pair(publishing.BeginRequest, self._begin),
+                pair(publishing.SealRequest, self._seal),
+                pair(publishing.DeclareRequest, self._declare),
+                pair(publishing.AckedRequest, self._acked),
+                pair(publishing.DrainedRequest, self._drained),
+                pair(publishing.CloseRequest, self._close),
+            )
+        )
+
+    async def _begin(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+        topic = at.topic
+        newest: publishing.NewestQuery | None = None
+
+        def work() -> tuple[LastSealed | None, Position | None, bool]:
+            nonlocal newest
+            topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
+            last = topic.store.batches.last_sealed(asked.query_id)
+            found = topic.store.batches.newest_query() if last is None else None
+            newest = None if found is None else publishing.NewestQuery(**found)
+            return last, None if last is None else topic.store.batches.at(last.n), topic.has_room()
+
+        if not topic.publishing:
+            raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
+        last, position, room = await topic.run(work)
+        if last is not None and await self._take_back(topic, last, asked):
+            last, position, room = await topic.run(work)
+        sealed, full, admitted = None, None, None
+        epoch = topic.epoch
+        if last is not None and position is not None:
+            sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
+        if last is None or last.batch_id < asked.batch_id:
+            full = await topic.room(asked.wait, known=room)
+            admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
+        return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
+
+    async def _take_back(self, topic: ServedTopic, last: LastSealed, asked: publishing.BeginRequest) -> bool:
+        """Let a batch that Spark repeats be written again, if host servers were lost that kept some of it."""
+        if last.batch_id != asked.batch_id or last.run_id == asked.run_id:
+            return False
+        if not await topic.must_be_sealed_again(asked.query_id, asked.batch_id):
+            return False
+        await self._coordinator.take_back(topic, asked.query_id, asked.batch_id)
+        return True
+
+    async def _seal(self, at: Context, asked: publishing.SealRequest) -> publishing.SealReply:
+        batch = NewBatch(
+            query_id=asked.query_id,
+            batch_id=asked.batch_id,
+            run_id=asked.run_id,
+            write_id=asked.write_id,
+            schema_id=None,
+            partitions=asked.partitions,
+            partitioner=asked.partitioner,
+            end=False,
+        )
+        schema = asked.schema.arrow, asked.schema.spark
+        position, room = await at.topic.seal(batch, list(asked.segments), schema)
+        admitted = None
+        if room and at.topic.publishing:
+            admitted = self._coordinator.admitted(at.topic, at.topic.begin_write())
+        return publishing.SealReply(position=position, admitted=admitted)
+
+    async def _declare(self, at: Context, asked: publishing.DeclareRequest) -> publishing.DeclareReply:
+        add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)
+        return publishing.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.ring()))
+
+    async def _acked(self, at: Context, asked: publishing.AckedRequest) -> publishing.AckedReply:
+        topic = at.topic
+        missing = await topic.missing_acks(asked.n)
+        if missing:
+            topic.mark_ack_wait(missing)  # a flow acknowledges at once when it hears of that
+            if await topic.acked.wait(asked.wait):
+                missing = await topic.missing_acks(asked.n)
+        topic.mark_ack_wait(missing)
+        lost = await topic.lost(asked.n - 1, asked.n) if missing else ()
+        gone = {host for batch in lost for host in batch.hosts}
+        return publishing.AckedReply(missing=tuple(missing), gone=tuple(sorted(gone)))
+
+    async def _drained(self, at: Context, asked: publishing.DrainedRequest) -> publishing.DrainedReply:
+        lagging = await at.topic.lagging()
+        if lagging and await at.topic.acked.wait(asked.wait):
+            lagging = await at.topic.lagging()
+        return publishing.DrainedReply(lagging=lagging)
+
+    async def _close(self, at: Context, asked: publishing.CloseRequest) -> publishing.CloseReply:
+        await self._coordinator.close_publisher(at.topic, final=asked.final)
+        try:
+            status = await at.topic.status()
+        except JobpipeError:  # a disk that fails does not keep a publisher from closing
+            return publishing.CloseReply(head=at.topic.head)
+        lagging = {line["name"]: line["lag"]["batches"] for line in status["subscriptions"]}
+        return publishing.CloseReply(head=at.topic.head, kept=status["batches"], lagging=lagging)

@@ -1,0 +1,267 @@
+"""The coordinator's answers to subscribers and readers: one method an operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jobpipe.coordinator.answering import Answers, Context, pair
+from jobpipe.coordinator.segment_files import held_part
+from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.errors import DataLoss, TopicNotFound
+from jobpipe.net.link import Link
+from jobpipe.operations import reading, subscribing
+from jobpipe.operations.fields import Fields, Nothing, SharedReply
+from jobpipe.operations.ranges import LostBatch, News, PlannedRange
+from jobpipe.store.locate import TopicRange
+from jobpipe.store.plan import Plan
+from jobpipe.store.shared_plans import Planned, PlanOrder
+
+if TYPE_CHECKING:
+    from jobpipe.coordinator.coordinator import Coordinator
+
+__all__ = ["ReaderAnswers"]
+
+MAX_REPLIES = 4  # made of one plan: with the news of now and without, and some of earlier news
+
+
+class ReaderAnswers:
+    """What subscribers and readers get.
+
+    Args:
+        coordinator: the topics.
+        owner_of: tells the identity of a link that may hold a share of a topic's names only, "" for any other.
+    """
+
+    def __init__(self, coordinator: Coordinator, owner_of: Callable[[Link], str] = lambda _: "") -> None:
+        self._coordinator = coordinator
+        self._owner_of = owner_of
+
+    def answers(self) -> Answers:
+        """Return the methods, by what they answer."""
+        return dict(
+            (
+                pair(subscribing.GrantRequest, self._grant),
+                pair(subscribing.FirstRequest, self._first),
+                pair(subscribing.PollRequest, self._poll),
+                pair(subscribing.PlanRequest, self._plan),
+                pair(subscribing.AckRequest, self._ack),
+                pair(subscribing.SlotRequest, self._slot),
+                pair(subscribing.SettleRequest, self._settle),
+                pair(reading.BoundsRequest, self._bounds),
+                pair(reading.RangeRequest, self._range),
+                pair(reading.BindRequest, self._bind),
+                pair(reading.CutRequest, self._cut),
+                pair(reading.LeaseRequest, self._lease),
+                pair(reading.ReleaseRequest, self._release),
+                pair(reading.SchemaRequest, self._schema),
+            )
+        )
+
+    # -- subscriber ----------------------------------------------------------------------------------------------------
+
+    async def _grant(self, at: Context, asked: subscribing.GrantRequest) -> subscribing.GrantReply:
+        where = {"host": asked.host, "pid": asked.pid}
+        owner = self._owner_of(at.link)
+        holder = await at.topic.subscribers.grant(at.name, at.link.hello.instance, at.link, where, owner)
+        topic = at.topic
+        return subscribing.GrantReply(head=topic.head, ended=topic.ended, waiting=topic.waiting, grant=holder.grant)
+
+    async def _first(self, at: Context, asked: subscribing.FirstRequest) -> subscribing.FirstReply:
+        at.topic.subscribers.held(at.name, asked.grant)
+        position, lost = await at.topic.subscribers.first_position(
+            at.name, asked.start, asked.end, skip_removed=asked.skip_removed
+        )
+        return subscribing.FirstReply(position=position, lost=lost)
+
+    async def _poll(self, at: Context, asked: subscribing.PollRequest) -> News:
+        topic = at.topic
+        if (asked.head, asked.ended, asked.waiting) == (topic.head, topic.ended, topic.waiting):
+            await topic.news.wait(asked.wait)
+        if topic.closed:
+            raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
+        return News(head=topic.head, ended=topic.ended, waiting=topic.waiting)
+
+    async def _plan(self, at: Context, asked: subscribing.PlanRequest) -> Fields:
+        topic, order = at.topic, PlanOrder(asked.start, asked.limits, asked.count, asked.held)
+        plans, rings = topic.subscribers.plans, topic.news.rings
+        topic.subscribers.held(at.name, asked.grant)
+        found = await plans.next(at.name, asked.grant, order)
+        if asked.wait and found.is_open:
+            found = await plans.wait(at.name, order, rings, asked.wait) or found
+            topic.subscribers.held(at.name, asked.grant)
+        news = News(head=topic.head, ended=topic.ended, waiting=topic.waiting) if asked.wait else None
+        lost = await self._lost(topic, [found.plan])
+        if lost or asked.count:
+            return self._planned(topic, found, news, lost)
+        key = news, self._coordinator.data_endpoint
+        reply: SharedReply | None = found.replies.get(key)
+        if reply is None:
+            if len(found.replies) >= MAX_REPLIES:
+                found.replies.clear()
+            reply = found.replies[key] = SharedReply.of(self._planned(topic, found, news, lost))
+        return reply
+
+    def _planned(
+        self, topic: ServedTopic, found: Planned, news: News | None, lost: tuple[LostBatch, ...]
+    ) -> subscribing.PlanReply:
+        ahead = None
+        if found.ahead is not None:
+            ahead = subscribing.Backlog(
+                rows=found.ahead.rows,
+                bytes=found.ahead.bytes,
+                end=found.ahead.end,
+                final=found.ahead.final,
+                waiting=topic.waiting is not None,
+            )
+        return subscribing.PlanReply.of(
+            found.plan,
+            stop=found.stop,
+            ahead=ahead,
+            lost=lost,
+            data=str(self._coordinator.data_endpoint),
+            news=news,
+            held=None if found.held is None else tuple(map(held_part, found.held)),
+        )
+
+    async def _lost(self, topic: ServedTopic, plans: list[Plan]) -> tuple[LostBatch, ...]:
+        if not plans or plans[0].start.place == plans[-1].end.place:
+            return ()
+        end = plans[-1].end
+        return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
+
+    async def _ack(self, at: Context, asked: subscribing.AckRequest) -> Nothing:
+        await at.topic.subscribers.acknowledge(at.name, asked.grant, asked.position)
+        return Nothing()
+
+    async def _slot(self, at: Context, asked: subscribing.SlotRequest) -> subscribing.SlotReply:
+        found = await at.topic.slots.next(
+            at.name,
+            asked.grant,
+            start=asked.start,
+            last=asked.last,
+            slot=asked.slot,
+            end=asked.end,
+            witnessed=asked.witnessed,
+        )
+        here = found.plan.start
+        return subscribing.SlotReply.of(
+            found.plan,
+            made=found.made,
+            stop=found.stop,
+            over=found.over,
+            newest=found.schema_id,
+            lost=() if found.plan.end.place == here.place else await at.topic.lost(here.n, here.n + 1),
+        )
+
+    async def _settle(self, at: Context, asked: subscribing.SettleRequest) -> subscribing.SettleReply:
+        settle = at.topic.slots.resolve_slot_end
+        return subscribing.SettleReply(
+            end=await settle(at.name, asked.grant, asked.start, asked.slot, committed=asked.committed)
+        )
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    async def _bounds(self, at: Context, asked: reading.BoundsRequest) -> reading.Bounds:
+        start, end, topic = asked.start, asked.end, at.topic
+
+        def work() -> reading.Bounds:
+            known = {s.name: s for s in topic.store.subscriptions.all()}.get(asked.name)
+            acked, tail = None if known is None else known.acked, topic.store.batches.tail()
+            if start is None:
+                window = TopicRange(tail, None if end is None else topic.store.locator.end(end), 0)
+            else:
+                window = topic.store.locator.locate(
+                    start, end, committed=acked or tail, skip_removed=asked.skip_removed
+                )
+            return reading.Bounds(
+                standing=None if known is None or acked is None else "first" if known.holds_first else "moved",
+                tail=tail,
+                head=topic.store.batches.head(),
+                ended=topic.store.batches.ended(),
+                start=window.start,
+                end=window.end,
+                lost=window.lost,
+            )
+
+        return await topic.run(work)
+
+    async def _range(self, at: Context, asked: reading.RangeRequest) -> reading.RangeReply:
+        start, end, topic = asked.start, asked.end, at.topic
+
+        def work() -> list[Plan]:
+            topic.store.batches.check(start)
+            topic.store.batches.check(end)
+            return topic.store.planner.describe(start, end)
+
+        if at.link.hello.role == "subscriber":  # a replay after a restart
+            plans = await topic.subscribers.describe(at.name, _grant(asked), start, end)
+        else:
+            plans = await topic.run(work)
+        return reading.RangeReply(
+            plans=tuple(PlannedRange.of(plan) for plan in plans),
+            lost=await self._lost(topic, plans),
+            data=str(self._coordinator.data_endpoint),
+        )
+
+    async def _bind(self, at: Context, asked: reading.BindRequest) -> reading.BindReply:
+        topic = at.topic
+        plans = await topic.slots.bind(
+            *(asked.name, asked.grant, asked.slot, asked.limits), schemas=frozenset(asked.schemas), wait=asked.wait
+        )
+        if len(plans) > 1:
+            raise DataLoss(
+                f"topic {topic.topic!r}: slot {asked.slot} crosses a change of partitions or schema that was "
+                "not there when it was bound",
+                topic=topic.topic,
+                slot=asked.slot,
+            )
+        lost = await self._lost(topic, plans)
+        return reading.BindReply.of(plans[0], data=str(self._coordinator.data_endpoint), lost=lost)
+
+    async def _cut(self, at: Context, asked: reading.CutRequest) -> reading.CutReply:
+        start, end, topic = asked.start, asked.end, at.topic
+        make = partial(
+            topic.store.planner.cutter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
+        )
+        if at.link.hello.role == "subscriber":
+            cutter = await topic.subscribers.cutter(at.name, _grant(asked), start, end, make)
+        else:
+            cutter = await topic.run(make, start, end)
+        while (cuts := await topic.run(cutter.step)) is None:
+            pass  # what else the log's thread is to do comes in between
+        pieces: list[reading.CutPiece] = []
+        for cut in cuts:
+            pieces.append(reading.CutPiece(cut.end, tuple(cut.partitions)))
+            if len(pieces) % 1000 == 0:
+                await asyncio.sleep(0)  # there may be 100,000
+        return reading.CutReply(pieces=tuple(pieces))
+
+    async def _lease(self, at: Context, asked: reading.LeaseRequest) -> Nothing:
+        await at.topic.leases.take(at.link, asked)
+        return Nothing()
+
+    async def _release(self, at: Context, asked: reading.ReleaseRequest) -> Nothing:
+        await at.topic.leases.release(at.link, asked.id)
+        return Nothing()
+
+    async def _schema(self, at: Context, asked: reading.SchemaRequest) -> reading.SchemaReply:
+        wanted, topic = asked.id, at.topic
+
+        def work() -> tuple[int, bytes, str | None] | None:
+            return topic.store.schemas.newest() if wanted is None else topic.store.schemas.get(wanted)
+
+        found = await topic.run(work)
+        if found is None and await topic.news.wait(asked.wait):
+            found = await topic.run(work)
+        if found is None:
+            return reading.SchemaReply()
+        number, arrow, spark = found
+        return reading.SchemaReply(id=number, spark=spark, arrow=arrow)
+
+
+def _grant(asked: reading.RangeRequest | reading.CutRequest) -> int:
+    """Return the grant that a subscriber shows; one that shows none holds no name."""
+    return -1 if asked.grant is None else asked.grant

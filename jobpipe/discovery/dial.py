@@ -1,0 +1,30 @@
+"""Opens links to servers, with the TLS context that the configuration has in force now: certificates change."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobpipe.config import Config
+from jobpipe.discovery.security import dial_tls
+from jobpipe.net.address import Endpoint
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.link import Link, connect
+from jobpipe.wire.messages import Hello
+
+__all__ = ["dial", "dial_blocking"]
+
+
+async def dial(config: Config, endpoint: Endpoint, hello: Hello) -> Link:
+    """Open a link of asyncio to a server that serves the topic of ``hello``.
+
+    Raises:
+        ConfigError: the certificates cannot be used.
+        JobpipeError: as :func:`jobpipe.net.link.connect`.
+    """
+    tls = await asyncio.to_thread(dial_tls, config, endpoint)
+    return await connect(endpoint, hello, tls=tls)
+
+
+def dial_blocking(config: Config, endpoint: Endpoint, hello: Hello) -> BlockingLink:
+    """Open a blocking link; raises as :func:`dial`."""
+    return BlockingLink.connect(endpoint, hello, tls=dial_tls(config, endpoint))

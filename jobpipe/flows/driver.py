@@ -1,0 +1,338 @@
+"""The driver of a flow job: holds the subscription and the topic that is published, runs the tasks, acknowledges."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from jobpipe.errors import (
+    ConfigError,
+    DataLoss,
+    Fenced,
+    FlowNotFound,
+    JobpipeError,
+    NameTaken,
+    NotAuthorized,
+    SchemaMismatch,
+    TopicOwned,
+    UnsupportedType,
+    WaitTimeout,
+)
+from jobpipe.flows.ends import FlowEnds
+from jobpipe.flows.options import FlowOptions, FlowState, FlowStatus, PartitionStatus
+from jobpipe.flows.task import TaskEnd, TaskOrder
+from jobpipe.net.retry import RETRYABLE, Deadline, backoff
+from jobpipe.operations.ranges import News
+from jobpipe.store.cursors import Cursor
+
+__all__ = ["Flow", "Runner"]
+
+log = logging.getLogger(__name__)
+
+ACK_SECONDS = 1.0  # between two acknowledgements
+HURRY_SECONDS = 0.02  # the same while the source's publisher waits, or the source has ended
+STOP_SECONDS = 10.0  # for tasks to publish what their function has returned
+CANCEL_SECONDS = 5.0  # for tasks that were cancelled
+AT_ONCE_SECONDS = 1.0  # the same, when it is urgent
+TRIES = 4  # failures of a partition at one place
+CLAIM_SECONDS = 10.0
+GRANT_SECONDS = 0.3
+FINAL = (ConfigError, DataLoss, NameTaken, NotAuthorized, SchemaMismatch, TopicOwned, UnsupportedType)
+"""What another attempt does not mend."""
+
+
+class Runner(Protocol):
+    """Runs tasks: in threads of this process, or on a cluster."""
+
+    @property
+    def lanes(self) -> int:
+        """How many tasks run at once."""
+
+    def run(self, order: TaskOrder, number: int, stopped: Callable[[], bool]) -> TaskEnd:
+        """Run a task to its end."""
+
+    def cancel(self) -> None:
+        """End all tasks that do not end by themselves."""
+
+
+@dataclass
+class _Failures:
+    """Of one lane."""
+
+    count: int = 0
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, end: TaskEnd, cursors: Sequence[Cursor], lane: Sequence[int]) -> int:
+        """Note a failure; return how many there were at one place."""
+        concerned = lane if end.partition is None else (end.partition,)
+        places = {each.partition: each.position.place for each in cursors if each.partition in concerned}
+        self.count = self.count + 1 if places == self.places else 1
+        self.places = places
+        return self.count
+
+
+class Flow:
+    """A flow job that runs; made by :func:`jobpipe.flow`.
+
+    Give it to :func:`jobpipe.run`, use it as a context manager, or call :meth:`stop`.
+
+    Attributes:
+        name: of the flow.
+        cut_short: it has ended without waiting for a call of the function, or for room for what a call returned: the
+            next start gives the function those batches again.
+    """
+
+    def __init__(self, options: FlowOptions, runner: Runner) -> None:
+        self.name = options.name
+        self.cut_short = False
+        self._options = options
+        self._runner = runner
+        self._stopping = threading.Event()
+        self._at_once = threading.Event()
+        self._hurry = threading.Event()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()  # of what follows
+        self._state = FlowState.RUNNING
+        self._error: JobpipeError | None = None
+        self._errors: dict[int, tuple[tuple[int, int], str]] = {}  # by partition: where it failed last, and why
+        self._ends = FlowEnds(options, self._heard)
+        lanes = max(1, min(self._ends.partitions, runner.lanes))
+        self._lanes = [
+            threading.Thread(
+                target=self._run_lane, args=(number, lanes), name=f"flow-{self.name}-{number}", daemon=True
+            )
+            for number in range(lanes)
+        ]
+        self._supervisor = threading.Thread(target=self._supervise, name=f"flow-{self.name}", daemon=True)
+        for thread in (*self._lanes, self._supervisor):
+            thread.start()
+
+    def __enter__(self) -> Flow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- for users -----------------------------------------------------------------------------------------------------
+
+    def await_end(self, timeout: float | None = None) -> None:
+        """Wait until the source has ended and all of it is done; what is published has ended then too.
+
+        Raises:
+            WaitTimeout: ``timeout`` seconds passed; the flow goes on.
+            FlowFailed: the function failed four times at one place; or the error that ended the flow.
+        """
+        if not self._ended.wait(timeout):
+            raise WaitTimeout(f"flow {self.name!r}: not at the end of {self._options.subscribe!r} within {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the flow; what the function has returned is published, the rest is read at the next start. Idempotent."""
+        self.begin_stop()
+        self.join(STOP_SECONDS + CANCEL_SECONDS + 15.0)
+
+    def begin_stop(self, *, at_once: bool = False) -> None:
+        """End the flow as :meth:`stop` does, but do not wait; ``at_once``, and do not let calls of the function end."""
+        if at_once:
+            self._at_once.set()
+        self._end(FlowState.STOPPED, None)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the flow has ended, failed or was stopped, and nothing of it runs; return whether that is so."""
+        return self._ended.wait(timeout)
+
+    def exception(self) -> JobpipeError | None:
+        """Return what ended the flow; None while it runs, and where it was stopped or has ended."""
+        return self._error
+
+    def status(self) -> FlowStatus:
+        """Return how the flow stands, as of the last second."""
+        news = self._ends.follower.news
+        with self._lock:
+            head = 0 if news is None else news.head.n
+            lines = []
+            for each in self._ends.cursors:
+                place, error = self._errors.get(each.partition, ((-1, -1), ""))
+                lines.append(
+                    PartitionStatus(
+                        each.partition,
+                        each.position.n,
+                        max(0, head - each.position.n),
+                        each.claim,
+                        error if place == each.position.place else None,
+                    )
+                )
+            error_text = None if self._error is None else self._error.message
+            options = self._options
+            return FlowStatus(self.name, self._state, options.subscribe, options.publish, tuple(lines), error_text)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def _run_lane(self, number: int, lanes: int) -> None:
+        failures, delays = _Failures(), backoff()
+        while not self._stopping.is_set():
+            try:
+                order = self._ends.order(number, lanes)
+                end = self._runner.run(order, number, self._stopping.is_set)
+            except JobpipeError as error:
+                end = TaskEnd(error=error)
+            except Exception as error:
+                log.exception("flow %s, task %d", self.name, number)
+                end = TaskEnd(error=JobpipeError(f"flow {self.name!r}, task {number}: {error!r}"))
+            if self._stopping.is_set():
+                return
+            if isinstance(end.error, Fenced) and "grant" in end.error.fields:
+                # The subscription has a new grant with each link of the driver. If another has it, we are told so.
+                log.info("flow %s: %s", self.name, end.error)
+                self._stopping.wait(GRANT_SECONDS)
+                continue
+            if end.partitions is not None:
+                self._ends.reshape(end.partitions)
+                continue
+            if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of
+                self._stopping.wait(next(delays))
+                continue
+            count = self._failed(end, failures, number, lanes)
+            if count == 1:
+                delays = backoff()
+            if self._ended.is_set() or self._stopping.wait(next(delays)):
+                return
+
+    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> int:
+        error = end.error
+        assert error is not None  # noqa: S101 - the caller looked
+        try:
+            cursors = self._ends.refresh()
+        except (JobpipeError, TimeoutError):
+            cursors = self._ends.cursors
+        lane = range(number, self._ends.partitions, lanes)
+        count = failures.add(end, cursors, lane)
+        with self._lock:
+            for each in cursors:
+                if each.partition in (lane if end.partition is None else (end.partition,)):
+                    self._errors[each.partition] = (each.position.place, error.message)
+        if isinstance(error, FINAL) or count >= TRIES:
+            self._end(FlowState.FAILED, error)
+        else:
+            log.warning("flow %s: %s; trying again (%d of %d)", self.name, error, count, TRIES)
+        return count
+
+    # -- supervision ---------------------------------------------------------------------------------------------------
+
+    def _heard(self, news: News | None) -> None:
+        if news is not None and (news.waiting is not None or news.ended):
+            self._hurry.set()
+
+    def _supervise(self) -> None:
+        began, warned = time.monotonic(), False
+        while not self._stopping.is_set():
+            self._hurry.clear()
+            news: News | None = None
+            try:
+                news = self._ends.follower.news
+                self._ends.begin_again()
+                cursors = self._ends.refresh()
+                low = self._ends.acknowledge(cursors)
+                if news is not None and news.ended and low.n >= news.head.n and low.log == news.head.log:
+                    self._end(FlowState.ENDED, None)
+                    break
+                if not warned and time.monotonic() - began > CLAIM_SECONDS:
+                    warned = True
+                    self._warn_of_unclaimed(cursors)
+            except FINAL as error:
+                self._end(FlowState.FAILED, error)
+                break
+            except (*RETRYABLE, FlowNotFound, WaitTimeout, TimeoutError) as error:
+                log.info("flow %s: %s", self.name, error)
+                news = None
+            except JobpipeError as error:
+                self._end(FlowState.FAILED, error)
+                break
+            except Exception as error:
+                log.exception("flow %s", self.name)
+                self._end(FlowState.FAILED, JobpipeError(f"flow {self.name!r}: {error!r}"))
+                break
+            hurry = news is not None and (news.waiting is not None or news.ended)
+            self._wait(HURRY_SECONDS if hurry else ACK_SECONDS)
+        self._finish()
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            if self._hurry.wait(min(left, 0.1)) and seconds > HURRY_SECONDS:
+                return
+
+    def _warn_of_unclaimed(self, cursors: Sequence[Cursor]) -> None:
+        idle = [each.partition for each in cursors if each.claim == 0]
+        if idle:
+            log.warning(
+                "flow %s: after %g s no task has begun with partitions %s of topic %s: are there enough cores? Each "
+                "task keeps one",
+                *(self.name, CLAIM_SECONDS, idle, self._options.subscribe),
+            )
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def _end(self, state: FlowState, error: JobpipeError | None) -> None:
+        with self._lock:
+            if self._state is not FlowState.RUNNING:
+                return
+            self._state, self._error = state, error
+        self._stopping.set()
+        self._hurry.set()
+
+    def _finish(self) -> None:
+        """End the tasks, then what is published, then the subscription; in the supervisor's thread."""
+        deadline = time.monotonic() + STOP_SECONDS
+        try:
+            while self._has_tasks() and time.monotonic() < deadline and not self._at_once.is_set():
+                self._ends.halt()
+                for lane in self._lanes:
+                    lane.join(0.2 / len(self._lanes))
+                if self._has_no_room():
+                    break  # what waits for room is not durable: the next start reads it again
+            self.cut_short = self._has_tasks()
+            self._runner.cancel()
+            cancelled = Deadline(AT_ONCE_SECONDS if self._at_once.is_set() else CANCEL_SECONDS)
+            for lane in self._lanes:
+                lane.join(cancelled.left())
+            if self._state is not FlowState.FAILED:
+                self._acknowledge_last()
+        finally:
+            self._close()
+            self._ended.set()
+
+    def _has_tasks(self) -> bool:
+        return any(lane.is_alive() for lane in self._lanes)
+
+    def _has_no_room(self) -> bool:
+        if not self._has_tasks():
+            return False
+        try:
+            self._ends.refresh()
+        except (JobpipeError, TimeoutError):
+            return False
+        return self._ends.full
+
+    def _acknowledge_last(self) -> None:
+        try:
+            self._ends.acknowledge(self._ends.refresh())
+        except (JobpipeError, TimeoutError) as error:
+            log.info("flow %s: what it did last is acknowledged at its next start: %s", self.name, error)
+
+    def _close(self) -> None:
+        try:
+            self._ends.close(final=self._state is FlowState.ENDED)
+        except JobpipeError as error:
+            log.warning("flow %s: %s", self.name, error)
+            with self._lock:
+                if self._state is FlowState.ENDED:
+                    self._state, self._error = FlowState.FAILED, error

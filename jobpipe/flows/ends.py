@@ -1,0 +1,276 @@
+"""The two ends of a flow: the subscription that it reads under, and the topic that it publishes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.security import dial_tls
+from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
+from jobpipe.flows.options import FlowOptions
+from jobpipe.flows.schema import learned
+from jobpipe.flows.sealer import PART_BYTES, Publishes
+from jobpipe.flows.task import TaskOrder
+from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
+from jobpipe.operations.publishing import Schema
+from jobpipe.operations.ranges import News
+from jobpipe.operations.reading import Bounds, BoundsRequest, SchemaRequest
+from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanRequest
+from jobpipe.publisher.core import Publisher
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.position import Position
+from jobpipe.subscriber.checked import parse_arrow_schema
+from jobpipe.subscriber.follower import TopicFollower
+from jobpipe.subscriber.waiting import connect
+
+__all__ = ["FlowEnds"]
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 30.0
+SPOOL_PARTS = 8  # parts of a task that a spool holds at least
+COMMITTED = Boundary("committed")
+
+
+class FlowEnds:
+    """Opens both ends, and knows where the cursors are. Close it.
+
+    Attributes:
+        key: the flow, and the log of its source.
+        follower: the subscription's link.
+        publisher: of the topic that is published; None for none.
+        partitions: of the source, the most it ever had.
+        cursors: as they were last heard of.
+        full: what is published has no room, as was last heard of.
+    """
+
+    def __init__(self, options: FlowOptions, on_news: Callable[[News | None], object]) -> None:
+        self._options = options
+        self._token = secrets.token_hex(32)
+        self._lock = threading.Lock()
+        self._begun_at = ""  # instance of the coordinator
+        self.cursors: list[Cursor] = []
+        self.full = False
+        self.publisher: Publisher | None = None
+        self._locator = TopicLocator(options.config)
+        self.follower = TopicFollower(
+            options.subscribe,
+            options.name,
+            locator=self._locator,
+            tls=partial(dial_tls, options.config),
+            on_news=lambda: on_news(self.follower.news),
+        )
+        try:
+            bounds = self._find_source()
+            self.partitions = self._source_partitions()
+            if options.publish is not None:
+                self.publisher = self._open_publisher(options.publish)
+            self.key, self._start = self._find_start(bounds)
+            self.begin()
+            self._schema = self._learn_schema()
+        except BaseException:
+            self.close(final=False)
+            raise
+
+    def _find_source(self) -> Bounds:
+        options, config = self._options, self._options.config
+        self.follower.start()
+        connect(self.follower, config, self._locator, config.discovery_timeout, patient=True)
+        return self.follower.call(lambda _: BoundsRequest(name=options.name), timeout=config.read_timeout)
+
+    def _find_start(self, bounds: Bounds) -> tuple[FlowKey, Position]:
+        """Return whose cursors, and where those begin that are missing; the subscription stands there.
+
+        That is where the lowest cursor is, if the subscription was dropped; and where the subscription stands, if the
+        cursors are lost with what was published.
+        """
+        options = self._options
+        starting = options.starting
+        if bounds.standing == "moved":
+            starting = COMMITTED
+        else:
+            cursors = self._ask_cursors(FlowKey(options.name, options.subscribe, bounds.head.log))
+            if cursors:
+                starting = Boundary("position", self._low(cursors))
+        first = self.follower.call(
+            lambda grant: FirstRequest(grant, starting, skip_removed=not options.fail_on_data_loss),
+            timeout=options.config.read_timeout,
+        )
+        start = Position(first.position.log, first.position.epoch, first.position.n)
+        return FlowKey(options.name, options.subscribe, start.log), start
+
+    def _ask_cursors(self, key: FlowKey) -> list[Cursor]:
+        asked = CursorsRequest(key.flow, key.topic, key.log)
+        if self.publisher is None:
+            reply = self.follower.call(lambda _: asked, timeout=CALL_SECONDS, wait=False)
+        else:
+            reply = self.publisher.ask(asked)
+        self.full = reply.full
+        return [Cursor(each.partition, each.claim, each.position) for each in reply.cursors]
+
+    def _learn_schema(self) -> pa.Schema | None:
+        """Return the schema in which the function gets its batches; None while the source has none."""
+        newest = self._published_schema(None)
+        if newest is None:
+            return None
+        following, at = None, self._low(self.cursors)
+        try:
+            plan = self.follower.call(
+                lambda grant: PlanRequest(grant, at, max_rows=1), timeout=self._options.config.read_timeout
+            )
+            if plan.start != plan.end and plan.schema_id is not None:
+                following = self._published_schema(plan.schema_id)
+        except DataLoss as error:  # told by the first task, or skipped there
+            log.debug("flow %s: %s", self._options.name, error)
+        return learned(newest, following, self._options.schema_evolution)
+
+    def _published_schema(self, number: int | None) -> pa.Schema | None:
+        asked = SchemaRequest(id=number)
+        found = self.follower.call(lambda _: asked, timeout=self._options.config.read_timeout).schema
+        return None if found is None else parse_arrow_schema(self._options.subscribe, found[0])
+
+    @staticmethod
+    def _low(cursors: Sequence[Cursor]) -> Position:
+        low = min((each.position for each in cursors), key=lambda at: at.place)
+        return Position(low.log, low.epoch, low.n)
+
+    def _source_partitions(self) -> int:
+        location = self._locator.current(self._options.subscribe) or self.follower.location
+        return 1 if location is None else max(1, location.parallelism)
+
+    def _open_publisher(self, topic: str) -> Publisher:
+        schema = self._options.schema
+        assert schema is not None  # noqa: S101 - jobpipe.flow has looked
+        return Publisher(
+            topic,
+            config=self._options.config,
+            name=self._options.name,
+            parallelism=self._options.partitions or self.partitions,
+            partitioner=PARTITIONER,
+            required_subscribers=self._options.required_subscribers,
+            application=f"flow {self._options.name}",
+            plain=True,
+        )
+
+    def begin(self) -> None:
+        """Begin at the coordinator that keeps the cursors, or go on there."""
+        options, schema = self._options, self._options.schema
+        key, start, partitions = self.key, self._start, self.partitions
+        if self.publisher is None:
+            reply = self.follower.call(
+                lambda grant: BeginFlowRequest(key.flow, key.topic, start, partitions, grant=grant),
+                timeout=options.config.read_timeout,
+            )
+        else:
+            assert schema is not None  # noqa: S101 - jobpipe.flow has looked
+            instance = self.publisher.coordinator.instance
+            reply = self.publisher.ask(
+                BeginFlowRequest(
+                    key.flow,
+                    key.topic,
+                    start,
+                    partitions,
+                    token=self._token,
+                    schema=Schema(schema.serialize().to_pybytes()),
+                    parallelism=self.publisher.parallelism,
+                )
+            )
+            self._begun_at = instance
+        self._note([Cursor(each.partition, each.claim, each.position) for each in reply.cursors])
+
+    def _note(self, cursors: list[Cursor]) -> None:
+        with self._lock:
+            self.cursors = cursors
+            self.partitions = max(self.partitions, len(cursors))
+
+    def order(self, number: int, lanes: int) -> TaskOrder:
+        """Return what a task is told.
+
+        Raises:
+            JobpipeError: the source's schema is not known yet, and cannot be asked for.
+        """
+        if self._schema is None:
+            self._schema = self._learn_schema()
+        with self._lock:
+            partitions = self.partitions
+        publisher, options = self.publisher, self._options
+        publishes = None
+        if publisher is not None:
+            assert options.schema is not None  # noqa: S101 - jobpipe.flow has looked
+            config = options.config
+            part_bytes = min(PART_BYTES, config.spool_max_bytes // SPOOL_PARTS)
+            publishes = Publishes(publisher.target(), options.schema, self._token, config.acks_timeout, part_bytes)
+        return TaskOrder(
+            config=options.config,
+            key=self.key,
+            grant=self.follower.grant,
+            lane=tuple(range(number, partitions, lanes)),
+            partitions=partitions,
+            publishes=publishes,
+            skip_removed=not options.fail_on_data_loss,
+            schema=self._schema,
+            schema_evolution=options.schema_evolution,
+        )
+
+    def reshape(self, partitions: int) -> None:
+        """Go on with more partitions: each task learns of that by itself, when all before is done."""
+        with self._lock:
+            known, self.partitions = self.partitions, max(self.partitions, partitions)
+            low = min((each.position for each in self.cursors), key=lambda at: at.place, default=self._start)
+            self._start = Position(low.log, low.epoch, low.n)
+        if partitions > known:
+            log.info("flow %s: topic %s has %d partitions now", self._options.name, self._options.subscribe, partitions)
+        try:
+            self.refresh()
+            self.begin()
+        except (JobpipeError, TimeoutError) as error:
+            log.warning("flow %s: %s", self._options.name, error)
+
+    def refresh(self) -> list[Cursor]:
+        """Ask where the cursors are.
+
+        Raises:
+            FlowFailed: there are none any more.
+        """
+        cursors = self._ask_cursors(self.key)
+        if not cursors:
+            raise FlowFailed(f"flow {self._options.name!r} was reset while it ran; start it again")
+        self._note(cursors)
+        return cursors
+
+    def acknowledge(self, cursors: Sequence[Cursor]) -> Position:
+        """Acknowledge to the source what every partition has done."""
+        at = self._low(cursors)
+        self.follower.call(lambda grant: AckRequest(grant, at), timeout=CALL_SECONDS, wait=False)
+        return at
+
+    def halt(self) -> None:
+        try:
+            self.follower.call(HaltRequest, timeout=1.0, wait=False)
+        except (JobpipeError, TimeoutError) as error:
+            log.debug("flow %s: its tasks were not told to end: %s", self._options.name, error)
+
+    def begin_again(self) -> None:
+        """Begin at a coordinator that has taken the place of the one before."""
+        if self.publisher is not None and self.publisher.coordinator.instance != self._begun_at:
+            self.begin()
+
+    def close(self, *, final: bool) -> None:
+        """Let both ends go; with ``final`` an end mark is published first. Idempotent.
+
+        Raises:
+            JobpipeError: the end mark could not be published.
+        """
+        try:
+            if self.publisher is not None:
+                self.publisher.close(final=final)
+        finally:
+            self.follower.close()
+            self._locator.close()

@@ -1,0 +1,125 @@
+"""The user's function: what it is called with, and what it may return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
+from jobpipe.subscriber.fetch import Fetched
+
+__all__ = ["FlowContext", "Function", "Returned", "Setup", "call", "context_of"]
+
+
+@dataclass(frozen=True)
+class FlowContext:
+    """Where a record batch comes from; the same each time it is given again.
+
+    Topic, log, offset, partition and index together name it for ever: a key for idempotent writes.
+
+    Attributes:
+        topic, log: of the source.
+        offset: of the batch that holds it.
+        partition: the publisher's.
+        index: which record batch of this partition of this batch it is, from 0.
+        row: number of its first row within its partition of the batch.
+        sealed: when it was published.
+        publisher: who did.
+        setup: what ``setup()`` returned in this task; None without one.
+    """
+
+    topic: str
+    log: str
+    offset: int
+    partition: int
+    index: int
+    row: int
+    sealed: datetime
+    publisher: str
+    setup: Any = None
+
+
+Returned: TypeAlias = pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch] | None
+Function: TypeAlias = Callable[[pa.RecordBatch, FlowContext], Returned]
+Setup: TypeAlias = Callable[[], Any]
+
+
+def context_of(topic: str, log: str, fetched: Fetched, index: int, setup: Any) -> FlowContext:
+    """Return the context of a record batch."""
+    header = fetched.header
+    return FlowContext(
+        topic=topic,
+        log=log,
+        offset=header.n,
+        partition=header.partition,
+        index=index,
+        row=fetched.row,
+        sealed=datetime.fromtimestamp(header.sealed_ms / 1000, UTC),
+        publisher=header.publisher,
+        setup=setup,
+    )
+
+
+def call(
+    function: Function, batch: pa.RecordBatch, context: FlowContext, schema: pa.Schema | None
+) -> list[pa.RecordBatch]:
+    """Call the function; return its rows with exactly the schema that is published.
+
+    Args:
+        function: the user's.
+        batch, context: what it gets.
+        schema: of what is published; None where nothing is.
+
+    Raises:
+        FlowFailed: it raised, or returned what it may not; names topic, offset, partition and rows.
+    """
+    try:
+        returned = function(batch, context)
+        given = [returned] if isinstance(returned, pa.RecordBatch) else [] if returned is None else returned
+        pieces = given.to_batches() if isinstance(given, pa.Table) else list(given)
+        return [_fitted(piece, schema) for piece in pieces if _is_rows(piece)]
+    except (Exception, SystemExit) as error:  # an exit would end the task's thread, and nobody would know
+        last = context.row + max(batch.num_rows, 1) - 1
+        rows = f"row {last}" if last == context.row else f"rows {context.row} to {last}"
+        said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
+        raise FlowFailed(
+            f"the flow's function failed with topic {context.topic!r}, offset {context.offset}, partition "
+            f"{context.partition}, {rows}: {said}",
+            topic=context.topic,
+            offset=context.offset,
+            partition=context.partition,
+            row=context.row,
+            rows=batch.num_rows,
+        ) from error
+
+
+def _is_rows(piece: object) -> bool:
+    if not isinstance(piece, pa.RecordBatch):
+        raise TypeError(f"it returned {type(piece).__name__}; expected record batches, a table, or None")
+    return piece.num_rows > 0
+
+
+def _fitted(piece: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
+    if schema is None:
+        raise TypeError("it returned rows, and the flow publishes nothing; give publish= and schema=")
+    missing = [name for name in schema.names if name not in piece.schema.names]
+    unknown = [name for name in piece.schema.names if name not in schema.names]
+    if missing or unknown:
+        raise SchemaMismatch(
+            f"columns {missing} are missing, columns {unknown} are not in the flow's schema",
+            missing=missing,
+            unknown=unknown,
+        )
+    columns = []
+    for field in schema:
+        column = piece.column(field.name)
+        if not field.nullable and column.null_count:
+            raise SchemaMismatch(
+                f"column {field.name!r} has nulls, and the flow's schema allows none", column=field.name
+            )
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,198 @@
+"""What administrators ask of the coordinator, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from jobpipe.operations.fields import (
+    MAX_HOLD_SECONDS,
+    OMITTED,
+    Count,
+    Fields,
+    Flag,
+    FreeText,
+    Name,
+    Nested,
+    RequestFor,
+    Start,
+)
+from jobpipe.operations.publishing import MAX_REQUIRED
+from jobpipe.operations.reading import LeaseId
+from jobpipe.operations.values import Items, Named, Number, Text, Truth, Whole
+
+__all__ = [
+    "Driver",
+    "DropLeaseRequest",
+    "DropRequest",
+    "HandoverReply",
+    "HandoverRequest",
+    "HoldReply",
+    "HoldRequest",
+    "LeaseReply",
+    "MovedReply",
+    "ReleaseHoldRequest",
+    "RequireRequest",
+    "RequiredReply",
+    "SeekRequest",
+    "StatusReply",
+    "StatusRequest",
+]
+
+MAX_SECONDS = 1e12
+Seconds = Number(-MAX_SECONDS, MAX_SECONDS)
+
+
+@dataclass(frozen=True)
+class StatusReply(Fields):
+    """The topic's status, as a document for people and scripts; `jobpipe describe` shows it.
+
+    It has no declared fields, on purpose: a later version may add some, and none decides what happens to rows. Its keys
+    come from ``store.status.describe_log``, ``TopicLog.status``, ``Subscribers.state``, ``ServedTopic.status`` and
+    ``ControlService._status``; ``cli/describe.py`` shows them.
+    """
+
+    document: dict[str, Any]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        return cls(dict(values))
+
+    def to_json(self) -> dict[str, Any]:
+        return self.document
+
+
+@dataclass(frozen=True)
+class StatusRequest(RequestFor[StatusReply]):
+    """How the topic stands; with ``served`` also what each process has served."""
+
+    served: Annotated[bool, Truth(), OMITTED] = False
+
+
+@dataclass(frozen=True)
+class Driver(Fields):
+    """The process that publishes, which is what its user can stop."""
+
+    pid: Annotated[int, Whole(0, 2**31 - 1)]
+    application: FreeText
+
+
+@dataclass(frozen=True)
+class HandoverReply(Fields):
+    """Whether the topic was released; else who publishes it, as far as that is known."""
+
+    released: Flag
+    driver: Annotated[Driver | None, Nested(Driver)] = None
+
+
+@dataclass(frozen=True)
+class HandoverRequest(RequestFor[HandoverReply]):
+    """Release the topic, if its publisher is gone."""
+
+
+@dataclass(frozen=True)
+class MovedReply(Fields):
+    """Where a subscription stood and stands, in offsets; None for nowhere. In JSON ``before`` is ``from``."""
+
+    name: Name
+    before: Annotated[int | None, Whole()] = None
+    to: Annotated[int | None, Whole()] = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        return super().from_json({**values, "before": values.get("from")}, blob)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "from": self.before, "to": self.to}
+
+
+@dataclass(frozen=True)
+class SeekRequest(RequestFor[MovedReply]):
+    """Move a subscription that has no holder."""
+
+    name: Name
+    to: Start
+    dry_run: Flag
+
+
+@dataclass(frozen=True)
+class DropRequest(RequestFor[MovedReply]):
+    """Delete a subscription that has no holder."""
+
+    name: Name
+    dry_run: Flag
+
+
+@dataclass(frozen=True)
+class LeaseReply(Fields):
+    """A lease: the offsets that it holds, whose it is, and for how long; times in seconds."""
+
+    id: LeaseId
+    first: Count
+    last: Count
+    left: Annotated[float, Seconds]
+    connected: Flag
+    owner: Annotated[str | None, Text(1024)] = None
+    since: Annotated[float | None, Seconds] = None
+
+
+@dataclass(frozen=True)
+class DropLeaseRequest(RequestFor[LeaseReply]):
+    """Take a lease away from its owner."""
+
+    id: LeaseId
+    dry_run: Flag
+
+
+@dataclass(frozen=True)
+class HoldReply(Fields):
+    """A hold, or the gap that is left of one; its attributes are those of :class:`jobpipe.store.holds.Hold`."""
+
+    name: Name
+    owner: Annotated[str, Text(1024)]
+    offset: Count
+    max_time: Annotated[float, Seconds]
+    since: Annotated[float, Seconds]
+    lost: Count
+    left: Annotated[float | None, Seconds] = None
+    gap: Annotated[str | None, Text(1024)] = None
+
+
+@dataclass(frozen=True)
+class HoldRequest(RequestFor[HoldReply]):
+    """Keep what lies from ``to`` on until a scheduled job has read it, or move that on.
+
+    Attributes:
+        name: as a subscription's.
+        max_time: seconds for which it may stay where it is; the publisher's ``jobpipe.hold.max_time`` if that is less.
+    """
+
+    name: Name
+    to: Start
+    max_time: Annotated[float | None, Number(1.0, MAX_HOLD_SECONDS)] = None
+
+
+@dataclass(frozen=True)
+class ReleaseHoldRequest(RequestFor[HoldReply]):
+    """Give a hold back, or forget a gap."""
+
+    name: Name
+    dry_run: Flag
+
+
+@dataclass(frozen=True)
+class RequiredReply(Fields):
+    """The subscriptions that are required, and whether this one was before."""
+
+    before: Flag
+    required: Annotated[tuple[str, ...], Items(Named(), MAX_REQUIRED)]
+
+
+@dataclass(frozen=True)
+class RequireRequest(RequestFor[RequiredReply]):
+    """Make a subscription required from now on, or not required any more."""
+
+    name: Name
+    required: Flag
+    dry_run: Flag

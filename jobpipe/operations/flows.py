@@ -1,0 +1,350 @@
+"""What flow jobs ask of coordinators: of that of their source, and of that of the topic which they publish.
+
+The cursors lie with the topic that is published, where the driver of the flow is the publisher, and shows the job's
+secret; its tasks show a token that the driver made. A flow that publishes nothing has its cursors with its source,
+where driver and tasks show the grant of the subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from jobpipe.errors import RemoteProtocolError
+from jobpipe.operations.data import HeldPart, fill_held
+from jobpipe.operations.fields import (
+    MAX_PARTITION,
+    OMITTED,
+    At,
+    Count,
+    EndpointText,
+    Fields,
+    Flag,
+    FreeText,
+    LogId,
+    Name,
+    Nested,
+    Nothing,
+    RequestFor,
+    Secret,
+    Wait,
+)
+from jobpipe.operations.publishing import MAX_SEGMENTS, Admitted, Schema, SegmentObject, WriteId, segments_of
+from jobpipe.operations.ranges import Stop
+from jobpipe.operations.values import Items, Text, Truth, Whole
+from jobpipe.store.index import SegmentInfo
+from registry.names import MAX_PARALLELISM
+
+__all__ = [
+    "FLOW_TASKS",
+    "PARTITIONER",
+    "AdmitPartReply",
+    "AdmitPartRequest",
+    "BeginFlowRequest",
+    "ClaimRequest",
+    "CursorObject",
+    "CursorsReply",
+    "CursorsRequest",
+    "FollowReply",
+    "FollowRequest",
+    "FollowedPart",
+    "HaltRequest",
+    "PartAt",
+    "PartSeal",
+    "PartSealed",
+    "ResetFlowReply",
+    "ResetFlowRequest",
+    "SealPartsReply",
+    "SealPartsRequest",
+]
+
+FLOW_TASKS = frozenset({"claim", "admit_part", "seal_parts"})
+"""What tasks ask as publishers, without the secret of the job."""
+
+PARTITIONER = "as the source"
+"""Of what flows publish, as readers see it."""
+
+MAX_PARTS = 128
+"""Of one request: partitions of a task, and what it seals at once."""
+
+Partition = Annotated[int, Whole(0, MAX_PARALLELISM - 1)]
+Partitions = Annotated[int, Whole(1, MAX_PARALLELISM)]
+
+
+# -- cursors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CursorObject(Fields):
+    """A cursor: the partition of the source, the claim that may move it, and where it is.
+
+    The ``r`` of the position counts the record batches of this partition in batch ``n``.
+    """
+
+    partition: Partition
+    claim: Count
+    position: At
+
+
+@dataclass(frozen=True)
+class CursorsReply(Fields):
+    """A flow's cursors, by partition; ``full``: the topic that has them takes no rows now."""
+
+    cursors: Annotated[tuple[CursorObject, ...], Items(Nested(CursorObject), MAX_PARALLELISM)]
+    full: Annotated[bool, Truth(), OMITTED] = False
+
+
+@dataclass(frozen=True)
+class BeginFlowRequest(RequestFor[CursorsReply]):
+    """Begin a flow, or go on with it: make the cursors that are missing, at ``start``.
+
+    Attributes:
+        flow, topic: its name, and what it reads.
+        start: where it begins if it is new; in the log that the topic has now.
+        partitions: of the source.
+        grant: of the subscription, where its driver is a subscriber.
+        token: what its tasks show, where its driver is a publisher.
+        schema: of what it publishes.
+        parallelism: partitions of what it publishes.
+    """
+
+    flow: Name
+    topic: Name
+    start: At
+    partitions: Partitions
+    grant: Annotated[int, Whole(), OMITTED] = 0
+    token: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a flow's token"), OMITTED] = ""
+    schema: Annotated[Schema | None, Nested(Schema), OMITTED] = None
+    parallelism: Annotated[int, Whole(1, MAX_PARALLELISM), OMITTED] = 1
+
+
+@dataclass(frozen=True)
+class CursorsRequest(RequestFor[CursorsReply]):
+    """Where a flow's cursors are, in one log of its source."""
+
+    flow: Name
+    topic: Name
+    log: LogId
+
+
+@dataclass(frozen=True)
+class ClaimRequest(RequestFor[CursorsReply]):
+    """Give partitions to this task; what an older one asks for them is refused from now on."""
+
+    flow: Name
+    topic: Name
+    log: LogId
+    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARALLELISM - 1), MAX_PARTS)]
+    grant: Annotated[int, Whole(), OMITTED] = 0
+    token: Annotated[Secret, OMITTED] = ""
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartAt(Fields):
+    """Where a task goes on in a partition; ``r`` counts the record batches of this partition in batch ``n``."""
+
+    partition: Partition
+    at: At
+
+
+@dataclass(frozen=True)
+class FollowedPart(Fields):
+    """What a partition has, up to ``end``.
+
+    Attributes:
+        partition, start, end: the range; it may be empty of rows. It begins later than was asked where what lay before
+            is removed, and that was allowed.
+        fetch: its rows are to be fetched from the data process; else they are here.
+        held: its rows.
+    """
+
+    partition: Partition
+    start: At
+    end: At
+    fetch: Flag
+    held: Annotated[tuple[HeldPart, ...], Items(Nested(HeldPart), MAX_SEGMENTS)]
+
+
+@dataclass(frozen=True)
+class FollowReply(Fields):
+    """What came.
+
+    Attributes:
+        parts: of the partitions that are further now; the others have nothing new.
+        partitions: how many the source has there; 0 while it has no batch.
+        over: the flow is stopped; the task ends.
+        data: endpoint of the data process.
+        hurry: the source's publisher waits for acknowledgements: cursors are to move at once.
+    """
+
+    parts: Annotated[tuple[FollowedPart, ...], Items(Nested(FollowedPart), MAX_PARTS)]
+    partitions: Annotated[int, Whole(0, MAX_PARTITION)]
+    over: Flag
+    data: EndpointText
+    hurry: Annotated[bool, Truth(), OMITTED] = False
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        taken = cls.checked(values)
+        held = iter(fill_held([piece for part in taken["parts"] for piece in part.held], blob))
+        parts = [
+            FollowedPart(part.partition, part.start, part.end, part.fetch, tuple(next(held) for _ in part.held))
+            for part in taken["parts"]
+        ]
+        return cls(**{**taken, "parts": tuple(parts)})
+
+    @property
+    def blob(self) -> bytes:
+        """The bytes of all parts."""
+        return b"".join(piece.data for part in self.parts for piece in part.held)
+
+
+@dataclass(frozen=True)
+class FollowRequest(RequestFor[FollowReply]):
+    """Wait for rows of some partitions.
+
+    Attributes:
+        name, grant: the subscription.
+        parts: where the task goes on.
+        partitions: how many the task believes the source to have; it is told at once when there are more.
+        skip_removed: begin at what is there if something before is removed.
+        wait: seconds.
+        hurries: the task was told to hurry; one that was not is told at once.
+    """
+
+    name: Name
+    grant: Count
+    parts: Annotated[tuple[PartAt, ...], Items(Nested(PartAt), MAX_PARTS)]
+    partitions: Partitions
+    skip_removed: Annotated[bool, Truth(), OMITTED] = False
+    wait: Wait = 0.0
+    hurries: Annotated[bool, Truth(), OMITTED] = False
+
+
+@dataclass(frozen=True)
+class HaltRequest(RequestFor[Nothing]):
+    """Tell the tasks that wait under this grant that the flow is stopped."""
+
+    grant: Count
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AdmitPartReply(Fields):
+    """What a task must know to write a file.
+
+    Attributes:
+        full: why there is no room; None if there is.
+        admitted: None where there is no room.
+        ticket: for uploads to the data process.
+        log, log_token: of the topic, for host servers.
+    """
+
+    log: LogId
+    full: Annotated[str | None, Text(4096, printable=False)] = None
+    admitted: Annotated[Admitted | None, Nested(Admitted)] = None
+    ticket: Secret = ""
+    log_token: Secret = ""
+
+
+@dataclass(frozen=True)
+class AdmitPartRequest(RequestFor[AdmitPartReply]):
+    """Wait for room, and for the right to write files for a partition that this task has claimed."""
+
+    flow: Name
+    token: Secret
+    partition: Partition
+    claim: Count
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class PartSeal(Fields):
+    """What a function returned for a part of a partition of the source.
+
+    Attributes:
+        partition, claim, start, to: of the source; published if the cursor stands at ``start``.
+        write_id: in the names of its files.
+        segments: how many of the request's are its own.
+    """
+
+    partition: Partition
+    claim: Count
+    start: At
+    to: At
+    write_id: WriteId
+    segments: Annotated[int, Whole(0, MAX_SEGMENTS)] = 0
+
+
+@dataclass(frozen=True)
+class PartSealed(Fields):
+    """What became of a part.
+
+    Attributes:
+        position: where the cursor stands now: at ``to`` or beyond if the part is sealed.
+        code, message: of the error that kept it from being sealed, as in a FAULT; "" for none.
+        again: it must be written again.
+    """
+
+    position: Stop = None
+    code: Annotated[str, Text(64), OMITTED] = ""
+    message: Annotated[FreeText, OMITTED] = ""
+    again: Annotated[bool, Truth(), OMITTED] = False
+
+
+@dataclass(frozen=True)
+class SealPartsReply(Fields):
+    """What became of each part, in order; ``room``: more may come at once."""
+
+    parts: Annotated[tuple[PartSealed, ...], Items(Nested(PartSealed), MAX_PARTS)]
+    room: Flag
+
+
+@dataclass(frozen=True)
+class SealPartsRequest(RequestFor[SealPartsReply]):
+    """Publish parts, and move their cursors. Segments without a file lie in the blob, as in ``seal``."""
+
+    flow: Name
+    topic: Name
+    log: LogId
+    parts: Annotated[tuple[PartSeal, ...], Items(Nested(PartSeal), MAX_PARTS)]
+    segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)] = ()
+    grant: Annotated[int, Whole(), OMITTED] = 0
+    token: Annotated[Secret, OMITTED] = ""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        taken: dict[str, Any] = cls.checked(values)
+        segments = segments_of(taken.get("segments", ()), blob)
+        if sum(part.segments for part in taken["parts"]) != len(segments):
+            raise RemoteProtocolError("the parts have other segments than came with them", field="parts")
+        return cls(**{**taken, "segments": segments})
+
+    @property
+    def blob(self) -> bytes:
+        """The segments without a file."""
+        return b"".join(info.data for info in self.segments if info.data is not None)
+
+
+# -- administration ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ResetFlowReply(Fields):
+    """The topics whose cursors were deleted, or would be."""
+
+    topics: Annotated[tuple[str, ...], Items(Text(255), MAX_SEGMENTS)]
+
+
+@dataclass(frozen=True)
+class ResetFlowRequest(RequestFor[ResetFlowReply]):
+    """Delete a flow's cursors: it begins again where its subscription stands."""
+
+    flow: Name
+    dry_run: Flag = False

@@ -1,0 +1,380 @@
+"""What publishers ask of the coordinator, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from jobpipe.config import Config, config_from_dict
+from jobpipe.errors import ConfigError, RemoteProtocolError
+from jobpipe.operations.fields import (
+    MAX_PARTITION,
+    OMITTED,
+    At,
+    Base64,
+    BatchId,
+    Count,
+    EndpointText,
+    Fields,
+    Flag,
+    FreeText,
+    InstanceId,
+    LogId,
+    Nested,
+    RequestFor,
+    Secret,
+    SparkSchema,
+    Wait,
+    take,
+)
+from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
+from jobpipe.store.index import SegmentInfo, is_host_id
+from registry.names import MAX_PARALLELISM
+
+__all__ = [
+    "MAX_REQUIRED",
+    "AckedReply",
+    "AckedRequest",
+    "Admitted",
+    "BeginReply",
+    "BeginRequest",
+    "CloseReply",
+    "CloseRequest",
+    "DeclareReply",
+    "DeclareRequest",
+    "DrainedReply",
+    "DrainedRequest",
+    "LastSealed",
+    "NewestQuery",
+    "OpenReply",
+    "OpenRequest",
+    "Schema",
+    "SealReply",
+    "SealRequest",
+    "SegmentObject",
+    "WriteId",
+    "job_secret",
+    "segments_of",
+]
+
+MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer
+MAX_REQUIRED = 1000
+MAX_HOSTS = 100_000
+MAX_SUBSCRIPTIONS = 100_000
+
+WriteId = Annotated[str, Text(64, 1, pattern="[0-9a-f]*", words="a write id")]
+
+
+def job_secret(args: Mapping[str, object]) -> str:
+    """Return what a publisher shows to prove whose job it is; "" for what cannot be one."""
+    secret = args.get("job")
+    return secret if isinstance(secret, str) and len(secret) <= 128 and secret.isascii() else ""
+
+
+@dataclass(frozen=True)
+class ConfigObject(Object):
+    """Settings, as :meth:`Config.to_dict` writes them."""
+
+    expected: str = "settings by their full names, each as text"
+
+    def take(self, value: object) -> Config:  # type: ignore[override]
+        found = super().take(value)
+        if not all(isinstance(setting, str) for setting in found.values()):
+            raise ValueError(self.expected)
+        try:
+            return config_from_dict(found)
+        except ConfigError:
+            raise
+        except (KeyError, TypeError) as error:
+            raise ValueError(self.expected) from error
+
+    def give(self, value: Config) -> dict[str, str]:
+        return value.to_dict()
+
+
+@dataclass(frozen=True)
+class HostId(AsItIs):
+    """The id of a host server."""
+
+    expected: str = "the id of a host server"
+
+    def take(self, value: object) -> str:
+        if not isinstance(value, str) or not is_host_id(value):
+            raise ValueError(self.expected)
+        return value
+
+
+@dataclass(frozen=True)
+class Counts(AsItIs):
+    """How many batches, by subscription."""
+
+    expected: str = "an object of whole numbers"
+
+    def take(self, value: object) -> Mapping[str, int]:
+        found = Object().take(value)
+        if len(found) > MAX_SUBSCRIPTIONS:
+            raise ValueError(self.expected)
+        return {take(Named(), "a subscription", name): take(Whole(), name, count) for name, count in found.items()}
+
+
+@dataclass(frozen=True)
+class OpenReply(Fields):
+    """The topic is this job's.
+
+    Attributes:
+        log: its id.
+        epoch: in which the publisher seals.
+        head: after the newest batch.
+        token: the log's write token, which host servers want to see.
+    """
+
+    log: LogId
+    epoch: Count
+    head: At
+    token: Secret
+
+
+@dataclass(frozen=True)
+class OpenRequest(RequestFor[OpenReply]):
+    """Take a topic over for this job.
+
+    Attributes:
+        name: of the publisher, for people.
+        parallelism: partitions of the topic.
+        config: the publisher's settings.
+        required: subscriptions that ``acks=all`` waits for.
+        min_subscribers: so many must have acknowledged.
+        serve: nothing is published; what is sealed is served until a publisher comes.
+        application: the publisher's, for errors.
+        writing: write id of a batch in progress, when the coordinator before this one died.
+        opener: made at random by each publisher: who asks again, since the answer was lost, has the topic.
+    """
+
+    name: Annotated[str, Text(255, 1)]
+    parallelism: Annotated[int, Whole(1, MAX_PARALLELISM)]
+    config: Annotated[Config, ConfigObject()]
+    required: Annotated[tuple[str, ...], Items(Named(), MAX_REQUIRED)] = ()
+    min_subscribers: Count = 0
+    serve: Annotated[bool, Truth(), OMITTED] = False
+    application: FreeText = ""
+    writing: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a write id")] = ""
+    opener: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a publisher's id")] = ""
+
+
+@dataclass(frozen=True)
+class LastSealed(Fields):
+    """The last batch that is sealed for a query, and the position after it."""
+
+    batch_id: BatchId
+    position: At
+    run_id: FreeText
+
+
+@dataclass(frozen=True)
+class NewestQuery(Fields):
+    """The last batch that any query sealed; ``n`` is the offset after it."""
+
+    query_id: FreeText
+    batch_id: BatchId
+    n: Count
+
+
+@dataclass(frozen=True)
+class Admitted(Fields):
+    """What a publisher must know to write its next batch.
+
+    Attributes:
+        write_id: all files of the batch carry it in their names.
+        data: endpoint of the data process.
+        hosts: ids of the host servers that may keep segments.
+        instance: of the coordinator.
+    """
+
+    write_id: WriteId
+    data: EndpointText
+    hosts: Annotated[tuple[str, ...], Items(HostId(), MAX_HOSTS)]
+    instance: InstanceId
+
+
+@dataclass(frozen=True)
+class BeginReply(Fields):
+    """Whether the batch is sealed already, or may be written.
+
+    Attributes:
+        epoch: in which the publisher seals; it was raised if a batch must be written again.
+        last: of the same query; None if it has sealed nothing.
+        newest: of any query, told where the query has sealed nothing.
+        full: why there is no room; None if there is.
+        admitted: None for a batch that is sealed, and where there is no room.
+    """
+
+    epoch: Count
+    last: Annotated[LastSealed | None, Nested(LastSealed)] = None
+    newest: Annotated[NewestQuery | None, Nested(NewestQuery)] = None
+    full: Annotated[str | None, Text(4096, printable=False)] = None
+    admitted: Annotated[Admitted | None, Nested(Admitted)] = None
+
+
+@dataclass(frozen=True)
+class BeginRequest(RequestFor[BeginReply]):
+    """Look at what is sealed, and wait for room in the spool."""
+
+    query_id: FreeText
+    batch_id: BatchId
+    run_id: FreeText = ""
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class Schema(Fields):
+    """The schema of a batch: as Arrow has it, and Spark's JSON where the publisher is Spark."""
+
+    arrow: Base64
+    spark: SparkSchema = None
+
+
+@dataclass(frozen=True)
+class SegmentObject(Object):
+    """A segment; with ``inline`` its bytes lie in the blob, which :class:`SealRequest` divides."""
+
+    expected: str = "a segment"
+
+    def give(self, value: SegmentInfo) -> dict[str, Any]:
+        return {**value.to_json(), "inline": None if value.data is None else len(value.data)}
+
+
+def segments_of(items: Iterable[Mapping[str, Any]], blob: bytes) -> tuple[SegmentInfo, ...]:
+    """Return a request's segments; those without a file lie in the blob, one after another.
+
+    Raises:
+        RemoteProtocolError: one is described wrongly, or the blob has other bytes than they have.
+    """
+    segments: list[SegmentInfo] = []
+    used = 0
+    for number, item in enumerate(items):
+        where = f"segments[{number}]"
+        size = None if item.get("inline") is None else take(Whole(0, len(blob)), where, item["inline"])
+        data = None if size is None else blob[used : used + size]
+        used += size or 0
+        segments.append(take(_Segment(data), where, item))
+    if used != len(blob):
+        raise RemoteProtocolError(f"segments take {used} bytes of the {len(blob)} that came", field="segments")
+    return tuple(segments)
+
+
+@dataclass(frozen=True)
+class SealReply(Fields):
+    """The position after the batch; ``admitted`` if the next one may come at once."""
+
+    position: At
+    admitted: Annotated[Admitted | None, Nested(Admitted)] = None
+
+
+@dataclass(frozen=True)
+class SealRequest(RequestFor[SealReply]):
+    """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes."""
+
+    query_id: FreeText
+    batch_id: BatchId
+    run_id: FreeText
+    write_id: WriteId
+    schema: Annotated[Schema, Nested(Schema, "an object with arrow, in base64, and spark")]
+    partitions: Annotated[int, Whole(1, MAX_PARTITION)]
+    partitioner: FreeText
+    segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        taken = cls.checked(values)
+        return cls(**{**taken, "segments": segments_of(taken["segments"], blob)})
+
+    @property
+    def blob(self) -> bytes:
+        """The segments without a file."""
+        return b"".join(info.data for info in self.segments if info.data is not None)
+
+
+@dataclass(frozen=True)
+class _Segment(AsItIs):
+    data: bytes | None
+    expected: str = "a segment"
+
+    def take(self, value: object) -> SegmentInfo:
+        return SegmentInfo.from_json(value, self.data)
+
+
+@dataclass(frozen=True)
+class DeclareReply(Fields):
+    """The schema's id."""
+
+    id: Count
+
+
+@dataclass(frozen=True)
+class DeclareRequest(RequestFor[DeclareReply]):
+    """Tell the schema before the first batch; Arrow's form is the blob."""
+
+    spark: SparkSchema = None
+    arrow: bytes = b""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        return cls(**cls.checked(values), arrow=blob)
+
+    @property
+    def blob(self) -> bytes:
+        """The schema, as Arrow has it."""
+        return self.arrow
+
+
+@dataclass(frozen=True)
+class AckedReply(Fields):
+    """Who is still waited for, and the lost host servers that kept a part of the batch, if there are any."""
+
+    missing: Annotated[tuple[str, ...], Items(Text(255), MAX_REQUIRED + 1)]
+    gone: Annotated[tuple[str, ...], Items(HostId(), MAX_HOSTS)]
+
+
+@dataclass(frozen=True)
+class AckedRequest(RequestFor[AckedReply]):
+    """Wait until all that must have acknowledged offset ``n``."""
+
+    n: Count
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class DrainedReply(Fields):
+    """The subscriptions that have not acknowledged everything, with their lag in batches."""
+
+    lagging: Annotated[Mapping[str, int], Counts()]
+
+
+@dataclass(frozen=True)
+class DrainedRequest(RequestFor[DrainedReply]):
+    """Wait until all subscriptions have acknowledged everything."""
+
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class CloseReply(Fields):
+    """The topic is given up.
+
+    Attributes:
+        head: after the newest batch.
+        kept: how many batches there are.
+        lagging: by subscription, how many batches it has not acknowledged. None, as ``kept``, where the disk fails.
+    """
+
+    head: At
+    kept: Annotated[int | None, Whole(), OMITTED] = None
+    lagging: Annotated[Mapping[str, int] | None, Counts(), OMITTED] = None
+
+
+@dataclass(frozen=True)
+class CloseRequest(RequestFor[CloseReply]):
+    """The publisher is done; ``final``: no other comes after it."""
+
+    final: Flag

@@ -1,0 +1,89 @@
+"""What several answers hold: news, ranges of the log, batches that are lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from jobpipe.operations.fields import (
+    MAX_PARTITION,
+    At,
+    Count,
+    Fields,
+    Flag,
+    Nested,
+)
+from jobpipe.operations.values import Items, Place, Text, Whole
+from jobpipe.store.position import Position
+
+if TYPE_CHECKING:
+    from jobpipe.store.plan import Plan  # loads SQLite, which a worker has no use for
+
+__all__ = [
+    "MAX_LISTED",
+    "LostBatch",
+    "LostBatches",
+    "News",
+    "PlannedRange",
+    "SchemaId",
+    "Stop",
+]
+
+MAX_LISTED = 1_000_000  # plans, lost batches and pieces of one answer; the 16 MiB of a frame hold fewer
+
+SchemaId = Annotated[int | None, Whole()]
+Stop = Annotated[Position | None, Place()]
+
+
+@dataclass(frozen=True)
+class News(Fields):
+    """The newest position, whether the topic has ended, what its publisher waits for."""
+
+    head: At
+    ended: Flag
+    waiting: Annotated[str | None, Text(4096, printable=False)] = None
+
+    def is_beyond(self, position: Position) -> bool:
+        """True when there may be something to plan after ``position``: a head that lies before it is no news."""
+        before = self.head.log == position.log and self.head.place < position.place
+        return self.head != position and not before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRange(Fields):
+    """A range of the log; its attributes are those of :class:`jobpipe.store.Plan`."""
+
+    start: At
+    end: At
+    rows: Count
+    bytes: Count
+    partitions: Annotated[int, Whole(0, MAX_PARTITION)]
+    schema_id: SchemaId = None
+    ends: Flag
+
+    @classmethod
+    def of(cls, plan: Plan, **more: Any) -> Self:
+        """Return what is answered of a plan."""
+        return cls(
+            start=plan.start,
+            end=plan.end,
+            rows=plan.rows,
+            bytes=plan.bytes,
+            partitions=plan.partitions,
+            schema_id=plan.schema_id,
+            ends=plan.ends,
+            **more,
+        )
+
+
+@dataclass(frozen=True)
+class LostBatch(Fields):
+    """A batch of which lost host servers kept a part."""
+
+    start: At
+    end: At
+    rows: Count
+    hosts: Annotated[tuple[str, ...], Items(Text(255), MAX_LISTED)]
+
+
+LostBatches = Annotated[tuple[LostBatch, ...], Items(Nested(LostBatch), MAX_LISTED)]

@@ -1,0 +1,212 @@
+"""What readers ask of the coordinator, with or without a subscription, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from jobpipe.operations.fields import (
+    MAX_LEASE_SECONDS,
+    MAX_PARTITION,
+    MAX_WAIT_SECONDS,
+    OMITTED,
+    At,
+    Count,
+    End,
+    EndpointText,
+    Fields,
+    Flag,
+    Name,
+    Nested,
+    Nothing,
+    RequestFor,
+    Rows,
+    SlotId,
+    SparkSchema,
+    Wait,
+)
+from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
+from jobpipe.operations.values import Bound, Items, Named, Number, Text, Truth, Whole
+from jobpipe.store.boundary import Boundary, Limits
+
+__all__ = [
+    "BindReply",
+    "BindRequest",
+    "Bounds",
+    "BoundsRequest",
+    "CutPiece",
+    "CutReply",
+    "CutRequest",
+    "LeaseId",
+    "LeaseRequest",
+    "RangeReply",
+    "RangeRequest",
+    "ReleaseRequest",
+    "SchemaReply",
+    "SchemaRequest",
+]
+
+MAX_FITTING = 10_000  # schemas that a query says it can read
+
+LeaseId = Annotated[str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's id: 1 to 64 of A-Z a-z 0-9 . _ -")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindReply(PlannedRange):
+    """The range of a slot, the endpoint of the data process, and the batches inside that are lost."""
+
+    data: EndpointText
+    lost: LostBatches
+
+
+@dataclass(frozen=True)
+class BindRequest(RequestFor[BindReply]):
+    """Bind a slot to a range of the log; ``schemas`` are ids of those that the query can read."""
+
+    name: Name
+    grant: Count
+    slot: SlotId
+    schemas: Annotated[tuple[int, ...], Items(Whole(), MAX_FITTING)]
+    end: End = None
+    max_rows: Rows = None
+    max_bytes: Rows = None
+    wait: Wait = 0.0
+
+    @property
+    def limits(self) -> Limits:
+        """Up to where it is bound at most."""
+        return Limits(self.end, self.max_rows, self.max_bytes)
+
+
+@dataclass(frozen=True)
+class Bounds(Fields):
+    """Where a read would begin and end.
+
+    Attributes:
+        tail, head: of the log.
+        ended: an end mark is the newest batch.
+        start: where it would begin.
+        lost: how many batches of what was asked for are lost.
+        end: where it would end; None if that is open, or was not asked.
+        standing: of the subscription: None if it stands nowhere, ``first`` while its first position holds, ``moved``.
+    """
+
+    tail: At
+    head: At
+    ended: Flag
+    start: At
+    lost: Count
+    end: Stop = None
+    standing: Annotated[str | None, Text(16)] = None
+
+
+@dataclass(frozen=True)
+class BoundsRequest(RequestFor[Bounds]):
+    """Where a read would begin and end, and how a subscription stands; without a name, none."""
+
+    name: Annotated[str, Named(empty=True), OMITTED] = ""
+    start: Annotated[Boundary | None, Bound(), OMITTED] = None
+    end: Annotated[Boundary | None, Bound(), OMITTED] = None
+    skip_removed: Annotated[bool, Truth(), OMITTED] = False
+
+
+@dataclass(frozen=True)
+class RangeReply(Fields):
+    """The plans of a range, the endpoint of the data process, and the batches inside that are lost."""
+
+    plans: Annotated[tuple[PlannedRange, ...], Items(Nested(PlannedRange), MAX_LISTED)]
+    data: EndpointText
+    lost: LostBatches
+
+
+@dataclass(frozen=True)
+class RangeRequest(RequestFor[RangeReply]):
+    """The plans of a range; a subscriber shows its grant."""
+
+    start: At
+    end: At
+    grant: Annotated[int | None, Whole(), OMITTED] = None
+
+
+@dataclass(frozen=True)
+class CutPiece(Fields):
+    """A piece of a range: where it ends, and the partitions that have rows in it."""
+
+    end: At
+    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARTITION), MAX_LISTED)]
+
+
+@dataclass(frozen=True)
+class CutReply(Fields):
+    """The pieces; each begins where the one before ends."""
+
+    pieces: Annotated[tuple[CutPiece, ...], Items(Nested(CutPiece), MAX_LISTED)]
+
+
+@dataclass(frozen=True)
+class CutRequest(RequestFor[CutReply]):
+    """Cut a range into pieces; a subscriber shows its grant."""
+
+    start: At
+    end: At
+    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARTITION), 65_536)]
+    max_rows: Annotated[int | None, Whole(1)] = None
+    at_least: Annotated[int, Whole(1)] = 1
+    grant: Annotated[int | None, Whole(), OMITTED] = None
+
+
+@dataclass(frozen=True)
+class LeaseRequest(RequestFor[Nothing]):
+    """Keep batches from retention, for a time."""
+
+    id: LeaseId
+    first: Count
+    last: Count
+    seconds: Annotated[float, Number(0.0, MAX_LEASE_SECONDS)]
+
+
+@dataclass(frozen=True)
+class ReleaseRequest(RequestFor[Nothing]):
+    """Give a lease back."""
+
+    id: LeaseId
+
+
+@dataclass(frozen=True)
+class SchemaReply(Fields):
+    """A schema; Arrow's form is the blob.
+
+    Attributes:
+        id: None while none is known.
+        spark: as JSON, where the publisher is Spark.
+    """
+
+    id: SchemaId = None
+    spark: SparkSchema = None
+    arrow: bytes = b""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        return cls(**cls.checked(values), arrow=blob)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": None} if self.id is None else super().to_json()
+
+    @property
+    def blob(self) -> bytes:
+        """The schema, as Arrow has it."""
+        return self.arrow
+
+    @property
+    def schema(self) -> tuple[bytes, str | None] | None:
+        """As Arrow and Spark have it; None if it is not known."""
+        return None if self.id is None else (self.arrow, self.spark)
+
+
+@dataclass(frozen=True)
+class SchemaRequest(RequestFor[SchemaReply]):
+    """A schema by its id, or the newest one."""
+
+    id: Annotated[int | None, Whole()] = None
+    wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0

@@ -1,0 +1,230 @@
+"""What subscribers ask of the coordinator, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from jobpipe.operations.data import HeldPart, fill_held
+from jobpipe.operations.fields import (
+    MAX_WAIT_SECONDS,
+    OMITTED,
+    At,
+    Count,
+    End,
+    Fields,
+    Flag,
+    Nested,
+    Nothing,
+    RequestFor,
+    Rows,
+    SlotId,
+    Start,
+    Wait,
+)
+from jobpipe.operations.ranges import LostBatches, News, PlannedRange, SchemaId, Stop
+from jobpipe.operations.values import Items, Number, Place, SlotName, Text, Truth, Whole
+from jobpipe.store.boundary import Limits
+from jobpipe.store.position import Position
+
+__all__ = [
+    "AckRequest",
+    "Backlog",
+    "FirstReply",
+    "FirstRequest",
+    "GrantReply",
+    "GrantRequest",
+    "PlanReply",
+    "PlanRequest",
+    "PollRequest",
+    "SettleReply",
+    "SettleRequest",
+    "SlotReply",
+    "SlotRequest",
+]
+
+MAX_HELD = 4096
+"""Parts that come with the answer to `plan`, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantReply(News):
+    """The number of the right to use the name, and the news."""
+
+    grant: Count
+
+
+@dataclass(frozen=True)
+class GrantRequest(RequestFor[GrantReply]):
+    """Take the subscription's name; where the reader is, for people."""
+
+    host: Annotated[str, Text(255)] = ""
+    pid: Annotated[int, Whole(0, 2**31 - 1)] = 0
+
+
+@dataclass(frozen=True)
+class FirstReply(Fields):
+    """Where a new checkpoint begins, and how many batches of what was asked for are lost."""
+
+    position: At
+    lost: Count
+
+
+@dataclass(frozen=True)
+class FirstRequest(RequestFor[FirstReply]):
+    """Where a new checkpoint begins."""
+
+    grant: Count
+    start: Start
+    end: End = None
+    skip_removed: Flag = False
+
+
+@dataclass(frozen=True)
+class PollRequest(RequestFor[News]):
+    """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows."""
+
+    head: Annotated[Position | None, Place()] = None
+    ended: Annotated[bool | None, Truth()] = None
+    waiting: Annotated[str | None, Text(4096, printable=False)] = None
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class Backlog(Fields):
+    """All that lies after the start of a plan, whatever its limits are.
+
+    Attributes:
+        rows, bytes: how much it is.
+        end: up to where: the head, or where the read ends.
+        final: nothing will follow.
+        waiting: the publisher waits for acknowledgements or for room.
+    """
+
+    rows: Count
+    bytes: Count
+    end: At
+    final: Flag
+    waiting: Flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReply(PlannedRange):
+    """The range that comes next; empty if nothing is there, or ``end`` lies before ``start``.
+
+    Attributes:
+        stop: the position of the end that was asked for, None while it is open.
+        ahead: how much there is, if it was to be counted.
+        lost: batches inside that lost host servers kept a part of.
+        data: endpoint of the data process; an older coordinator does not tell it.
+        news: the topic's, if it was asked to wait; an older coordinator neither waits nor tells it.
+        held: all rows of the range, in order, if they are few and were asked for; None where they are to be fetched.
+    """
+
+    stop: Stop = None
+    ahead: Annotated[Backlog | None, Nested(Backlog), OMITTED] = None
+    lost: LostBatches
+    data: Annotated[str | None, Text(300), OMITTED] = None
+    news: Annotated[News | None, Nested(News), OMITTED] = None
+    held: Annotated[tuple[HeldPart, ...] | None, Items(Nested(HeldPart), MAX_HELD), OMITTED] = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
+        taken = cls.checked(values)
+        held = fill_held(taken.get("held") or (), blob)
+        return cls(**({**taken, "held": held} if held else taken))
+
+    @property
+    def blob(self) -> bytes:
+        """The bytes of the parts that are held."""
+        return b"".join(part.data for part in self.held or ())
+
+
+@dataclass(frozen=True)
+class PlanRequest(RequestFor[PlanReply]):
+    """Acknowledge ``start`` and plan what follows, at most to ``end``; with ``count`` tell how much there is.
+
+    Attributes:
+        grant: of the subscription.
+        start: where to go on; what lies before it is committed.
+        end: where the whole read ends.
+        max_rows, max_bytes: of this range.
+        count: tell how much there is after ``start``, whatever the limits are.
+        wait: seconds to wait for something to read, as a poll waits; an older coordinator answers at once.
+        held: rows that are few may come with the answer.
+    """
+
+    grant: Count
+    start: At
+    end: End = None
+    max_rows: Rows = None
+    max_bytes: Rows = None
+    count: Annotated[bool, Truth(), OMITTED] = False
+    wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0
+    held: Annotated[bool, Truth(), OMITTED] = False
+
+    @property
+    def limits(self) -> Limits:
+        """Up to where is planned at most."""
+        return Limits(self.end, self.max_rows, self.max_bytes)
+
+
+@dataclass(frozen=True)
+class AckRequest(RequestFor[Nothing]):
+    """Acknowledge a position."""
+
+    grant: Count
+    position: At
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReply(PlannedRange):
+    """Where a stream that reads ahead goes on, and what lies there now, without limits.
+
+    Attributes:
+        made: the slot was added; not where the read is over and nothing was added before.
+        stop: where the read ends, None while that is open.
+        over: nothing will follow: the slot is bound empty.
+        newest: id of the schema there, or of the newest one; None while none is known.
+        lost: the first batch, if a lost host server kept a part of it.
+    """
+
+    made: Flag
+    stop: Stop = None
+    over: Flag
+    newest: SchemaId = None
+    lost: LostBatches
+
+
+@dataclass(frozen=True)
+class SlotRequest(RequestFor[SlotReply]):
+    """Acknowledge the slot ``last`` and make the next one, ``slot``.
+
+    ``witnessed``: the asker itself had ``last`` made, as its newest one, and has run since; so no backup from before
+    that can have taken the place of the log.
+    """
+
+    grant: Count
+    start: At
+    slot: SlotId
+    last: Annotated[str | None, SlotName()] = None
+    end: End = None
+    witnessed: Flag = False
+
+
+@dataclass(frozen=True)
+class SettleReply(Fields):
+    """Where the slot ends."""
+
+    end: At
+
+
+@dataclass(frozen=True)
+class SettleRequest(RequestFor[SettleReply]):
+    """Where a slot of the checkpoint ends."""
+
+    grant: Count
+    start: At
+    slot: SlotId
+    committed: Flag

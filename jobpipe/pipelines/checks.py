@@ -1,0 +1,275 @@
+"""Checks of what is right by itself and wrong together: within a job, and between a job and its pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from jobpipe.config.model import KEYS
+from jobpipe.errors import shown
+from jobpipe.pipelines.kinds import SPARK_JOBPIPE
+from jobpipe.pipelines.parameters import run_references
+from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
+from jobpipe.pipelines.problems import Problem, Severity
+from jobpipe.pipelines.routes import fixed_target, matches, problem_of
+from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.tree import Path
+from jobpipe.pipelines.wording import problem_at
+
+__all__ = ["check_job", "check_pipeline", "left_out_by_run"]
+
+Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
+_FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
+_QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
+_PLACEMENT = "spool.placement"
+
+
+def check_job(pipeline: Pipeline, job: Job) -> Iterator[Problem]:
+    """Yield the problems of one job, all of whose sections are right by themselves."""
+    for check in _CHECKS:
+        for path, what, remedy, severity in check(pipeline, job):
+            yield problem_at(pipeline.tree, (*job.path, *path), what, remedy, severity)
+
+
+def check_pipeline(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield the problems of the section ``pipeline``."""
+    spec = pipeline.spec
+    if spec.restart.max_delay < spec.restart.delay:
+        what_ = f"it is shorter than delay, {spec.restart.delay:g} s"
+        yield problem_at(pipeline.tree, ("pipeline", "restart", "max-delay"), what_, "give a longer one")
+    if pipeline.launcher.plugin.cluster and (spec.storage is None or _is_on_host(spec.storage)):
+        where = "the home of one host" if spec.storage is None else spec.storage
+        what_ = f"checkpoints are in {where}, and launcher {pipeline.launcher.type} may take another host each time"
+        remedy = "name a storage that every host reaches, such as s3a://bucket/pipelines, unless this folder is shared"
+        yield problem_at(pipeline.tree, ("pipeline", "storage"), what_, remedy, "warning")
+
+
+def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield, as warnings, what the file asks for and ``jobpipe pipeline run`` does not do."""
+    if pipeline.spec.alerts:
+        what = "alerts are sent by the control server; jobpipe pipeline run sends none"
+        yield problem_at(pipeline.tree, ("pipeline", "alerts"), what, "look at its exit code", "warning")
+
+
+def _is_on_host(storage: str) -> bool:
+    return storage.startswith(("file:", "/", "~", ".")) or "://" not in storage
+
+
+def _kind(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """A job is a query, a flow or a program, and has the keys of that."""
+    given = set(job.definition)
+    spec = job.spec
+    if spec.application is not None:
+        for key in sorted(given & {"type", "source", *_FLOW_ONLY, *_QUERY_ONLY}):
+            yield (key,), "a job with application: does its own reading and writing", "leave out one of them", "error"
+        if not (pipeline.folder / spec.application).is_file():
+            what = f"there is no file {shown(spec.application)} here"
+            yield ("application",), what, "give its path from the folder of this file", "warning"
+        return
+    if "arguments" in given:
+        yield ("arguments",), "they are of a program of your own", "give application: FILE, or leave them out", "error"
+    yield from _flow(job, given) if spec.type == "flow" else _query(job, given)
+
+
+def _query(job: Job, given: set[str]) -> Iterator[Finding]:
+    for key in sorted(given & set(_FLOW_ONLY)):
+        yield (key,), "only a flow has it", "give type: flow as well, or leave it out", "error"
+    for one, several in (("source", "sources"), ("sink", "sinks")):
+        if {one, several} <= given:
+            yield (several,), f"{one} is given too", f"give all under {several}", "error"
+        elif not {one, several} & given:
+            yield (one,), "it is missing", f"give {one}: {{type: TYPE, …}}, or {several}", "error"
+    if len(job.sources) > 1 and not (job.transforms and job.transforms[0].plugin.reads_views):
+        what = "the job has several sources, and nothing joins them"
+        yield ("sources",), what, "let the first transform be {type: sql, query: …} over them", "error"
+
+
+def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
+    for key in sorted(given & set(_QUERY_ONLY)):
+        yield (key,), "a flow has none", "leave it out, or leave out type: flow", "error"
+    for key in ("source", "function"):
+        if key not in given:
+            yield (key,), "a flow needs it", _FLOW_NEEDS[key], "error"
+    for stage in job.sources.values():
+        if len(stage.plugin.topics().names) != 1 or stage.plugin.topics().pattern is not None:
+            yield ("source",), "a flow reads one topic", "give source: {type: jobpipe, subscribe: TOPIC}", "error"
+        elif stage.plugin.topics().names == (job.spec.publish,):
+            yield ("publish",), "it is the topic that the flow reads", "publish another one", "error"
+    if ("publish" in given) != ("schema" in given):
+        missing = "schema" if "publish" in given else "publish"
+        yield (missing,), "publish and schema go together", _FLOW_NEEDS[missing], "error"
+    if "partitions" in given and "publish" not in given:
+        yield ("partitions",), "they are of a topic that the flow publishes", "give publish and schema", "error"
+
+
+_FLOW_NEEDS = {
+    "source": "give source: {type: jobpipe, subscribe: TOPIC}",
+    "function": "give function: module:name",
+    "schema": "give the columns of what the function returns, as in 'id bigint, name string'",
+    "publish": "give the topic for what the function returns",
+}
+
+
+def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """What a bounded run has not, and what only a bounded run has."""
+    spec = job.spec
+    if job.mode is Mode.BATCH:
+        if spec.trigger is not None:
+            yield ("trigger",), "a BATCH job has none", "leave it out: a run reads all between its bounds", "error"
+        for stage in job.sinks:
+            if Mode.BATCH not in stage.plugin.modes:
+                what = f"sink {stage.type} is for streams, and the job is BATCH"
+                yield _below(job, stage), what, "take another sink, or leave out execution.runtime-mode", "error"
+            elif "output-mode" in _given(pipeline, stage):
+                yield (*_below(job, stage), "output-mode"), "a BATCH job has none", "leave it out", "error"
+        return
+    for stage in job.sinks:
+        if Mode.STREAMING not in stage.plugin.modes:
+            what = f"sink {stage.type} is for runs with an end, and the job is STREAMING"
+            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or take another sink", "error"
+    for stage in job.stages:
+        for name in sorted({*run_references(stage.given)} & {"run.lower", "run.upper"}):
+            what = f"${{{name}}} has no value in a STREAMING job"
+            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or leave it out", "error"
+    trigger = spec.trigger
+    if trigger is not None and trigger.available_now and trigger.processing_time is not None:
+        yield ("trigger",), "it says two things", "give available-now or processing-time", "error"
+
+
+def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    schedule = job.spec.schedule
+    if schedule is None:
+        return
+    if (schedule.crontab is None) == (schedule.every is None):
+        yield ("schedule",), "it needs one rule", "give crontab or every, one of them", "error"
+    for key, text in (("start", schedule.start), ("end", schedule.end)):
+        if text is not None and not _is_time(text):
+            remedy = "give it in ISO 8601 with its zone, as 2026-11-21T00:00:00Z"
+            yield ("schedule", key), f"{shown(text)} is not a time", remedy, "error"
+    if schedule.mode == "available-now":
+        if job.mode is Mode.BATCH:
+            what = "available-now starts a streaming job, and the job is BATCH"
+            yield ("schedule", "mode"), what, "leave out execution.runtime-mode, or mode", "error"
+        return
+    if job.mode is Mode.STREAMING:
+        remedy = "give execution.runtime-mode: BATCH, or schedule.mode: available-now"
+        yield ("schedule",), "a schedule makes runs with an end, and the job is STREAMING", remedy, "error"
+    if schedule.catchup == "all" and schedule.boundary_type == "OFFSET":
+        what = "offsets of intervals that were missed cannot be known afterwards"
+        yield ("schedule", "catchup"), what, "give boundaryType: TIME, or catchup: latest", "error"
+    names = {"run.lower", "run.upper"}
+    filtered = any(names & {*run_references(stage.given)} for stage in job.transforms)
+    for stage in job.sources.values():
+        if not (stage.plugin.takes_bounds or filtered or names & {*run_references(stage.given)}):
+            what = f"source {stage.type} knows no bounds: each run would read the same rows"
+            remedy = "name the bounds in its options, as in path: data/${run.lower:%Y-%m-%d}"
+            yield _below(job, stage), what, remedy, "error"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _several_sinks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    if len(job.sinks) < 2:
+        return
+    for stage in job.sinks:
+        if not (stage.plugin.idempotent or getattr(stage.spec, "at_least_once", False)):
+            what = f"of several sinks each may see a micro-batch twice, and sink {stage.type} would write it twice"
+            remedy = "give at-least-once: true if that is acceptable, or make it another job"
+            yield _below(job, stage), what, remedy, "error"
+    if len({getattr(stage.spec, "output_mode", None) for stage in job.sinks}) > 1:
+        yield ("sinks",), "they have different output modes", "give all the same output-mode", "error"
+
+
+def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    if job.spec.errors.tolerance != "all":
+        return
+    for sink in job.sinks if len(job.sinks) == 1 and job.mode is Mode.STREAMING else ():
+        if not (sink.plugin.idempotent or getattr(sink.spec, "at_least_once", False)):
+            what = f"with dead letters rows are written by micro-batch, and sink {sink.type} would write one twice"
+            yield _below(job, sink), what, "give at-least-once: true if that is acceptable, or publish a topic", "error"
+    if len(job.sources) > 1:
+        yield ("errors",), "a job with dead letters has one source", "let another job join them", "error"
+    for stage in job.transforms:
+        path = _below(job, stage)
+        if stage.plugin.stateful:
+            what = f"{stage.type} keeps state, and dead letters are taken out before it"
+            yield path, what, "split the job: let this one publish a topic, and the next one read it", "error"
+        elif stage.plugin.stateful is None:
+            what = f"errors.tolerance does not cover {stage.type}: it fails as a whole, and must keep no state"
+            yield path, what, "give row-function or batch-function of type python for rows that may be bad", "warning"
+        elif stage.plugin.may_fail and not stage.plugin.tolerant:
+            what = f"errors.tolerance does not cover {stage.type}: a value on which it fails, fails the job"
+            yield path, what, "in SQL take try_cast and the other try_ functions, or a row-function", "warning"
+
+
+def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """Routes go by the topic of a row, and lead to topics; transforms are applied to the rows of each."""
+    if not job.spec.route:
+        return
+    if [stage.type for stage in job.sinks] != ["jobpipe"]:
+        yield ("route",), "routes lead to topics, of one sink", "give sink: {type: jobpipe, topic: OTHERS}", "error"
+    topics = [stage.plugin.topics() for stage in job.sources.values()]
+    if len(topics) != 1 or not all(each.names or each.pattern for each in topics):
+        remedy = "give source: {type: jobpipe, subscribe: [TOPIC, …]}, or subscribePattern"
+        yield ("route",), "routes go by the topics of the rows, of one source", remedy, "error"
+    narrower = "publish another one, or give a narrower subscribePattern"
+    for number, route in enumerate(job.spec.route):
+        if (found := problem_of(route)) is not None:
+            yield ("route", number, "sink-table"), *found, "error"
+        elif (target := fixed_target(route)) is not None and any(matches(each, target) for each in topics):
+            yield ("route", number, "sink-table"), "the job's subscribePattern matches this topic", narrower, "error"
+    for sink in job.sinks:
+        for name in sink.plugin.topics().names:
+            if any(matches(each, name) for each in topics):
+                yield (*_below(job, sink), "topic"), "the job's subscribePattern matches this topic", narrower, "error"
+    if job.spec.errors.tolerance == "all":
+        remedy = "split the job: let this one publish a topic, and the next one route it"
+        yield ("route",), "a job with dead letters has none", remedy, "error"
+    for stage in job.transforms:
+        if stage.plugin.stateful:
+            remedy = "split the job: let the next one do it"
+            yield _below(job, stage), f"{stage.type} keeps state, and each topic is transformed alone", remedy, "error"
+        elif stage.plugin.stateful is None:
+            what = f"with routes {stage.type} is applied to the rows of each topic in a micro-batch"
+            yield _below(job, stage), what, "make sure that it keeps no state", "warning"
+
+
+def _launcher(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    if not pipeline.launcher.plugin.cluster:
+        return
+    configured = pipeline.configuration(job).get(SPARK_JOBPIPE + _PLACEMENT)
+    default = next(about.default for about in KEYS if about.short == _PLACEMENT)
+    for stage in job.sinks:
+        if not stage.plugin.topics().names:
+            continue
+        placement = stage.given.get(_PLACEMENT, configured or default)
+        if placement == "driver":
+            what = f"{_PLACEMENT} is driver, and launcher {pipeline.launcher.type} may take another host each time"
+            remedy = f"give {_PLACEMENT}: shared or host, so that the topic goes on with the same log"
+            yield (*_below(job, stage), _PLACEMENT), what, remedy, "error"
+
+
+def _below(job: Job, stage: Stage[Any]) -> Path:
+    """Return the path of a stage within its job."""
+    return stage.path[len(job.path) :]
+
+
+def _given(pipeline: Pipeline, stage: Stage[Any]) -> set[str]:
+    return stage.spec.model_fields_set and {name.replace("_", "-") for name in stage.spec.model_fields_set}
+
+
+_CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
+    _kind,
+    _modes,
+    _schedule,
+    _several_sinks,
+    _tolerance,
+    _route,
+    _launcher,
+)

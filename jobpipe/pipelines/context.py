@@ -1,0 +1,71 @@
+"""What a plug-in is told of the job it works for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.spec import Mode, OutputMode, TriggerSpec
+from jobpipe.pipelines.tree import Scalar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["INPUT", "JobContext"]
+
+INPUT = "input"  # the view of the rows that a transform is given
+
+
+def _allowed() -> None:
+    """Allow all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """One attempt of a job, as its plug-ins see it.
+
+    Attributes:
+        storage: folder or URI of this job's checkpoint.
+        folder: of the pipeline's file; relative paths start there.
+        run: of a BATCH job or a scheduled one its bounds; of every job its id.
+        view: the name of the source, where a job has several; the runner sets it for each.
+        views: the rows of all sources by their names, where a job has several.
+        output_mode, trigger: of the query.
+        attempt: its number.
+        check: raises, or ends this process, if another attempt has taken this one's place: it must not write any more.
+        subscribers: of each topic that the job publishes, without the prefix, the subscriptions of the pipeline's other
+            jobs that run without a schedule: what the topic must keep rows for.
+    """
+
+    pipeline: str
+    job: str
+    mode: Mode
+    storage: str
+    folder: Path
+    run: RunValues
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    topic_prefix: str = ""
+    view: str | None = None
+    views: Mapping[str, DataFrame] = field(default_factory=dict)
+    output_mode: OutputMode | None = None
+    trigger: TriggerSpec | None = None
+    subscribers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attempt: int = 1
+    check: Callable[[], None] = _allowed
+
+    @property
+    def name(self) -> str:
+        """The job with its pipeline, ``pipeline.job``: of its query, and of its subscription."""
+        return f"{self.pipeline}.{self.job}"
+
+    @property
+    def subscription(self) -> str:
+        """The name of this source's subscription."""
+        return self.name if self.view is None else f"{self.name}.{self.view}"
+
+    def topic(self, name: str) -> str:
+        """Return the full name of a topic."""
+        return self.topic_prefix + name

@@ -1,0 +1,286 @@
+"""``jobpipe pipeline run``: a pipeline in the foreground, without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from jobpipe.admin import Admin
+from jobpipe.config import Config
+from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
+from jobpipe.pipelines.board import Board, open_board
+from jobpipe.pipelines.graph import Graph, graph_of
+from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.problems import nearest
+from jobpipe.pipelines.serving_on import ServingOn
+from jobpipe.pipelines.snapshot import Parent
+from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
+from jobpipe.pipelines.topic_watch import TopicView, Watcher
+from jobpipe.store.spools import has_spool, read_status
+from registry.machine import start_ticks
+
+__all__ = ["Ran", "last_lines", "run_pipeline"]
+
+POLL_SECONDS = 0.5
+STOP_SECONDS = 60.0
+KILL_SECONDS = 30.0  # for the threads of killed jobs to end
+LOG_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run in the foreground ended.
+
+    Attributes:
+        stopped_by: the signal that ended it.
+        late: it took longer than it was to take.
+        topics: the last view of each topic.
+    """
+
+    jobs: tuple[JobView, ...]
+    stopped_by: signal.Signals | None
+    late: bool
+    topics: tuple[TopicView, ...]
+
+    @property
+    def failed(self) -> tuple[JobView, ...]:
+        """The jobs that failed, or that another run has replaced."""
+        return tuple(job for job in self.jobs if job.state is JobState.FAILED or _is_replaced(job))
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 if all jobs came to their end, 130 and so on after a signal, 1 if one failed or was late."""
+        if self.failed or self.late:
+            return 1
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 0 if all(job.state is JobState.FINISHED for job in self.jobs) else 1
+
+
+def _is_replaced(job: JobView) -> bool:
+    return job.state is JobState.CANCELED and "another run" in job.detail
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    config: Config,
+    config_file: Path | None,
+    console: Console,
+    only: Sequence[str] = (),
+    plain: bool = False,
+    timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    stop_seconds: float = STOP_SECONDS,
+) -> Ran:
+    """Run the jobs of a pipeline until all have ended; in the main thread.
+
+    At the first signal (SIGINT, SIGTERM, SIGHUP) each job ends after the micro-batch it is in, at the second one where
+    it is. When a job has failed for good, the others are stopped.
+
+    Args:
+        only: names of jobs; without them all that have no schedule.
+        plain: lines instead of live tables.
+        timeout: seconds after which all is stopped.
+        environment: what is added to that of the attempts.
+        stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
+
+    Raises:
+        ConfigError: there is no such job, one cannot run here, or this pipeline runs already on this home, or its
+            checkpoints are of another topic prefix.
+        RegistryUnavailable: the registry does not answer.
+    """
+    names = _chosen(pipeline, only)
+    places = Places.of(config.home, pipeline.name)
+    with ExitStack() as stack:
+        stack.enter_context(_locked(places, pipeline.name))
+        places.keep_prefix(pipeline)
+        handler = open_handler(config)
+        stack.callback(handler.shutdown)
+        with map_registry_errors():
+            registered = handler.jobs
+        setting = Setting(
+            pipeline=pipeline,
+            places=places,
+            jobs=registered,
+            run=f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
+            config=config_file,
+            stop_seconds=stop_seconds,
+            parent=_this_process(),
+            environment=dict(environment or {}),
+        )
+        jobs = [SupervisedJob(setting, pipeline.jobs[name]) for name in names]
+        graph = graph_of(pipeline)
+        board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain))
+        admin = stack.enter_context(Admin(config))
+        by_name = dict(zip(names, jobs, strict=True))
+
+        def active(name: str) -> bool:
+            return name in by_name and not by_name[name].ended
+
+        stack.enter_context(ServingOn(config, admin, lambda: graph.topics, active))
+        return _Foreground(graph, jobs, admin, board, timeout).run()
+
+
+def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
+    for name in only:
+        if name not in pipeline.jobs:
+            raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
+    names = list(dict.fromkeys(only)) or [name for name, job in pipeline.jobs.items() if job.spec.schedule is None]
+    if not names:
+        raise ConfigError("all jobs have a schedule; name one by --only, to run it once now", key="jobs")
+    return names
+
+
+def _locked(places: Places, name: str) -> AbstractContextManager[None]:
+    """Keep other runs of this pipeline on this home away."""
+    return locked(places.lock, f"pipeline {name}", "stop it first", name)
+
+
+def _this_process() -> Parent:
+    pid = os.getpid()
+    return Parent(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
+
+
+class _Foreground:
+    """The loop of one run."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        jobs: Sequence[SupervisedJob],
+        admin: Admin,
+        board: Board,
+        timeout: float | None,
+    ) -> None:
+        self._jobs = jobs
+        self._board = board
+        self._timeout = timeout
+        self._signals: SimpleQueue[signal.Signals | None] = SimpleQueue()  # None: no more
+        self._signal: signal.Signals | None = None
+        self._wake = threading.Event()
+        names = {job.view.name for job in jobs}
+        shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
+        self._admin = admin
+        self._watcher = Watcher(admin, shown)
+        self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
+
+    def run(self) -> Ran:
+        """Run it."""
+        began, late, ending = time.monotonic(), False, False
+        with _handled(self._signalled), self._obeying():
+            try:
+                for job in self._jobs:
+                    job.start()
+                while not all(job.ended for job in self._jobs):
+                    late = late or (self._timeout is not None and time.monotonic() - began > self._timeout)
+                    over = any(job.view.state is not JobState.FINISHED for job in self._jobs if job.ended)
+                    if not ending and (late or over):  # with a job that ended before its end others wait in vain
+                        ending = True
+                        self._stop()
+                    self._look()
+                    self._wake.wait(POLL_SECONDS)
+                    self._wake.clear()
+            except BaseException:
+                for job in self._jobs:
+                    job.kill()
+                for job in self._jobs:
+                    job.join(KILL_SECONDS)
+                raise
+            self._look(last=True)
+        return Ran(tuple(job.view for job in self._jobs), self._signal, late, tuple(self._watcher.views))
+
+    def _look(self, *, last: bool = False) -> None:
+        self._watcher.poll()
+        if last:
+            self._watcher.end(self._catalog)
+        waiting = {self._publishers.get(view.topic): view for view in self._watcher.views if view.waiting}
+        for job in self._jobs:
+            view = waiting.get(job.view.name)
+            job.block(None if view is None else f"topic {view.topic} has no room: {view.waiting}")
+        with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
+            self._board.show(self._watcher.views, [job.view for job in self._jobs])
+
+    def _catalog(self, topic: str) -> dict[str, Any] | None:
+        """Return how a topic stands that has no coordinator any more, if its spool is here."""
+        place = self._admin.config.spool_dir / topic
+        if not has_spool(place):
+            return None
+        try:
+            self._admin.locate(topic)
+        except TopicNotFound:
+            with contextlib.suppress(SpoolError):
+                return read_status(place, topic)
+        except RegistryUnavailable:
+            pass
+        return None
+
+    def _stop(self) -> None:
+        for job in self._jobs:
+            job.stop()
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        # It interrupts the main thread anywhere, perhaps with a lock that stopping a job needs; put() waits for none.
+        self._signals.put(signal.Signals(number))
+
+    @contextmanager
+    def _obeying(self) -> Iterator[None]:
+        """Do what signals say, in a thread; at the end of the block all were heard."""
+        thread = threading.Thread(target=self._obey, name="signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._signals.put(None)
+            thread.join()
+
+    def _obey(self) -> None:
+        while (number := self._signals.get()) is not None:
+            again = self._signal is not None
+            self._signal = self._signal or number
+            for job in self._jobs:
+                (job.kill if again else job.stop)()
+            self._wake.set()
+
+
+@contextmanager
+def _handled(handler: object) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, present in before.items():
+            signal.signal(number, present)
+
+
+def last_lines(log: Path, count: int = 20) -> list[str]:
+    """Return the last lines of a log, without the frames of Java's traces; nothing if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... ")))
+    return list(deque(lines, count))

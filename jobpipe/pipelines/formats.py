@@ -1,0 +1,34 @@
+"""What sources and sinks of Spark's own formats have in common: the columns, and paths."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jobpipe.errors import ConfigError
+
+__all__ = ["absolute", "read_schema"]
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SCHEMA_BYTES = 1 << 20
+
+
+def absolute(path: str, folder: Path) -> str:
+    """Return a path that starts from ``folder`` if it is relative; a URI as it is."""
+    return path if _URI.match(path) else str(folder / Path(path).expanduser())
+
+
+def read_schema(schema: str, folder: Path) -> str:
+    """Return columns as DDL: what is given, or, after ``file:``, what that file says.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if not schema.startswith("file:"):
+        return schema
+    path = folder / Path(schema.removeprefix("file:")).expanduser()
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(_SCHEMA_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"schema: {path} cannot be read: {error}", key="schema") from error

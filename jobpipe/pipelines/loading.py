@@ -1,0 +1,320 @@
+"""A file to a checked pipeline: read, parameters put in, every section and every plug-in's options checked.
+
+All problems are found before any is told. Nothing of the user's is imported; plug-ins that the file names are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from jobpipe.errors import shown
+from jobpipe.pipelines.checks import check_job, check_pipeline
+from jobpipe.pipelines.graph import check_topics
+from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
+from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName
+from jobpipe.pipelines.parameters import fill, put_in
+from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
+from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
+from jobpipe.pipelines.problems import Problem, Report, nearest, pipeline_error
+from jobpipe.pipelines.reading import read_files
+from jobpipe.pipelines.spec import (
+    JobSpec,
+    Mode,
+    PipelineSpec,
+    SinkSpec,
+    SourceSpec,
+    StageSpec,
+    TransformSpec,
+)
+from jobpipe.pipelines.tree import Node, Path, Place, find, node_of, plain
+from jobpipe.pipelines.wording import field_names, problem_at, problems_of
+
+__all__ = ["load_pipeline", "load_tree"]
+
+M = TypeVar("M", bound=BaseModel)
+_NAME: TypeAdapter[str] = TypeAdapter(JobName)
+_TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
+_UNNAMED = "job"  # of a single job whose pipeline has no name: a problem by itself
+_SPECS: dict[PlugInKind, type[StageSpec]] = {
+    PlugInKind.SOURCE: SourceSpec,
+    PlugInKind.TRANSFORM: TransformSpec,
+    PlugInKind.SINK: SinkSpec,
+    PlugInKind.LAUNCHER: StageSpec,
+}
+
+
+def load_pipeline(
+    file: str | os.PathLike[str],
+    *,
+    overlays: Sequence[str | os.PathLike[str]] = (),
+    given: Mapping[str, str] | None = None,
+    plugins: Plugins | None = None,
+) -> Pipeline:
+    """Return what a pipeline's file says; ``warnings`` are what is probably not meant.
+
+    Args:
+        overlays: files that are laid over it, in their order.
+        given: values for its parameters.
+        plugins: by default those that are installed.
+
+    Raises:
+        PipelineError: with every problem, warnings too.
+    """
+    path = FilePath(file)
+    report = Report()
+    tree = read_files(path, [FilePath(each) for each in overlays], report)
+    if tree is None:
+        raise pipeline_error(report.problems)
+    tree = put_in(tree, given or {}, report)
+    whole, single = _several_jobs(tree, report)
+    whole = _without_nulls(whole)
+    loader = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins or Plugins(), report)
+    pipeline = loader.load(path)
+    problems = [_as_written(problem, single) for problem in report.problems]
+    if report.failed or pipeline is None:
+        raise pipeline_error(problems)
+    return replace(pipeline, warnings=tuple(problems))
+
+
+def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plugins: Plugins | None = None) -> Pipeline:
+    """Return the pipeline whose ``tree``, as a plain value, :func:`load_pipeline` found right.
+
+    Args:
+        file: whose it was; only for messages.
+        folder: where its relative paths start.
+
+    Raises:
+        PipelineError: it is not right here: a plug-in is missing, for instance.
+    """
+    report = Report()
+    pipeline = _Loader(node_of(tree, Place(str(file))), folder, plugins or Plugins(), report).load(file)
+    if report.failed or pipeline is None:
+        raise pipeline_error(report.problems)
+    return pipeline
+
+
+def _several_jobs(tree: Node, report: Report) -> tuple[Node, str | None]:
+    """Return the tree with its jobs under ``jobs``, and the name of the job if the file has but one, without them."""
+    sections = dict(tree.value) if isinstance(tree.value, dict) else {}
+    own = [key for key in sections if key in field_names(JobSpec) and key != "type"]
+    if "jobs" in sections or not own:
+        for key in own:
+            what = "the file has jobs: as well"
+            report.add(problem_at(tree, (key,), what, "put it into a job, or leave out jobs: and have one job"))
+            del sections[key]
+        return replace(tree, value=sections), None
+    pipeline = sections.pop("pipeline", None)
+    job = dict(sections)
+    if pipeline is not None and isinstance(pipeline.value, dict) and "execution" in pipeline.value:
+        execution = pipeline.value["execution"]  # there Flink CDC has it
+        pipeline = replace(pipeline, value={k: v for k, v in pipeline.value.items() if k != "execution"})
+        job.setdefault("execution", execution)
+    named = None if pipeline is None else find(pipeline, ("name",)).value
+    name = named if isinstance(named, str) else _UNNAMED
+    jobs = Node({name: Node(job, tree.place)}, tree.place)
+    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), name
+
+
+def _without_nulls(tree: Node) -> Node:
+    """Return the tree without the keys of jobs that are null: they are as if they were not there."""
+    sections = dict(tree.value) if isinstance(tree.value, dict) else {}
+    jobs = sections.get("jobs")
+    if jobs is None or not isinstance(jobs.value, dict):
+        return tree
+    kept = {
+        name: replace(job, value={key: node for key, node in job.value.items() if node.value is not None})
+        if isinstance(job.value, dict)
+        else job
+        for name, job in jobs.value.items()
+    }
+    return replace(tree, value={**sections, "jobs": replace(jobs, value=kept)})
+
+
+def _as_written(problem: Problem, single: str | None) -> Problem:
+    """Return the problem with the key as the file has it."""
+    inside = f"jobs.{single}"
+    if single is None or not (problem.key == inside or problem.key.startswith(f"{inside}.")):
+        return problem
+    return replace(problem, key=problem.key[len(inside) + 1 :])
+
+
+class _Loader:
+    """Checks one file, section by section, so that a mistake in one hides none in another."""
+
+    def __init__(self, tree: Node, folder: FilePath, plugins: Plugins, report: Report) -> None:
+        self._tree = tree
+        self._folder = folder
+        self._plugins = plugins
+        self._report = report
+
+    def load(self, file: FilePath) -> Pipeline | None:
+        """Return the pipeline with the jobs that are right; None without a right section ``pipeline``."""
+        sections = self._section(())
+        for key in sections.keys() - {"pipeline", "jobs"}:
+            self._add((key,), "there is no such key", nearest(key, ("pipeline", "jobs")))
+        spec = self._pipeline_spec()
+        launcher = self._launcher(spec)
+        named = self._section(("jobs",))
+        if not named:
+            self._add(("jobs",), "there are no jobs", "name at least one, as in jobs: {NAME: {source: …, sink: …}}")
+        jobs = {name: job for name in named if (job := self._job(name)) is not None}
+        # A job that is left out was told of: else a file would pass with less than it says.
+        assert len(jobs) == len(named) or self._report.failed  # noqa: S101
+        if spec is None or launcher is None:
+            return None
+        pipeline = Pipeline(file=file, folder=self._folder, spec=spec, launcher=launcher, jobs=jobs, tree=self._tree)
+        found = [*check_pipeline(pipeline), *check_topics(pipeline, complete=len(jobs) == len(named))]
+        for problem in (*(each for job in jobs.values() for each in check_job(pipeline, job)), *found):
+            self._report.add(problem)
+        return pipeline
+
+    def _pipeline_spec(self) -> PipelineSpec | None:
+        if find(self._tree, ("pipeline",)) is self._tree:
+            self._add(("pipeline",), "it is missing", "begin the file with pipeline: {name: NAME}")
+            return None
+        return self._model(PipelineSpec, ("pipeline",))
+
+    def _launcher(self, spec: PipelineSpec | None) -> Stage[Launcher] | None:
+        path: Path = ("pipeline", "launcher")
+        if "launcher" in self._section(path[:1]):
+            return self._stage(path, PlugInKind.LAUNCHER)
+        return None if spec is None else self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+
+    def _job(self, name: str) -> Job | None:
+        path: Path = ("jobs", name)
+        try:
+            _NAME.validate_python(name)
+        except ValidationError as error:
+            expected = error.errors()[0]["ctx"]["expected"]
+            self._add(path, f"{shown(name)} cannot name a job", f"give it another: {expected}")
+        if not isinstance(find(self._tree, path).value, dict):
+            self._add(path, "it is not a section", "give the job a source and a sink")
+            return None
+        sources: dict[str | None, Stage[Source] | None] = {
+            view: self._stage((*path, "sources", view), PlugInKind.SOURCE) for view in self._section((*path, "sources"))
+        }
+        if "source" in self._section(path):
+            sources[None] = self._stage((*path, "source"), PlugInKind.SOURCE)
+        transforms = [self._stage(at, PlugInKind.TRANSFORM) for at in self._each((*path, "transform"))]
+        sinks = [self._stage(at, PlugInKind.SINK) for at in self._each((*path, "sinks"))]
+        if "sink" in self._section(path):
+            sinks.append(self._stage((*path, "sink"), PlugInKind.SINK))
+        spec = self._model(JobSpec, path)
+        right_sources = {view: stage for view, stage in sources.items() if stage is not None}
+        right_transforms = tuple(stage for stage in transforms if stage is not None)
+        right_sinks = tuple(stage for stage in sinks if stage is not None)
+        right = len(right_sources) + len(right_transforms) + len(right_sinks)
+        if spec is None or right < len(sources) + len(transforms) + len(sinks):
+            return None
+        return Job(
+            name=name,
+            spec=spec,
+            sources=right_sources,
+            transforms=right_transforms,
+            sinks=right_sinks,
+            definition=plain(find(self._tree, path)),
+            path=path,
+        )
+
+    def _stage(self, path: Path, kind: PlugInKind) -> Stage[Any] | None:
+        """Return the stage at ``path``; None if its section, its type, or an option is wrong."""
+        model = _SPECS[kind]
+        node = find(self._tree, path)
+        common = field_names(model)
+        if not isinstance(node.value, dict):
+            return None  # the model of what holds it tells
+        given = {key: plain(each) for key, each in node.value.items() if key not in common}
+        try:
+            spec = model.model_validate({key: plain(each) for key, each in node.value.items() if key in common})
+        except ValidationError:
+            return None  # that model tells this too
+        return self._bind(spec, given, path, kind)
+
+    def _bind(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:
+        try:
+            plugin = self._plugins.find(kind, spec.type)
+        except PlugInError as error:
+            self._report.add(problem_at(self._tree, (*path, "type"), error.what, error.remedy))
+            return None
+        given = _with_dotted_names(given, field_names(plugin.Options))
+        try:
+            made = plugin(plugin.parse(fill(given), self._folder))
+            complaints = list(made.check(self._mode(path)))
+            _touch(made)
+        except ValidationError as error:
+            more = field_names(_SPECS[kind])
+            for problem in problems_of(error, plugin.Options, self._tree, path, more=more):
+                self._report.add(problem)
+            return None
+        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+            what = f"the plug-in fails: {type(error).__name__}: {error}"
+            self._add((*path, "type"), what[:500], "report it to the author of the plug-in")
+            return None
+        for complaint in complaints:
+            at = (*path, complaint.key) if complaint.key else path
+            self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
+        return Stage(spec, given, made, self._folder, path)
+
+    def _mode(self, stage: Path) -> Mode:
+        """Return the mode of the job that a stage is of, as the file has it."""
+        said = find(self._tree, (*stage[:2], "execution", "runtime-mode")).value
+        return Mode.BATCH if said == Mode.BATCH else Mode.STREAMING
+
+    def _model(self, model: type[M], path: Path) -> M | None:
+        """Return the model of the section at ``path``; the options of stages are not its business."""
+        value = plain(find(self._tree, path))
+        try:
+            return model.model_validate(value, context={FOLDER: self._folder})
+        except ValidationError as error:
+            for problem in problems_of(error, model, self._tree, path):
+                self._report.add(problem)
+            return None
+
+    def _section(self, path: Path) -> dict[str, Node]:
+        """Return what is in the section at ``path``; nothing if there is none."""
+        above = find(self._tree, path[:-1]) if path else self._tree
+        node = find(self._tree, path)
+        if path and (node is above or not isinstance(above.value, dict)):
+            return {}
+        return node.value if isinstance(node.value, dict) else {}
+
+    def _each(self, path: Path) -> Iterator[Path]:
+        """Yield the paths of the members of the list at ``path``."""
+        node = self._section(path[:-1]).get(str(path[-1]))
+        if node is not None and isinstance(node.value, list):
+            yield from ((*path, number) for number in range(len(node.value)))
+
+    def _add(self, path: Path, what: str, remedy: str) -> None:
+        self._report.add(problem_at(self._tree, path, what, remedy))
+
+
+def _touch(plugin: Plugin) -> None:
+    """Ask a plug-in once all that the checks and the graph ask it, so that they need not expect it to fail."""
+    list(plugin.imports())
+    if isinstance(plugin, Source | Sink):
+        topics = plugin.topics()
+        re.compile(topics.pattern or "")
+        for name in topics.names:
+            _TOPIC.validate_python(name)
+    if isinstance(plugin, Transform):
+        _ = plugin.stateful, plugin.reads_views
+
+
+def _with_dotted_names(given: dict[str, Any], names: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
+    """Return options with nested keys as the dotted names that they stand for: dotted and nested keys are one."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = prefix + key
+        inside = any(each.startswith(f"{name}.") for each in names)
+        if isinstance(value, dict) and name not in names and inside:
+            found.update(_with_dotted_names(value, names, f"{name}."))
+        else:
+            found[name] = value
+    return found

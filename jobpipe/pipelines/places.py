@@ -1,0 +1,81 @@
+"""Where the files of a pipeline are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.formats import absolute
+from jobpipe.pipelines.pipeline import Pipeline
+
+__all__ = ["Places", "local_folder"]
+
+
+def local_folder(storage: str) -> Path | None:
+    """Return the folder of a storage on this host's files, None of another one."""
+    return Path("/" + storage.removeprefix("file:").lstrip("/")) if storage.startswith("file:") else None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of one pipeline below a home.
+
+    Attributes:
+        folder: of its own; by default the checkpoints are there, each job's under its name.
+        logs: a log for each job.
+    """
+
+    folder: Path
+    logs: Path
+
+    @classmethod
+    def of(cls, home: Path, pipeline: str) -> Places:
+        """Return those of a pipeline."""
+        return cls(home / "pipelines" / pipeline, home / "logs" / "pipelines" / pipeline)
+
+    @property
+    def lock(self) -> Path:
+        """The file that a run in the foreground keeps locked. No job has such a name."""
+        return self.folder / ".run.lock"
+
+    def keep_prefix(self, pipeline: Pipeline) -> None:
+        """Note the topic prefix beside the checkpoints, which go on from where the topics with that prefix stand.
+
+        Where the storage is no folder of this host, the note is among the pipeline's own files.
+
+        Raises:
+            ConfigError: another prefix was noted, or the note cannot be written.
+        """
+        prefix = pipeline.spec.topic_prefix
+        note = local_folder(self.storage(pipeline, ".topic-prefix")) or self.folder / ".topic-prefix"
+        try:
+            before = note.read_text() if note.exists() else ""
+            if not before:  # or a power cut left it empty
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(f"{prefix}\n")
+                return
+        except OSError as error:
+            raise ConfigError(f"{note} cannot be written: {error}; give another storage", key="storage") from error
+        if before.strip() != prefix:
+            raise ConfigError(
+                f"topic-prefix is {prefix!r}, and the checkpoints in {note.parent} are of topics with "
+                f"{before.strip()!r}: rows that those have would not be published again; give each environment a "
+                f"pipeline.name of its own, and a storage, if the file names one. If the prefix has changed for good, "
+                f"delete {note}, and the checkpoints too if all rows are to be published again",
+                key="topic-prefix",
+            )
+
+    def snapshot(self, job: str, attempt: int) -> Path:
+        """Return the file that an attempt is started with."""
+        return self.folder / ".attempts" / f"{job}-{attempt}.json"
+
+    def log(self, job: str) -> Path:
+        """Return the job's log."""
+        return self.logs / f"{job}.log"
+
+    def storage(self, pipeline: Pipeline, job: str) -> str:
+        """Return where a job's checkpoint is, a URI."""
+        given = pipeline.spec.storage
+        where = str(self.folder) if given is None else absolute(given, pipeline.folder)
+        return f"{where if ':' in where.split('/')[0] else f'file://{where}'}/{job}"

@@ -1,0 +1,310 @@
+"""A YAML file to a tree with places: bounded, without tags, each key once, dotted and nested keys as one.
+
+Texts, whole numbers, fractions, true, false and null are as in YAML 1.2: ``NO``, ``on`` and ``10:30`` are texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import yaml
+
+from jobpipe.config.ownership import why_distrusted
+from jobpipe.errors import shown
+from jobpipe.pipelines.problems import Problem, Report
+from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, merge
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read_files", "read_text", "scalar_of"]
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_NODES = 20_000  # values of one file, those of aliases counted at each use
+_TAG = "tag:yaml.org,2002:"
+_STAGES = ("source", "sink", "launcher")
+_SEVERAL = ("sources", "transform", "sinks")
+_JOB_KEYS = (
+    *_STAGES,
+    *_SEVERAL,
+    "application",
+    "arguments",
+    "configuration",
+    "errors",
+    "execution",
+    "schedule",
+    "secrets",
+    "trigger",
+)
+_FREE = ("configuration", "options", "parameters", "secrets")
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes of YAML 1.2's plain types, so deep and so many at most."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as PyYAML has it
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose one node and all below it."""
+        self._depth += 1
+        self._count += 1
+        if self._depth > MAX_DEPTH or self._count > MAX_NODES:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            bound = f"at most {MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"at most {MAX_NODES} values"
+            raise yaml.MarkedYAMLError(None, None, f"the file may have {bound}", mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?(0|[1-9][0-9]{0,18})", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]{1,3})?", "-+.0123456789"),
+    ("merge", "<<", "<"),
+):
+    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})\\Z"), list(_first))
+
+
+def scalar_of(text: str) -> Scalar:
+    """Return what YAML makes of an unquoted ``text``."""
+    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _scalar(text, str(tag).removeprefix(_TAG))
+
+
+def _scalar(text: str, kind: str) -> Scalar:
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "null":
+        return None
+    if kind == "int":
+        return int(text)
+    return float(text) if kind == "float" else text
+
+
+def read_files(file: FilePath, overlays: Sequence[FilePath], report: Report) -> Node | None:
+    """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
+    trees = []
+    for path in (file, *overlays):
+        text = _text_of(path, report)
+        tree = None if text is None else read_text(text, str(path), report)
+        if tree is None:
+            return None
+        trees.append(tree)
+    merged = trees[0]
+    for over in trees[1:]:
+        merged = merge(merged, over)
+    return merged
+
+
+def _text_of(path: FilePath, report: Report) -> str | None:
+    def problem(what: str, remedy: str, line: int | None = None) -> None:
+        report.add(Problem(str(path), line, "", what, remedy))
+
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                problem("this is not a file", "name a YAML file")
+                return None
+            if (why := why_distrusted(found, any_owner=True)) is not None:
+                problem(f"others could have changed it: {why}", f"chmod go-w {path}")
+                return None
+            content = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        problem(f"it cannot be read ({error.strerror})", "name a YAML file that is there and readable")
+        return None
+    if len(content) > MAX_BYTES:
+        problem(f"it is larger than {MAX_BYTES} bytes", "name a pipeline's file; most have a few KiB")
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem("it is no text in UTF-8", "save it in UTF-8", line)
+        return None
+
+
+def read_text(text: str, file: str, report: Report) -> Node | None:
+    """Return the tree of a YAML text; None, with problems, if it is none."""
+    found = len(report.problems)
+    loader = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            report.add(Problem(file, 1, "", "it is empty", "`jobpipe pipeline init` writes an example"))
+            return None
+        walk = _Walk(file, report)
+        tree = walk.node(root, (), 0)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"character #x{_code(error.character):04x} cannot be in YAML"
+        report.add(Problem(file, line, "", what, "remove it"))
+        return None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        report.add(Problem(file, None if mark is None else mark.line + 1, "", *_why(error)))
+        return None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        report.add(Problem(file, None, "", f"it is not YAML ({type(error).__name__})", "check it with an editor"))
+        return None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(tree.value, dict):
+        what = "a pipeline's file is a section with keys"
+        report.add(Problem(file, tree.place.line, "", what, "begin with pipeline: and jobs:"))
+        return None
+    return tree if walk.whole or len(report.problems) == found else None
+
+
+def _code(character: object) -> int:
+    return ord(character) if isinstance(character, str) else int(str(character))
+
+
+def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    said = " ".join(filter(None, (error.context, error.problem)))
+    if "\\t" in said:
+        return "a tab stands where YAML wants spaces", "indent with spaces"
+    if error.problem and error.problem.startswith("the file may have"):
+        return error.problem, "make it simpler"
+    if "but found another document" in said:
+        return "it holds a second document (---)", "one file is one pipeline"
+    if error.problem and "undefined alias" in error.problem:
+        return error.problem, "define it above by &NAME"
+    return f"it is not YAML: {said}", "check indentation, quotes and brackets there"
+
+
+class _Walk:
+    """Makes the tree out of YAML's nodes."""
+
+    def __init__(self, file: str, report: Report) -> None:
+        self._file = file
+        self._report = report
+        self._count = 0
+        self.whole = True  # False: it was cut off
+
+    def node(self, raw: yaml.Node, path: Path, depth: int) -> Node:
+        """Return the tree of one node; an alias is written out, within the bounds."""
+        place = self._place(raw)
+        self._count += 1
+        if depth > MAX_DEPTH or self._count > MAX_NODES:
+            if self.whole:
+                what = f"its aliases make more than {MAX_NODES} values, or {MAX_DEPTH} levels, of it"
+                self._problem(place, path, what, "write the sections out")
+            self.whole = False
+            return Node(None, place)
+        if isinstance(raw, yaml.MappingNode):
+            self._plain_tag(raw, path, "map")
+            return Node(self._section(raw, path, depth), place)
+        if isinstance(raw, yaml.SequenceNode):
+            self._plain_tag(raw, path, "seq")
+            return Node([self.node(each, (*path, i), depth + 1) for i, each in enumerate(raw.value)], place)
+        kind = raw.tag.removeprefix(_TAG)
+        if kind not in ("str", "bool", "null", "int", "float", "merge"):
+            self._plain_tag(raw, path, "str")
+            return Node(str(raw.value), place)
+        try:
+            return Node(_scalar(raw.value, kind), place)
+        except ValueError:
+            self._problem(place, path, f"{shown(raw.value)} is no {kind}", "write the value without a tag")
+            return Node(str(raw.value), place)
+
+    def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, Node]:
+        into: dict[str, Node] = {}
+        seen: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key, value in raw.value:
+            if key.tag == f"{_TAG}merge":
+                merged |= self._merged(value, path, depth)
+                continue
+            if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
+                self._problem(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
+                continue
+            parts = _parts(path, str(key.value))
+            node = replace(self.node(value, (*path, *parts), depth + 1), key=self._place(key))
+            if (earlier := seen.setdefault(str(key.value), node)) is not node:
+                self._twice((*path, *parts), earlier, node)
+                continue
+            self._insert(into, path, parts, node)
+        return {**merged, **into}
+
+    def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            section = self.node(each, path, depth + 1)
+            if isinstance(section.value, dict):
+                found = {**section.value, **found}
+            else:
+                self._problem(self._place(each), path, "<< takes a section", "name one by *NAME")
+        return found
+
+    def _insert(self, into: dict[str, Node], path: Path, parts: tuple[str, ...], node: Node) -> None:
+        """Put a value at its nested place; what is there already is a mistake, but for a section's other keys."""
+        head, rest = parts[0], parts[1:]
+        there = into.get(head)
+        if rest:
+            if there is None:
+                there = into[head] = Node({}, node.place, node.key)
+            if isinstance(there.value, dict):
+                self._insert(there.value, (*path, head), rest, node)
+                return
+        elif there is None:
+            into[head] = node
+            return
+        elif isinstance(there.value, dict) and isinstance(node.value, dict):
+            for key, each in node.value.items():
+                self._insert(there.value, (*path, head), (key,), each)
+            return
+        self._twice((*path, *parts), there, node)
+
+    def _twice(self, path: Path, there: Node, node: Node) -> None:
+        what = f"the key is in line {there.shown_at.line} already"
+        self._problem(node.shown_at, path, what, "give it once, dotted or nested")
+
+    def _plain_tag(self, raw: yaml.Node, path: Path, kind: str) -> None:
+        if raw.tag != _TAG + kind:
+            self._problem(self._place(raw), path, f"YAML's tag {shown(raw.tag)} is not read", "write the plain value")
+
+    def _place(self, raw: yaml.Node) -> Place:
+        return Place(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
+
+    def _problem(self, place: Place, path: Path, what: str, remedy: str) -> None:
+        self._report.add(Problem(place.file, place.line, dotted(path), what, remedy))
+
+
+def _parts(path: Path, key: str) -> tuple[str, ...]:
+    """Return the nested keys that a dotted one stands for; names, and Spark's and plug-ins' own keys, stay whole."""
+    parts: list[str] = []
+    rest = key
+    while "." in rest and _splits((*path, *parts), rest):
+        head, _, rest = rest.partition(".")
+        if not head or not rest:
+            return (key,)
+        parts.append(head)
+    return (*parts, rest)
+
+
+def _splits(path: Path, key: str) -> bool:
+    if any(part in _FREE for part in path):
+        return False
+    if path == ("jobs",):  # a name has no dot: what follows it is a key, or the name is wrong
+        return key.partition(".")[2].partition(".")[0] in _JOB_KEYS
+    if path and path[-1] == "sources":
+        return True
+    for place, part in enumerate(path):
+        inside = path[place + 1 :]
+        if part in _STAGES or (part in _SEVERAL and inside):
+            stage = inside if part in _STAGES else inside[1:]
+            return not stage and key.startswith(("options.", "watermark."))
+    return True

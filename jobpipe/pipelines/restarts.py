@@ -1,0 +1,53 @@
+"""When a job whose attempt failed is started again."""
+
+from __future__ import annotations
+
+from jobpipe.pipelines.spec import RestartSpec
+
+__all__ = ["FINAL", "Restarts"]
+
+FINAL = frozenset(
+    {
+        "AnalysisException",
+        "CheckpointTooOld",
+        "ConfigError",
+        "DataLoss",
+        "NewCheckpoint",
+        "NotAuthorized",
+        "ParseException",
+        "PipelineError",
+        "SchemaMismatch",
+        "TooManyDeadLetters",
+        "UnsupportedType",
+    }
+)
+"""Errors that another attempt does not mend: of the file, of Spark's analysis, of what the topics hold."""
+
+
+class Restarts:
+    """The attempts of one run, counted: each failure in a row doubles the delay.
+
+    Args:
+        attempts: how many have failed in a row before.
+    """
+
+    def __init__(self, spec: RestartSpec, attempts: int = 0) -> None:
+        self._spec = spec
+        self.attempts = attempts
+
+    def delay(self, error: str, seconds: float) -> float | None:
+        """Note that an attempt has failed; return how many seconds to wait for the next one, None: there is none.
+
+        Args:
+            error: the class of its error; "" if it was killed.
+            seconds: how long it ran.
+        """
+        spec = self._spec
+        if seconds >= spec.reset_after:
+            self.attempts = 0
+        self.attempts += 1
+        if spec.policy == "never" or error in FINAL:
+            return None
+        if spec.max_attempts is not None and self.attempts >= spec.max_attempts:
+            return None
+        return float(min(spec.delay * 2 ** min(self.attempts - 1, 60), spec.max_delay))

@@ -1,0 +1,279 @@
+"""One attempt from its start to its end record."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jobpipe.config import Config, load
+from jobpipe.config.job_secrets import give
+from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.graph import subscribers_of
+from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.runner.fence import Fence
+from jobpipe.pipelines.runner.holding import Holding, Replaced
+from jobpipe.pipelines.runner.session import add_path, make_session, prepare_jvm, session_keys
+from jobpipe.pipelines.runner.starting_jvm import StartingJvm
+from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
+from jobpipe.pipelines.runner.work import Done, Work, failure
+from jobpipe.pipelines.sessions import kill_companions
+from jobpipe.pipelines.snapshot import Snapshot
+from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
+from registry.handler import RegisterServerHandler
+from registry.job_records import EndRecord
+from registry.jobs import Jobs
+
+__all__ = ["run_attempt"]
+
+log = logging.getLogger(__name__)
+
+FAILED = 1
+REGISTRY_SECONDS = 120.0  # that the registry may be away at the start, and at the end
+SPARK_SECONDS = 10.0  # for the session to end
+TELL_SECONDS = 2.0  # for the last word of an attempt that was replaced
+
+
+def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
+    """Run an attempt in the main thread of this process; return its exit code.
+
+    0: it came to its end, or was stopped; 1: it failed; 75: another attempt has taken its place; 78: it cannot begin:
+    its file or configuration is wrong. With 75 this process, its JVM and Spark's workers are killed where they are, and
+    write nothing any more.
+
+    Args:
+        jvm: the one that has started this process, and is the driver's; None: this process starts one.
+    """
+    if jvm is not None:
+        jvm.watch(_end_with_jvm)
+    stop = StopRequest(snapshot.stop_seconds)
+    if snapshot.parent is not None:
+        watch_parent(snapshot.parent, stop)
+    stop.note_signals()
+    if snapshot.config is not None:
+        os.environ["JOBPIPE_CONFIG"] = str(snapshot.config)  # for all that loads a configuration in this process
+    try:
+        pipeline = snapshot.pipeline()
+        job = pipeline.jobs[snapshot.job]
+        keys = session_keys(pipeline, job, snapshot.storage)
+        config = load(spark=keys)
+        handler = _registry(config, stop)
+    except RegistryUnavailable as error:
+        log.error("%s", error)
+        return FAILED
+    except JobpipeError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        return MISCONFIGURED
+    if handler is None:
+        return 0
+    try:
+        return _held(snapshot, pipeline, job, keys, handler, stop, jvm)
+    finally:
+        handler.shutdown()
+
+
+def _registry(config: Config, stop: StopRequest) -> RegisterServerHandler | None:
+    """Return the registry's handler, waiting for it; None if a stop was asked for meanwhile."""
+    until = time.monotonic() + REGISTRY_SECONDS
+    while not stop.asked:
+        try:
+            return open_handler(config)
+        except RegistryUnavailable as error:
+            if time.monotonic() > until:
+                raise
+            log.warning("%s; trying again", error)
+    return None
+
+
+def _held(
+    snapshot: Snapshot,
+    pipeline: Pipeline,
+    job: Job,
+    keys: dict[str, str],
+    handler: RegisterServerHandler,
+    stop: StopRequest,
+    jvm: StartingJvm | None,
+) -> int:
+    """Take the lease, work, leave the end record."""
+    with map_registry_errors():
+        jobs: Jobs = handler.jobs
+    leaving = threading.Event()  # the work is done: what is heard from now on ends nothing
+
+    def replaced(why: str) -> None:
+        if not leaving.is_set():
+            _end_replaced(why, jvm)
+
+    holding = Holding(
+        jobs,
+        pipeline.name,
+        job.name,
+        snapshot.run,
+        snapshot.attempt,
+        on_replaced=replaced,
+        on_stop=lambda: stop.ask("a stop was ordered"),
+    )
+    try:
+        if not holding.take(REGISTRY_SECONDS, lambda: stop.asked):
+            return 0
+        log.info("attempt %d of run %s has the lease", snapshot.attempt, snapshot.run)
+        done = _worked(snapshot, pipeline, job, keys, holding, stop, replaced, jvm)
+        leaving.set()
+        _tell(done, stop)
+        holding.release(_end_record(snapshot, done), REGISTRY_SECONDS)
+    except Replaced as error:
+        _end_replaced(str(error), jvm)
+    except RegistryUnavailable as error:
+        log.warning("%s", error)
+        return FAILED
+    return FAILED if done.error else 0
+
+
+def _end_with_jvm() -> None:
+    """End here: the driver was canceled, or its worker is gone."""
+    kill_companions()
+    os._exit(FAILED)
+
+
+def _end_replaced(why: str, jvm: StartingJvm | None = None) -> None:
+    """End here, without another word to anybody: neither to Spark, whose commit it would be, nor to the registry."""
+    kill_companions()
+    text = f"jobpipe: this attempt was replaced, and ends where it is: {why}\n"
+    telling = threading.Thread(target=os.write, args=(2, text.encode()), daemon=True)  # the log may be full, or gone
+    telling.start()
+    telling.join(TELL_SECONDS)
+    if jvm is not None:  # after the text, which goes through it
+        jvm.kill()
+    os._exit(REPLACED)
+
+
+def _worked(
+    snapshot: Snapshot,
+    pipeline: Pipeline,
+    job: Job,
+    keys: dict[str, str],
+    holding: Holding,
+    stop: StopRequest,
+    replaced: Callable[[str], None],
+    jvm: StartingJvm | None,
+) -> Done:
+    spark: SparkSession | None = None
+    try:
+        if jvm is None:
+            prepare_jvm(keys)
+        with stop.interrupting():
+            spark = make_session(pipeline, None if jvm is None else keys)
+        fence = Fence(spark, snapshot.storage, holding.lease)
+        # The session took its time. Cut off meanwhile, this attempt would put its mark over that of the next one.
+        try:
+            if not holding.confirm(REGISTRY_SECONDS, lambda: stop.asked):
+                return Done(stopped=True)
+        except Replaced as error:
+            replaced(str(error))
+        fence.mark()
+        fence.watch(replaced)
+
+        def check() -> None:
+            try:
+                fence.check()
+            except Replaced as error:
+                replaced(str(error))
+
+        add_path(pipeline.folder)
+        give(job.spec.secrets)
+        context = _context(snapshot, pipeline, job, check)
+        return _really(_work(spark, pipeline, job, context).run(stop))
+    except StopAsked:
+        return _really(Done(stopped=True))
+    except (JobpipeError, PySparkException, Py4JError) as error:
+        log.debug("the job failed", exc_info=True)
+        return _really(Done(stopped=True)) if stop.asked and isinstance(error, Py4JError) else failure(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a plug-in, or the user's code
+        traceback.print_exc()
+        return failure(error)
+    finally:
+        if spark is not None:
+            _end_session(spark)
+
+
+def _really(done: Done) -> Done:
+    """Return how the work ended. Where the JVM is gone, this process is told to stop, and that is a failure."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if done.stopped and process is not None and process.poll() is not None:
+        return failure("JvmGone: the job's JVM was killed, or has crashed", batches=done.batches, rows=done.rows)
+    return done
+
+
+def _context(snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[], None]) -> JobContext:
+    return JobContext(
+        pipeline=pipeline.name,
+        job=job.name,
+        mode=job.mode,
+        storage=snapshot.storage,
+        folder=pipeline.folder,
+        run=snapshot.values,
+        parameters=pipeline.spec.parameters,
+        topic_prefix=pipeline.spec.topic_prefix,
+        trigger=job.spec.trigger,
+        subscribers=subscribers_of(pipeline, job),
+        attempt=snapshot.attempt,
+        check=check,
+    )
+
+
+def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext) -> Work:
+    if job.spec.application is not None:
+        from jobpipe.pipelines.runner.applications import ApplicationWork
+
+        return ApplicationWork(Path(pipeline.folder / job.spec.application), job.arguments(context.run))
+    if job.spec.type == "flow":
+        from jobpipe.pipelines.runner.flows import FlowWork
+
+        return FlowWork(spark, job, context)
+    from jobpipe.pipelines.runner.queries import QueryWork
+
+    return QueryWork(spark, pipeline, job, context)
+
+
+def _end_session(spark: SparkSession) -> None:
+    """End the session, and wait at most so long: what it does not do by then ends with the process."""
+    ending = threading.Thread(target=spark.stop, name="session-end", daemon=True)
+    ending.start()
+    ending.join(SPARK_SECONDS)
+
+
+def _end_record(snapshot: Snapshot, done: Done) -> EndRecord:
+    return EndRecord(
+        run=snapshot.run,
+        attempt=snapshot.attempt,
+        state="FAILED" if done.error else "STOPPED" if done.stopped else "FINISHED",
+        at=time.time(),
+        error=done.error[:128],
+        place=done.place[:300],
+        batches=done.batches,
+        rows=done.rows,
+    )
+
+
+def _tell(done: Done, stop: StopRequest) -> None:
+    if done.error:
+        text = f"failed: {done.message if done.message.startswith(done.error) else f'{done.error}: {done.message}'}"
+    elif done.stopped:
+        text = f"stopped: {stop.why}"
+    else:
+        text = "came to its end"
+    with contextlib.suppress(OSError):  # without a log the registry is told all the same
+        sys.stderr.write(f"jobpipe: {text}\n")
+        sys.stderr.flush()

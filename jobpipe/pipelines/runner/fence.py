@@ -1,0 +1,122 @@
+"""A mark beside the checkpoint that says which attempt may write: for one that is cut off from the registry.
+
+Each attempt writes its mark when the registry has just said that it has the lease, and looks from then on whether the
+mark is still there. The registry tells an attempt that it was replaced only when it reaches it again; the mark tells it
+sooner, where both reach the storage.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from jobpipe.pipelines.runner.holding import Replaced
+from registry.job_records import Lease
+
+__all__ = ["Fence", "local_folder"]
+
+log = logging.getLogger(__name__)
+
+NAME = "attempt"
+LOOK_SECONDS = 1.0
+_MOST_BYTES = 4096
+
+
+class Fence:
+    """The mark of one attempt, in the folder of its checkpoint."""
+
+    def __init__(self, spark: SparkSession, storage: str, lease: Lease) -> None:
+        self._instance = lease.instance
+        self._text = json.dumps({"run": lease.run, "attempt": lease.attempt, "instance": lease.instance})
+        path = local_folder(storage)
+        self._file: _LocalFile | _HadoopFile = (
+            _HadoopFile(spark, f"{storage}/{NAME}") if path is None else _LocalFile(path / NAME)
+        )
+
+    def mark(self) -> None:
+        """Write the mark."""
+        self._file.write(self._text)
+
+    def check(self) -> None:
+        """Look at the mark; one that cannot be read now is no other attempt's.
+
+        Raises:
+            Replaced: it is of another attempt.
+        """
+        try:
+            found = json.loads(self._file.read())
+        except (OSError, ValueError, Py4JError) as error:
+            log.warning("the mark of this attempt cannot be read: %s", error)
+            return
+        if isinstance(found, dict) and found.get("instance") != self._instance:
+            raise Replaced(f"attempt {found.get('attempt')} of run {found.get('run')} has begun")
+
+    def watch(self, on_replaced: Callable[[str], None]) -> None:
+        """Look every second, in a thread that ends with this process."""
+
+        def look() -> None:
+            never = threading.Event()
+            while not never.wait(LOOK_SECONDS):
+                try:
+                    self.check()
+                except Replaced as error:
+                    on_replaced(str(error))
+                    return
+
+        threading.Thread(target=look, name="attempt-mark", daemon=True).start()
+
+
+def local_folder(storage: str) -> Path | None:
+    """Return the folder of a storage on this host's files, None of another one."""
+    if storage.startswith("file:"):
+        return Path("/" + storage.removeprefix("file:").lstrip("/"))
+    return Path(storage) if ":" not in storage.split("/")[0] else None
+
+
+class _LocalFile:
+    """A file, replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        part.write_text(text)
+        os.replace(part, self._path)
+
+    def read(self) -> str:
+        with self._path.open() as file:
+            return file.read(_MOST_BYTES)
+
+
+class _HadoopFile:
+    """A file of any file system that Spark knows."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(uri)
+        self._fs = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def write(self, text: str) -> None:
+        out = self._fs.create(self._path, True)
+        try:
+            out.write(bytearray(text.encode()))
+        finally:
+            out.close()
+
+    def read(self) -> str:
+        stream = self._fs.open(self._path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -1,0 +1,217 @@
+"""A query: sources, transforms and sinks put together, as a stream or as a run with an end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.dead_letters import DeadLetters
+from jobpipe.pipelines.graph import dead_letters_of, subscriptions_of
+from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.plugins import Sink
+from jobpipe.pipelines.queries import start_for_each_batch
+from jobpipe.pipelines.routes import Routes, routes_of
+from jobpipe.pipelines.runner.routing import RoutedSink
+from jobpipe.pipelines.runner.stopping import StopRequest
+from jobpipe.pipelines.runner.whereabouts import place_of
+from jobpipe.pipelines.runner.work import Done, failure
+from jobpipe.pipelines.spec import Mode, SourceSpec
+from jobpipe.spark.ending import end_jobs, wait_for
+from jobpipe.spark.query_job import QueryJob
+
+__all__ = ["QueryWork"]
+
+log = logging.getLogger(__name__)
+
+COUNT_SECONDS = 1.0
+
+
+class QueryWork:
+    """Runs a query."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._job = job
+        modes = [mode for stage in job.sinks if (mode := getattr(stage.spec, "output_mode", None)) is not None]
+        self._context = replace(context, output_mode=modes[0] if modes else None)
+        self._routes = routes_of(job)
+        self._progress = _Progress()
+
+    def run(self, stop: StopRequest) -> Done:
+        """Run it to its end."""
+        run = self._context.run
+        sinks = [stage.make(run) for stage in self._job.sinks] if self._routes is None else [self._routed(self._routes)]
+        ended = False
+        try:
+            if self._job.mode is Mode.BATCH:
+                with stop.interrupting():  # a run is repeated as a whole
+                    done = self._batch(sinks)
+            else:
+                done = self._stream(sinks, stop)
+            ended = not done.error and not done.stopped
+            return done
+        finally:
+            for sink in sinks:
+                sink.close(ended=ended)
+
+    # -- putting together ----------------------------------------------------------------------------------------------
+
+    def _sources(self) -> dict[str | None, DataFrame]:
+        tolerant = self._routes is not None or self._job.spec.errors.tolerance == "all"
+        frames: dict[str | None, DataFrame] = {}
+        for view, stage in self._job.sources.items():
+            source, context = stage.make(self._context.run), replace(self._context, view=view)
+            frame = source.load_tolerant(self._spark, context) if tolerant else None
+            frame = source.load(self._spark, context) if frame is None else frame
+            spec = stage.spec
+            if isinstance(spec, SourceSpec) and spec.watermark is not None and frame.isStreaming:
+                frame = frame.withWatermark(spec.watermark.column, spec.watermark.delay)
+            frames[view] = frame
+        return frames
+
+    def _routed(self, routes: Routes) -> Sink:
+        run, (sink,) = self._context.run, self._job.sinks
+        transforms = [stage.make(run) for stage in self._job.transforms]
+
+        def subscriptions(topic: str) -> tuple[str, ...]:
+            return subscriptions_of(self._pipeline, self._context.topic(topic))
+
+        return RoutedSink(sink.make(run).options, routes, transforms, subscriptions)
+
+    def _transformed(self, frames: dict[str | None, DataFrame]) -> DataFrame:
+        views = {view: frame for view, frame in frames.items() if view is not None}
+        context, frame = replace(self._context, views=views), next(iter(frames.values()))
+        if self._routes is not None:
+            return frame  # the sink transforms them, by the topic that they come from
+        for stage in self._job.transforms:
+            frame = stage.make(context.run).apply(frame, context)
+        return frame
+
+    def _dead_letters(self) -> DeadLetters | None:
+        topic = dead_letters_of(self._pipeline, self._job)
+        if topic is None:
+            return None
+        stages = [(stage.type, stage.make(self._context.run)) for stage in self._job.transforms]
+        source = next(iter(self._job.sources.values())).type
+        return DeadLetters(self._context, topic, source, stages, self._job.spec.errors.max_ratio)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def _batch(self, sinks: Sequence[Sink]) -> Done:
+        frames = self._sources()
+        dead = self._dead_letters()
+        frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
+        good = frame if dead is None else dead.open(frame)
+        for sink in sinks:
+            sink.open(good, self._context)
+        ended = False
+        try:
+            self._writer(sinks, dead)(frame, 0)
+            ended = True
+        finally:
+            if dead is not None:
+                dead.close(ended=ended)
+        return Done(batches=1)
+
+    def _stream(self, sinks: Sequence[Sink], stop: StopRequest) -> Done:
+        with stop.interrupting():  # topics are waited for
+            frames = self._sources()
+            dead = self._dead_letters()
+            frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
+            good = frame if dead is None else dead.open(frame)
+            for sink in sinks:
+                sink.open(good, self._context)
+        write = self._writer(sinks, dead)
+        if dead is None and len(sinks) == 1:
+            query = sinks[0].start(frame, self._context)
+        else:
+            query = start_for_each_batch(frame, self._context, write)
+        done: Done | None = None
+        try:
+            done = self._wait(query, stop)
+            return done
+        finally:
+            if dead is not None:
+                dead.close(ended=done is not None and not done.error and not done.stopped)
+
+    def _writer(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Callable[[DataFrame, int], None]:
+        """Return what is called with each micro-batch."""
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            self._write_all(sinks, batch, batch_id)
+
+        return write if dead is None else lambda batch, batch_id: dead.handle(batch, batch_id, write)
+
+    def _write_all(self, sinks: Sequence[Sink], frame: DataFrame, batch_id: int) -> None:
+        """Write to each sink in turn; the rows are computed once."""
+        if len(sinks) == 1:
+            sinks[0].write(frame, batch_id, self._context)
+            return
+        with _kept(frame):
+            for sink in sinks:
+                self._context.check()
+                sink.write(frame, batch_id, self._context)
+
+    def _wait(self, query: StreamingQuery, stop: StopRequest) -> Done:
+        def asked() -> bool:
+            self._progress.look(query)
+            return stop.asked
+
+        job = QueryJob(query)
+        failed = wait_for([job], asked)
+        stopped = not failed and job.active
+        if stopped:
+            log.info("%s: ending after the micro-batch it is in", stop.why)
+            end_jobs([job], lambda: stop.hurried)
+            failed = job.failure()
+        self._progress.look(query, now=True)
+        batches, rows = self._progress.batches, self._progress.rows
+        if failed:
+            return failure(failed, place=_place(query), batches=batches, rows=rows)
+        return Done(stopped=stopped, batches=batches, rows=rows)
+
+
+def _place(query: StreamingQuery) -> str:
+    with suppress(Py4JError):  # the JVM is gone
+        return place_of(query)
+    return ""
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[None]:
+    """Keep what is computed of a frame until the end of the block."""
+    frame.persist()
+    try:
+        yield
+    finally:
+        frame.unpersist()
+
+
+class _Progress:
+    """Counts the micro-batches of a query and their rows; Spark keeps the progress of the last hundred."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rows = 0
+        self._last = -1
+        self._looked = 0.0
+
+    def look(self, query: StreamingQuery, *, now: bool = False) -> None:
+        """Count what is new, once a second."""
+        if not now and time.monotonic() - self._looked < COUNT_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for each in query.recentProgress:
+            if each["batchId"] > self._last and each["numInputRows"] > 0:
+                self._last = each["batchId"]
+                self.batches += 1
+                self.rows += int(each["numInputRows"])

@@ -1,0 +1,107 @@
+"""The Spark session of an attempt, with the keys of file and launcher."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import javaproperties
+from pyspark.sql import SparkSession
+
+from jobpipe.pipelines.kinds import SPARK_JOBPIPE, revealed
+from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.spark.register import register
+from jobpipe.spark.session import recommended_conf
+
+__all__ = ["add_path", "make_session", "prepare_jvm", "session_keys"]
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+LOOPBACK = "127.0.0.1"
+_TIMES = {
+    "spark.jobpipe.discovery.timeout": "5min",  # the jobs of a pipeline start at once, and a publisher takes its time
+    "spark.jobpipe.acks.timeout": "3650d",  # that a topic has no room is no failure: the job is BLOCKED
+}
+
+
+def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
+    """Return the keys of a job's session; the file's own come last, their secrets revealed.
+
+    Raises:
+        ConfigError: there is no such secret.
+    """
+    keys = {key: str(value) for key, value in recommended_conf(storage.startswith("file:")).items()}
+    keys |= _DEFAULTS | dict(pipeline.launcher.plugin.spark_keys())
+    if keys.get("spark.master", "").startswith("local"):
+        keys |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    keys |= {"spark.app.name": f"{pipeline.name}.{job.name}", **_TIMES}
+    keys["spark.executorEnv.PYTHONPATH"] = _python_path(pipeline.folder)
+    given = pipeline.configuration(job)
+    own = {key: value for key, value in given.items() if key.startswith(SPARK_JOBPIPE)}  # it reveals its own secrets
+    return keys | revealed({key: given[key] for key in given.keys() - own.keys()}, pipeline.folder) | own
+
+
+def _python_path(folder: Path) -> str:
+    """Return the path on which Spark's workers find the modules beside the file."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def prepare_jvm(keys: Mapping[str, str]) -> None:
+    """Let the JVM that this process starts have these keys, wherever in it the session is made.
+
+    They go through a file in memory that only this user can open: the command line of a process is shown to all, and
+    there may be secrets among them.
+    """
+    text = io.StringIO()
+    javaproperties.dump(dict(keys), text, timestamp=False)
+    file = os.memfd_create("spark-properties")  # closed when this process ends
+    os.write(file, text.getvalue().encode("latin-1"))
+    place = f"/proc/{os.getpid()}/fd/{file}"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {place} --load-spark-defaults pyspark-shell"
+
+
+def make_session(pipeline: Pipeline, late: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the session; the modules of ``libraries`` are sent to executors that do not run on this host.
+
+    Args:
+        late: the session's keys, where its JVM runs already and was not given them.
+    """
+    if late is None:
+        spark = SparkSession.builder.getOrCreate()
+    else:
+        spark = SparkSession.builder.config(map=dict(late)).getOrCreate()
+        register(spark)  # the source learns jobpipe's keys from the JVM's command line, where these are not
+    if not str(spark.sparkContext.master).startswith("local"):
+        for library in pipeline.spec.libraries:
+            for file in _packed(pipeline.folder, library.glob.include):
+                spark.sparkContext.addPyFile(str(file))
+    return spark
+
+
+def _packed(folder: Path, pattern: str) -> list[Path]:
+    """Return what ``addPyFile`` takes for a pattern: a file as it is, a folder as an archive."""
+    if not pattern.endswith("/**"):
+        return sorted(folder.glob(pattern))
+    top = folder / pattern.removesuffix("/**")
+    made = tempfile.mkdtemp(prefix="jobpipe-")  # Spark serves it from there as long as this process lives
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    archive = Path(made) / f"{top.name}.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in sorted(top.rglob("*.py")):
+            packed.write(file, file.relative_to(folder))
+    return [archive]
+
+
+def add_path(folder: Path) -> None:
+    """Let this process import the modules beside the file."""
+    sys.path.insert(0, str(folder))

@@ -1,0 +1,79 @@
+"""Where the rows are that a job failed of, as far as Spark tells it: a file, or a micro-batch's ranges of its topics.
+
+Spark names the file of a row that it cannot parse. Of a row that came from a topic, and that a cast or a function
+cannot take, it knows the micro-batch alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jobpipe.errors import RemoteProtocolError
+from jobpipe.store.position import Position
+
+__all__ = ["file_in", "place_of"]
+
+CAUSES_MOST = 20
+TOPICS_MOST = 5
+
+_NONE = re.compile(r"(?<=[\[ ,])-(?=[\],])")  # a source that has no offset yet
+_FILE = re.compile(r"error while reading file (\S+?)\.?(?:\s|$)")
+
+
+def file_in(text: str) -> str:
+    """Return ``file URI`` of an error's text that names the file in which a row could not be read, else ""."""
+    found = _FILE.search(text)
+    return "" if found is None else f"file {found[1]}"
+
+
+def place_of(query: StreamingQuery) -> str:
+    """Return where a failed query failed: the file, or what its micro-batch read of each topic; "" if that is unknown.
+
+    Raises:
+        Py4JError: the JVM is gone.
+    """
+    java: Any = query._jsq
+    option = java.exception()
+    if option.isEmpty():
+        return ""
+    error = option.get()
+    texts: list[str] = []
+    cause = error
+    while cause is not None and len(texts) < CAUSES_MOST:
+        texts.append(str(cause.getMessage()))
+        cause = cause.getCause()
+    found = next((place for text in texts if (place := file_in(text))), "")
+    return found or _ranges(str(error.startOffset()), str(error.endOffset()))
+
+
+def _ranges(start: str, end: str) -> str:
+    """Return the ranges between two lists of offsets, one for each source of the query, in Spark's JSON."""
+    begin, told = _positions(start), []
+    for topic, position in _positions(end).items():
+        last = position.n - (position.r == 0)  # the offset of the last batch of which something was read
+        if topic not in begin:
+            told.append(f"topic {topic}, up to offset {last}")
+        elif begin[topic].place < position.place:
+            first = begin[topic].n
+            told.append(f"topic {topic}, " + (f"offset {first}" if first == last else f"offsets {first} to {last}"))
+    more = f"; and {len(told) - TOPICS_MOST} more topics" if len(told) > TOPICS_MOST else ""
+    return "; ".join(told[:TOPICS_MOST]) + more
+
+
+def _positions(text: str) -> dict[str, Position]:
+    """Return the positions in a list of offsets; those of sources of other kinds are left out."""
+    try:
+        offsets = json.loads(_NONE.sub("null", text))
+    except ValueError:
+        return {}
+    found: dict[str, Position] = {}
+    for offset in offsets if isinstance(offsets, list) else ():
+        for topic, value in offset.items() if isinstance(offset, dict) else ():
+            with suppress(RemoteProtocolError):
+                found[str(topic)] = Position.from_json(value)
+    return found

@@ -1,0 +1,60 @@
+"""What an attempt does, whatever kind of job it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from jobpipe.errors import JobpipeError
+from jobpipe.pipelines.runner.stopping import StopRequest
+from jobpipe.pipelines.runner.whereabouts import file_in
+
+__all__ = ["Done", "Work", "failure"]
+
+_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |$)")
+_PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of errors that say where; no row's values
+
+
+@dataclass(frozen=True)
+class Done:
+    """How the work ended.
+
+    Attributes:
+        error: the class of what it failed of; "" if it did not fail.
+        message: what is told in the log; it may hold values of rows.
+        place: where it happened; it holds none.
+        stopped: it was stopped before its end.
+        batches, rows: how many it has done.
+    """
+
+    error: str = ""
+    message: str = ""
+    place: str = ""
+    stopped: bool = False
+    batches: int = 0
+    rows: int = 0
+
+
+class Work(Protocol):
+    """A job's work."""
+
+    def run(self, stop: StopRequest) -> Done:
+        """Do it to its end, or until a stop is asked for; its failure is returned. In the main thread."""
+
+
+def failure(error: BaseException | str, *, place: str = "", batches: int = 0, rows: int = 0) -> Done:
+    """Return the end by an error, or by a failure in the words of :class:`jobpipe.spark.query_job.QueryJob`.
+
+    Args:
+        place: where, if that is known; an error of ours, or of Spark's, may say it itself.
+    """
+    if isinstance(error, JobpipeError):
+        place = place or ", ".join(f"{name} {error.fields[name]}" for name in _PLACE if name in error.fields)
+        return Done(type(error).__name__, str(error), place, batches=batches, rows=rows)
+    if isinstance(error, str):
+        named = _CLASS.match(error)
+        return Done(named[1] if named else "StreamingQueryException", error, place, batches=batches, rows=rows)
+    lines = str(error).strip().splitlines() or [""]
+    said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])  # Java's, by py4j
+    return Done(type(error).__name__, said, place or file_in(str(error)), batches=batches, rows=rows)

@@ -1,0 +1,246 @@
+"""Sinks of Spark's own formats, each by its name, with Spark's own keys under ``options``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.formats import absolute
+from jobpipe.pipelines.kinds import Columns, PlainMap, Text, revealed
+from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
+from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.queries import writer_of
+from jobpipe.pipelines.sinks.run_files import RunFiles
+from jobpipe.pipelines.spec import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = [
+    "AvroSink",
+    "ConsoleSink",
+    "CsvSink",
+    "DeltaSink",
+    "IcebergSink",
+    "JsonSink",
+    "KafkaSink",
+    "OrcSink",
+    "ParquetSink",
+    "SparkSink",
+    "TextSink",
+    "XmlSink",
+]
+
+SaveMode = Literal["append", "overwrite", "error", "ignore"]
+_PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
+_BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and readers of Spark's see those alone"
+
+
+class FormatOptions(PluginOptions):
+    """What every format may have."""
+
+    options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
+
+
+class FileOptions(FormatOptions):
+    """What formats of files have."""
+
+    path: Text = Field(description="The folder, from the folder of the pipeline's file, or a URI.")
+    partition_by: Columns | None = Field(default=None, description="Columns that make folders of their own.")
+    mode: SaveMode | None = Field(
+        default=None, description="Of a BATCH job: what happens if the folder is there already. error is the default."
+    )
+
+
+class FormatSink(Sink):
+    """Rows that Spark writes."""
+
+    options: FormatOptions
+
+    @property
+    def format(self) -> str:
+        """Spark's name of the format."""
+        return self.type
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """A stream appends."""
+        if mode is Mode.STREAMING and getattr(self.options, "mode", None) is not None:
+            yield Complaint("mode", "it is of BATCH jobs: a stream appends", "leave it out")
+
+    def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
+        """Append a micro-batch; write the rows of a run as ``mode`` says."""
+        mode = "append" if job.mode is Mode.STREAMING else getattr(self.options, "mode", None) or "error"
+        self._save(batch, mode, self._path(job), job, self._transaction(batch, batch_id, job))
+
+    def _transaction(self, batch: DataFrame, batch_id: int, job: JobContext) -> Mapping[str, str]:
+        """Return the options by which the format tells a batch that it has written already, if it can."""
+        return {}
+
+    def _save(
+        self, batch: DataFrame, mode: str, path: str | None, job: JobContext, more: Mapping[str, str] | None = None
+    ) -> None:
+        options = {**revealed(self.options.options, job.folder), **(more or {})}
+        writer = batch.write.format(self.format).options(**options).mode(mode)
+        if (columns := getattr(self.options, "partition_by", None)) is not None:
+            writer = writer.partitionBy(*columns)
+        writer.save(path)
+
+    def start(self, frame: DataFrame, job: JobContext) -> StreamingQuery:
+        """Start the query with Spark's own writer of streams."""
+        writer = writer_of(frame, job).format(self.format).options(**revealed(self.options.options, job.folder))
+        if (columns := getattr(self.options, "partition_by", None)) is not None:
+            writer = writer.partitionBy(*columns)
+        return writer.start(self._path(job))
+
+    def _path(self, job: JobContext) -> str | None:
+        path = getattr(self.options, "path", None)
+        return None if path is None else absolute(path, job.folder)
+
+
+class FileSink(FormatSink):
+    """Rows as files. Those of a run are put in place when all of them are there."""
+
+    Options = FileOptions
+    promise = Promise(True, _BY_ITS_LOG)
+
+    def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
+        """Append a micro-batch; write the rows of a run as ``mode`` says, all of them or none."""
+        if job.mode is Mode.STREAMING or self._replaces_partitions(batch):
+            super().write(batch, batch_id, job)
+            return
+        mode = getattr(self.options, "mode", None) or "error"
+        files = RunFiles(batch.sparkSession, str(self._path(job)), job)
+        files.write(mode, lambda folder: self._save(batch, "error", folder, job))
+
+    def _replaces_partitions(self, batch: DataFrame) -> bool:
+        """Whether Spark is to overwrite those partitions alone that have rows; it is safe to do that twice."""
+        key, default = "partitionOverwriteMode", batch.sparkSession.conf.get(_PARTITIONS, "static")
+        given = {name.lower(): value for name, value in self.options.options.items()}
+        dynamic = str(given.get(key.lower(), default)).lower() == "dynamic"
+        return dynamic and getattr(self.options, "mode", None) == "overwrite"
+
+
+class CsvSink(FileSink):
+    """Writes CSV files."""
+
+    type = "csv"
+
+
+class JsonSink(FileSink):
+    """Writes files with a JSON object on each line."""
+
+    type = "json"
+
+
+class ParquetSink(FileSink):
+    """Writes Parquet files."""
+
+    type = "parquet"
+
+
+class OrcSink(FileSink):
+    """Writes ORC files."""
+
+    type = "orc"
+
+
+class XmlSink(FileSink):
+    """Writes XML files; `options: {rowTag: NAME}` says what a row is called."""
+
+    type = "xml"
+
+
+class AvroSink(FileSink):
+    """Writes Avro files; needs Spark's package spark-avro."""
+
+    type = "avro"
+
+
+class TextSink(FileSink):
+    """Writes lines of text; the rows have one column, a text."""
+
+    type = "text"
+
+
+class DeltaSink(FormatSink):
+    """Appends to a Delta table; needs its package."""
+
+    type = "delta"
+    Options = FileOptions
+    promise = Promise(
+        False,
+        "each commit says which micro-batch or run it is, and Delta leaves out one that it has; no Delta for this "
+        "version of Spark is there to test that with",
+    )
+
+    def _transaction(self, batch: DataFrame, batch_id: int, job: JobContext) -> Mapping[str, str]:
+        """Return the ids of the batch: a stream's are those by which Delta's own writer of streams knows it."""
+        from jobpipe.spark.stopping import QUERY_ID
+
+        if job.mode is Mode.BATCH:
+            return {"txnAppId": f"{job.name}:{job.run.id}", "txnVersion": str(batch_id)}
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query is not None  # noqa: S101 - Spark sets it for each micro-batch
+        return {"txnAppId": query, "txnVersion": str(batch_id)}
+
+
+class IcebergSink(FormatSink):
+    """Appends to an Iceberg table, whose name is the path; needs its package."""
+
+    type = "iceberg"
+    Options = FileOptions
+    promise = Promise(
+        False, "a stream that has this sink alone writes a row once; a run that is repeated may append its rows again"
+    )
+
+    def _path(self, job: JobContext) -> str | None:
+        path = str(getattr(self.options, "path", ""))
+        return path if "/" not in path else absolute(path, job.folder)
+
+
+class KafkaSink(FormatSink):
+    """Writes the columns key and value to Kafka, to the topic of the options or of column topic; needs its package."""
+
+    type = "kafka"
+    Options = FormatOptions
+    promise = Promise(False, "Spark's sink writes a micro-batch that is repeated once more")
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """Spark would say so only when the job runs."""
+        if "kafka.bootstrap.servers" not in {name.lower() for name in self.options.options}:
+            remedy = "give options: {kafka.bootstrap.servers: HOST:PORT}"
+            yield Complaint("options", "Kafka's brokers are missing", remedy)
+
+
+class ConsoleSink(FormatSink):
+    """Prints rows of each micro-batch into the job's log, for trials."""
+
+    type = "console"
+    Options = FormatOptions
+    promise = Promise(False, "a micro-batch that is repeated is printed once more")
+    modes = frozenset({Mode.STREAMING})
+
+
+class SparkSink(FormatSink):
+    """Writes any other format that Spark knows, by its name or class."""
+
+    type = "spark"
+    promise = Promise(False, "what a format does with a micro-batch that is repeated, Spark does not know")
+    idempotent: ClassVar[bool] = False
+
+    class Options(FileOptions):
+        """The format, and its options."""
+
+        format: Text = Field(description="Spark's name of the format, or its class.")
+        path: Text | None = Field(default=None, description="Given to start() or save().")  # type: ignore[assignment]
+
+    options: Options
+
+    @property
+    def format(self) -> str:
+        """Spark's name of the format."""
+        return self.options.format

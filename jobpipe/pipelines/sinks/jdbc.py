@@ -1,0 +1,190 @@
+"""Sink ``jdbc-upsert``: rows into a table of PostgreSQL, by key, exactly once.
+
+Tasks copy the rows of a micro-batch into a staging table; then the driver, in one transaction, checks that no later
+attempt has begun and that the micro-batch was not written, writes and deletes by key, and notes the micro-batch in a
+ledger. :mod:`jobpipe.pipelines.sinks.jdbc_table` has the transaction, :mod:`~jobpipe.pipelines.sinks.jdbc_rows` the
+tasks. Tasks are given the reference to the password, and read the secret where they run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.kinds import Columns, Duration, Flag, SecretReference, Text
+from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
+from jobpipe.pipelines.postgres import Database, DatabaseUrl, TableName, split_name
+from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.spec import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from jobpipe.pipelines.sinks.jdbc_table import Target, TargetPlan
+
+__all__ = ["JdbcUpsertSink"]
+
+log = logging.getLogger(__name__)
+
+
+class JdbcUpsertSink(Sink):
+    """Writes rows into a table of PostgreSQL: those with a new key are inserted, others replace the row of their key.
+
+    Rows for which delete-when is true delete the row of their key. Needs pip install 'psycopg[binary]>=3.2'.
+    """
+
+    type = "jdbc-upsert"
+    promise = Promise(True, "one transaction writes a micro-batch and notes its id, if no later attempt has begun")
+    idempotent: ClassVar[bool] = True
+
+    class Options(PluginOptions):
+        """Where, what, and by which key."""
+
+        url: DatabaseUrl = Field(description="The database, as JDBC or libpq have it, with libpq's parameters.")
+        table: TableName = Field(description="The table. Names are as in the database: case matters.")
+        user: Text | None = Field(default=None, description="Its name in the database.")
+        password: SecretReference | None = Field(
+            default=None,
+            description="Of the user. Read by the driver and by each task, so env: and file: must be there.",
+        )
+        keys: Columns = Field(description="The columns of the primary key, or of a unique constraint.")
+        columns: Columns | None = Field(
+            default=None, description="What is written; by default all columns of the rows."
+        )
+        delete_when: Text | None = Field(
+            default=None, description="A condition, as in Spark's SQL: a row for which it is true deletes its key."
+        )
+        order_by: Text | None = Field(
+            default=None,
+            description="Of several rows of a key in a micro-batch, the one with the highest value in this column "
+            "counts. Without it they are an error, unless they are equal.",
+        )
+        create: Flag = Field(default=False, description="Make the table if it is missing, with keys as primary key.")
+        ledger: TableName = Field(
+            default="jobpipe_ledger",
+            description="The table that notes what was written; staging is in its schema. Without a schema it is in "
+            "that of the table.",
+        )
+        connect_timeout: Duration = Field(default=30.0, description="Of a connection.")
+        statement_timeout: Duration = Field(default=600.0, description="Of a statement; 0 is none.")
+
+    options: Options
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._target: Target | None = None
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """Keys are written too."""
+        given = self.options
+        if given.columns is not None and (missing := [key for key in given.keys if key not in given.columns]):
+            yield Complaint("columns", f"the keys {', '.join(missing)} are not among them", "add them")
+        if given.order_by in given.keys:
+            yield Complaint("order-by", "all rows of a key have the same value there", "give another column")
+
+    def open(self, frame: DataFrame, job: JobContext) -> None:
+        """Take the table over from earlier attempts."""
+        from jobpipe.spark.classic import require_classic
+
+        require_classic(frame.sparkSession, "jdbc-upsert")
+        self._target = self._plan(frame, job).open()
+        log.info("%s has fence %d of %s", job.name, self._target.fence, ".".join(self._target.table))
+
+    def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
+        """Write a micro-batch, if it was not written."""
+        from jobpipe.pipelines.sinks.jdbc_rows import copy_rows
+
+        if self._target is None:
+            self.open(batch, job)
+        target = self._target
+        assert target is not None  # noqa: S101 - open made it
+        query = _query_of(batch, job)
+        if not target.admit(query, batch_id):
+            log.info("%s: batch %d is written already", ".".join(target.table), batch_id)
+            return
+        target.commit(query, batch_id, copy_rows(self._staged(batch, target), target.order))
+
+    def close(self, *, ended: bool) -> None:
+        """Forget the table; no connection is open between two calls."""
+        self._target = None
+
+    def _plan(self, frame: DataFrame, job: JobContext) -> TargetPlan:
+        """Return what is to be written of rows as those of ``frame``; opens nothing."""
+        from jobpipe.pipelines.sinks.jdbc_rows import require_columns, type_of
+        from jobpipe.pipelines.sinks.jdbc_table import TargetPlan
+
+        given, there = self.options, frame.columns
+        columns = given.columns or tuple(there)
+        require_columns("columns", columns, there)
+        require_columns("keys", given.keys, columns)
+        kinds = {column.name: column.dataType for column in frame.schema.fields}
+        ordered = None
+        if given.order_by is not None:
+            require_columns("order-by", [given.order_by], there)
+            ordered = type_of(given.order_by, kinds[given.order_by])
+            if ordered == "jsonb" or ordered.endswith("[]"):
+                what = (
+                    f"order-by names {given.order_by}, whose type has no order: {kinds[given.order_by].simpleString()}"
+                )
+                raise ConfigError(what, key="order-by")
+        if given.delete_when is not None:
+            _check_condition(frame, given.delete_when)
+        (schema, table), (ledger_schema, ledger) = split_name(given.table), split_name(given.ledger)
+        return TargetPlan(
+            database=Database(given.url, given.user, given.password, given.connect_timeout, given.statement_timeout),
+            job=job.name,
+            schema=schema,
+            table=table,
+            ledger_schema=ledger_schema,
+            ledger=ledger,
+            keys=given.keys,
+            columns={name: type_of(name, kinds[name]) for name in columns},
+            order_type=ordered,
+            deletes=given.delete_when is not None,
+            create=given.create,
+        )
+
+    def _staged(self, batch: DataFrame, target: Target) -> DataFrame:
+        """Return the rows as tasks copy them."""
+        from pyspark.sql import functions as sf
+
+        from jobpipe.pipelines.sinks.jdbc_rows import named, of_rows
+
+        kinds = {column.name: column.dataType for column in batch.schema.fields}
+        chosen = [of_rows(name, kinds[name], target.types[name]) for name in target.plan.columns]
+        if self.options.delete_when is not None:
+            chosen.append(sf.coalesce(sf.expr(self.options.delete_when), sf.lit(False)))
+        if self.options.order_by is not None:
+            chosen.append(named(self.options.order_by))
+        # Spark's mapInArrow reads names as expressions.
+        return batch.select(*(column.alias(f"c{at}") for at, column in enumerate(chosen)))
+
+
+def _query_of(batch: DataFrame, job: JobContext) -> str:
+    """Return what tells this micro-batch, with its id: the query's id, which is the checkpoint's, or the run's."""
+    from jobpipe.spark.stopping import QUERY_ID
+
+    if job.mode is Mode.BATCH:
+        return job.run.id
+    query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise ConfigError("jdbc-upsert writes a stream's micro-batches in foreachBatch, and there is no query here")
+    return query
+
+
+def _check_condition(frame: DataFrame, condition: str) -> None:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as sf
+
+    try:
+        kind = frame.select(sf.expr(condition)).schema.fields[0].dataType.simpleString()
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"delete-when cannot be used on these rows: {reason}", key="delete-when") from error
+    if kind != "boolean":
+        raise ConfigError(f"delete-when is no condition: its type is {kind}", key="delete-when")

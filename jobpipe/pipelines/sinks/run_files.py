@@ -1,0 +1,175 @@
+"""The files of a BATCH run: written aside, and put in place when all of them are there.
+
+Each attempt writes into a hidden folder of its own beside the target, so a killed one leaves nothing that readers see.
+What is in place says in a hidden file which run it is of: an attempt that follows one which ended between putting it
+there and saying so writes nothing. The next attempt of the job, of the same run or of another one, first ends what a
+killed attempt had begun to put in place, and deletes what it has left.
+
+A rename is one step on HDFS and on local disks. Object stores copy file by file: there readers may see a part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["RunFiles"]
+
+_MARK = "_jobpipe_run"
+_RUNS = "_jobpipe_runs"
+
+
+class RunFiles:
+    """The folder that a run writes, in any file system that Spark knows."""
+
+    def __init__(self, spark: SparkSession, path: str, job: JobContext) -> None:
+        jvm: Any = spark._jvm
+        self._new = jvm.org.apache.hadoop.fs.Path
+        self._fs = self._new(path).getFileSystem(spark._jsc.hadoopConfiguration())
+        self._target = self._fs.makeQualified(self._new(path))
+        if self._target.getParent() is None:
+            raise ConfigError(f"{path} is the root of a file system; give a folder in it", path=path)
+        self._job = job
+        self._filter = jvm.org.apache.hadoop.fs.GlobFilter
+        self._mine = _hash(job.name)  # in the names of all that the job's runs make
+        self._run = f"{self._mine}.{_hash(job.run.id)}"
+        self._aside = self._beside(f"{self._run}.{job.attempt}")
+        self._old = self._beside(f"{self._mine}.old")
+        self._runs = self._below(self._target, _RUNS)
+
+    def write(self, mode: str, save: Callable[[str], None]) -> None:
+        """Write the run's rows.
+
+        Args:
+            mode: what happens if the target is there already: append, overwrite, error or ignore.
+            save: writes all rows into the folder it is given, which does not exist.
+
+        Raises:
+            ConfigError: the target is there already, and ``mode`` is error.
+        """
+        self._tidy()
+        if mode == "append":
+            self._append(save)
+        else:
+            self._replace(mode, save)
+        self._tidy()
+
+    def _replace(self, mode: str, save: Callable[[str], None]) -> None:
+        """Put a whole folder in the target's place."""
+        if self._exists(self._target):
+            if self._read(self._below(self._target, _MARK)) == self._job.run.id:
+                return
+            if mode == "ignore":
+                return
+            if mode == "error":
+                text = f"{self._target} is there already; give mode: append, overwrite or ignore, or another path"
+                raise ConfigError(text, path=str(self._target))
+        self._save(save)
+        self._create(self._below(self._aside, _MARK), self._job.run.id)
+        self._job.check()
+        if self._exists(self._target):
+            self._rename(self._target, self._old)
+        self._rename(self._aside, self._target)
+
+    def _append(self, save: Callable[[str], None]) -> None:
+        """Choose this attempt's files, which are then moved into the target: of a run, those of one attempt."""
+        if self._exists(self._below(self._runs, f"{self._run}.done")):
+            return
+        self._save(save)
+        self._job.check()
+        self._create(self._below(self._runs, f"{self._run}.attempt"), str(self._job.attempt))
+
+    def _tidy(self) -> None:
+        """End what the job's attempts, of any run, have begun to put in place; delete what else is left of them."""
+        self._job.check()  # one that was replaced must not delete what its successor writes
+        if self._exists(self._old) and not self._exists(self._target):  # it ended between the two renames
+            self._rename(self._old, self._target)
+        chosen = self._list(self._runs, f"{self._mine}.*.attempt")
+        for file in chosen:
+            if attempt := self._read(file):  # one that says nothing: it ended before a file was moved
+                self._move(file.getName().removesuffix(".attempt"), attempt)
+        for left in self._list(self._target.getParent(), f"*.{self._mine}.*"):
+            if left.getName().startswith(f".{self._target.getName()}.{self._mine}."):
+                self._delete(left)
+        for file in chosen:  # last: as long as it is there, no other attempt of its run can be chosen
+            self._delete(file)
+
+    def _move(self, run: str, attempt: str) -> None:
+        """Move the files of an attempt into the target, if that has not come to its end."""
+        done = self._below(self._runs, f"{run}.done")
+        if self._exists(done):
+            return
+        aside = self._beside(f"{run}.{attempt}")
+        for file in list(self._files(aside)):
+            inside = str(file)[len(str(aside)) + 1 :]
+            folder, _, name = inside.rpartition("/")
+            into = self._below(self._target, folder) if folder else self._target
+            self._fs.mkdirs(into)
+            self._rename(file, self._below(into, name))
+        self._create(done, "")
+
+    def _save(self, save: Callable[[str], None]) -> None:
+        save(str(self._aside))
+
+    # -- the file system -----------------------------------------------------------------------------------------------
+
+    def _beside(self, what: str) -> Any:
+        return self._new(self._target.getParent(), f".{self._target.getName()}.{what}")
+
+    def _below(self, folder: Any, name: str) -> Any:
+        return self._new(folder, name)
+
+    def _exists(self, path: Any) -> bool:
+        return bool(self._fs.exists(path))
+
+    def _list(self, folder: Any, names: str) -> list[Any]:
+        """Return what is in a folder under such names; nothing if there is no folder."""
+        if not self._exists(folder):
+            return []
+        return [status.getPath() for status in self._fs.listStatus(folder, self._filter(names))]
+
+    def _delete(self, path: Any) -> None:
+        self._fs.delete(path, True)
+
+    def _rename(self, path: Any, to: Any) -> None:
+        if not self._fs.rename(path, to):
+            raise ConfigError(f"{path} cannot be renamed to {to}; look at the rights on both folders", path=str(to))
+
+    def _create(self, path: Any, text: str) -> None:
+        """Make a small file that is not there yet."""
+        out = self._fs.create(path, False)
+        try:
+            out.write(bytearray(text.encode()))
+        finally:
+            out.close()
+
+    def _read(self, path: Any) -> str:
+        """Return what a small file says; "" if there is none."""
+        if not self._exists(path):
+            return ""
+        stream = self._fs.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def _files(self, folder: Any) -> Iterator[Any]:
+        """Yield the files with rows, of all levels."""
+        if not self._exists(folder):
+            return
+        found = self._fs.listFiles(folder, True)
+        while found.hasNext():
+            path = found.next().getPath()
+            if not path.getName().startswith(("_", ".")):
+                yield path
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,237 @@
+"""Sources of Spark's own formats, each by its name, with Spark's own keys under ``options``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.formats import absolute, read_schema
+from jobpipe.pipelines.kinds import PlainMap, Text, revealed
+from jobpipe.pipelines.plugins import UNPARSED, PluginOptions, Source
+from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.spec import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "AvroSource",
+    "CsvSource",
+    "DeltaSource",
+    "IcebergSource",
+    "JsonSource",
+    "KafkaSource",
+    "OrcSource",
+    "ParquetSource",
+    "RateSource",
+    "SparkSource",
+    "TextSource",
+    "XmlSource",
+]
+
+
+_PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
+_CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+
+
+class FormatOptions(PluginOptions):
+    """What every format may have."""
+
+    options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
+
+
+class FileOptions(FormatOptions):
+    """What formats of files have."""
+
+    path: Text = Field(
+        description="A folder, or a pattern of folders, from the folder of the pipeline's file, or a URI."
+    )
+    schema_: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="The columns, as in 'id bigint, name string', or file:PATH of a file with them.",
+    )
+
+
+class FormatSource(Source):
+    """Rows that Spark reads."""
+
+    options: FormatOptions
+
+    @property
+    def format(self) -> str:
+        """Spark's name of the format."""
+        return self.type
+
+    def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
+        """Return the rows of Spark's reader."""
+        schema = self._schema(job)
+        return self._load(spark, job, schema, self._strict(spark, schema))
+
+    def _schema(self, job: JobContext) -> str | None:
+        schema = getattr(self.options, "schema_", None)
+        return None if schema is None else read_schema(schema, job.folder)
+
+    def _says_what_is_malformed(self) -> bool:
+        """Whether the user says what happens to rows that Spark cannot parse."""
+        return bool({name.lower() for name in self.options.options} & {"mode", "columnnameofcorruptrecord"})
+
+    def _strict(self, spark: SparkSession, schema: str | None) -> Mapping[str, str]:
+        """Return the options by which a row that Spark cannot parse fails the job; without them it is nulls."""
+        if self.format.lower() not in _PARSED or self._says_what_is_malformed():
+            return {}
+        if schema is not None:
+            from pyspark.sql.types import StructType
+
+            columns = StructType.fromDDL(schema)
+            if isinstance(columns, StructType) and spark.conf.get(_CORRUPT) in columns.names:
+                return {}  # a column for the texts of such rows, under Spark's own name
+        return {"mode": "FAILFAST"}
+
+    def _load(self, spark: SparkSession, job: JobContext, schema: str | None, more: Mapping[str, str]) -> DataFrame:
+        reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
+        reader = reader.format(self.format).options(**revealed(self.options.options, job.folder), **more)
+        if schema is not None:
+            reader = reader.schema(schema)
+        path = getattr(self.options, "path", None)
+        return reader.load() if path is None else reader.load(absolute(path, job.folder))
+
+
+class FileSource(FormatSource):
+    """Rows of files."""
+
+    Options = FileOptions
+    has_own_schema: ClassVar[bool] = False
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """A stream of files needs its columns beforehand."""
+        if mode is Mode.STREAMING and not self.has_own_schema and getattr(self.options, "schema_", None) is None:
+            remedy = "give schema: 'id bigint, name string', or file:PATH of a file with the columns"
+            yield Complaint("schema", f"a stream of {self.type} files needs its columns", remedy)
+
+
+class _ParsedSource(FileSource):
+    """Rows of texts that Spark parses."""
+
+    def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
+        """Return the rows, and the texts of those that do not fit the columns."""
+        schema = self._schema(job)
+        if schema is None or not self._strict(spark, schema):
+            return None
+        columns = f"{schema}, {UNPARSED} STRING"
+        return self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
+
+
+class CsvSource(_ParsedSource):
+    """Rows of CSV files, each file once."""
+
+    type = "csv"
+
+
+class JsonSource(_ParsedSource):
+    """Rows of files with a JSON object on each line, each file once."""
+
+    type = "json"
+
+
+class ParquetSource(FileSource):
+    """Rows of Parquet files, each file once."""
+
+    type = "parquet"
+
+
+class OrcSource(FileSource):
+    """Rows of ORC files, each file once."""
+
+    type = "orc"
+
+
+class XmlSource(_ParsedSource):
+    """Rows of XML files, each file once; `options: {rowTag: NAME}` says what a row is."""
+
+    type = "xml"
+
+
+class AvroSource(FileSource):
+    """Rows of Avro files, each file once; needs Spark's package spark-avro."""
+
+    type = "avro"
+
+
+class TextSource(FileSource):
+    """Lines of text files as the column value, each file once."""
+
+    type = "text"
+    has_own_schema = True
+
+
+class DeltaSource(FileSource):
+    """Rows of a Delta table; needs its package."""
+
+    type = "delta"
+    has_own_schema = True
+
+
+class IcebergSource(FileSource):
+    """Rows of an Iceberg table, whose name is the path; needs its package."""
+
+    type = "iceberg"
+    has_own_schema = True
+
+    def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
+        """Return the rows of the table; a path that is a table's name stays as it is."""
+        reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
+        path = str(getattr(self.options, "path", ""))
+        named = path if "/" not in path else absolute(path, job.folder)
+        return reader.format(self.format).options(**revealed(self.options.options, job.folder)).load(named)
+
+
+class KafkaSource(FormatSource):
+    """Records of Kafka's topics, with Spark's columns key, value, topic and so on; needs Spark's package for Kafka."""
+
+    type = "kafka"
+    Options = FormatOptions
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """Spark would say so only when the job runs."""
+        given = {name.lower() for name in self.options.options}
+        if "kafka.bootstrap.servers" not in given:
+            remedy = "give options: {kafka.bootstrap.servers: HOST:PORT}"
+            yield Complaint("options", "Kafka's brokers are missing", remedy)
+        if len(given & {"subscribe", "subscribepattern", "assign"}) != 1:
+            remedy = "give options: {subscribe: TOPIC}, or subscribePattern, or assign"
+            yield Complaint("options", "Kafka's topics are missing, or given twice", remedy)
+
+
+class RateSource(FormatSource):
+    """Rows that Spark makes, for trials: timestamp and value, `options: {rowsPerSecond: 10}` of them a second."""
+
+    type = "rate"
+    Options = FormatOptions
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """It is a stream."""
+        if mode is Mode.BATCH:
+            yield Complaint("type", "source rate never ends, and the job is BATCH", "leave out execution.runtime-mode")
+
+
+class SparkSource(FormatSource):
+    """Rows of any other format that Spark knows, by its name or class."""
+
+    type = "spark"
+
+    class Options(FileOptions):
+        """The format, and its options."""
+
+        format: Text = Field(description="Spark's name of the format, or its class.")
+        path: Text | None = Field(default=None, description="Given to load().")  # type: ignore[assignment]
+
+    options: Options
+
+    @property
+    def format(self) -> str:
+        """Spark's name of the format."""
+        return self.options.format

@@ -1,0 +1,155 @@
+"""Asks the coordinators for the state of the topics, and keeps the last answer of those that have ended."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from jobpipe.errors import JobpipeError
+
+__all__ = ["Status", "SubscriptionView", "TopicView", "Watcher"]
+
+WINDOW_SECONDS = 10.0  # rates are averages over this time
+ASK_SECONDS = 2.0
+
+
+class Status(Protocol):
+    """The one question of :class:`jobpipe.admin.Admin` that is asked here."""
+
+    def status(self, topic: str, timeout: float = ...) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class SubscriptionView:
+    """One subscription as shown."""
+
+    name: str
+    state: str
+    lag_batches: int
+    lag_rows: int
+    reconnects: int
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """One topic as shown; ``state`` is ``waiting`` before it is there, ``live``, or ``ended``."""
+
+    topic: str
+    state: str = "waiting"
+    rows: int = 0
+    rows_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    waiting: str | None = None
+    subscriptions: tuple[SubscriptionView, ...] = ()
+
+
+@dataclass
+class _Rates:
+    """Rates from (time, rows, bytes) samples: of the last seconds, or of the whole time in which rows came."""
+
+    samples: deque[tuple[float, int, int]] = field(default_factory=deque)
+    first: tuple[float, int, int] | None = None
+    grown: tuple[float, int, int] | None = None
+
+    def add(self, now: float, rows: int, size: int) -> tuple[float, float]:
+        sample = (now, rows, size)
+        if self.first is None or rows == self.first[1]:
+            self.first = sample  # the wait for the first rows does not count
+        elif self.grown is None or rows > self.grown[1]:
+            self.grown = sample
+        self.samples.append(sample)
+        while len(self.samples) > 2 and now - self.samples[1][0] >= WINDOW_SECONDS:
+            self.samples.popleft()
+        return _slope(self.samples[0], sample)
+
+    def overall(self) -> tuple[float, float]:
+        return _slope(self.first, self.grown) if self.first is not None and self.grown is not None else (0.0, 0.0)
+
+
+def _slope(a: tuple[float, int, int], b: tuple[float, int, int]) -> tuple[float, float]:
+    seconds = b[0] - a[0]
+    return ((b[1] - a[1]) / seconds, (b[2] - a[2]) / seconds) if seconds > 0 else (0.0, 0.0)
+
+
+class Watcher:
+    """The newest view of some topics."""
+
+    def __init__(self, admin: Status, topics: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._views = {topic: TopicView(topic) for topic in topics}
+        self._rates = {topic: _Rates() for topic in self._views}
+
+    @property
+    def views(self) -> list[TopicView]:
+        """The topics in the order in which they were named."""
+        return list(self._views.values())
+
+    def poll(self) -> None:
+        """Ask for each topic that has not ended. A topic that does not answer keeps its last view."""
+        for topic, view in self._views.items():
+            if view.state == "ended":
+                continue
+            try:
+                status = self._admin.status(topic, timeout=ASK_SECONDS)
+            except JobpipeError:
+                continue  # not there yet, busy, or gone after its end: the next look tells
+            self._views[topic] = self._read(topic, status)
+
+    def end(self, catalog: Callable[[str], dict[str, Any] | None]) -> None:
+        """All has ended: take the last state from the catalogs, and show the rates of the whole run.
+
+        Args:
+            catalog: returns :func:`jobpipe.store.spools.read_status` of a topic; None if it is served still, or not
+                here: its last view stays.
+        """
+        for topic, view in self._views.items():
+            status = catalog(topic)
+            if status is None:
+                continue
+            reconnects = {line.name: line.reconnects for line in view.subscriptions}
+            lines = [
+                {**line, "state": "absent", "reconnects": reconnects.get(line["name"], 0)}
+                for line in status["subscriptions"]
+            ]
+            last = {
+                "rows": status["total_rows"],
+                "bytes": status["total_bytes"],
+                "waiting": None,
+                "subscriptions": lines,
+            }
+            found = self._read(topic, {**last, "ended": status["ended"]})
+            self._views[topic] = self._ended(found) if status["ended"] else found
+
+    def _read(self, topic: str, status: dict[str, Any]) -> TopicView:
+        rows = int(status["rows"])
+        per_second = self._rates[topic].add(self._clock(), rows, int(status["bytes"]))
+        view = TopicView(
+            topic=topic,
+            state="live",
+            rows=rows,
+            rows_per_second=per_second[0],
+            bytes_per_second=per_second[1],
+            waiting=status["waiting"],
+            subscriptions=tuple(_subscription(line) for line in status["subscriptions"]),
+        )
+        if status["ended"] and not any(line.lag_batches for line in view.subscriptions):
+            return self._ended(view)
+        return view
+
+    def _ended(self, view: TopicView) -> TopicView:
+        per_second = self._rates[view.topic].overall()
+        return replace(view, state="ended", rows_per_second=per_second[0], bytes_per_second=per_second[1])
+
+
+def _subscription(line: dict[str, Any]) -> SubscriptionView:
+    return SubscriptionView(
+        name=str(line["name"]),
+        state=str(line["state"]),
+        lag_batches=int(line["lag"]["batches"]),
+        lag_rows=int(line["lag"]["rows"]),
+        reconnects=int(line["reconnects"]),
+    )

@@ -1,0 +1,398 @@
+"""Transforms of columns, with the names and options of Kafka Connect's; each a few lines over Spark's functions.
+
+``predicate`` and ``negate`` are where the columns stay the same for all rows: a frame has one schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, DataType, NumericType, StringType, StructType
+
+from jobpipe.config.values import BadValueError
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.kinds import Columns, Flag, PlainText, Text, expected
+from jobpipe.pipelines.plugins import (
+    DEAD,
+    DEAD_TYPE,
+    ORIGIN,
+    ORIGIN_FIELDS,
+    UNPARSED,
+    PluginOptions,
+    Transform,
+    column_named,
+    require_columns,
+)
+from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.spec import Mode
+
+__all__ = [
+    "Cast",
+    "ExtractField",
+    "Filter",
+    "Flatten",
+    "HoistField",
+    "InsertField",
+    "MaskField",
+    "ReplaceField",
+    "dead_struct",
+]
+
+_CAST = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+}
+"""Kafka Connect's names of types that Spark has under others."""
+
+
+def _pairs(raw: Any, _folder: Path) -> dict[str, str]:
+    """Read ``a:b,c:d``, a list of such, or a section; the part after the colon may have commas in brackets."""
+    parts = _split(raw) if isinstance(raw, str) else raw
+    pairs = list(parts.items()) if isinstance(parts, dict) else [_pair(part) for part in parts]
+    found = {str(name): str(value) for name, value in pairs}
+    if not found or len(found) < len(pairs) or not all(name and value for name, value in found.items()):
+        raise ValueError
+    return found
+
+
+def _pair(part: Any) -> tuple[str, str]:
+    name, colon, value = part.partition(":") if isinstance(part, str) else ("", "", "")
+    if not colon:
+        raise BadValueError(f"pairs such as temp:double; {part!r:.80} has no colon")
+    return name.strip(), value.strip()
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets: ``a:decimal(10,2),b:int``."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "(<") - (char in ")>")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+Pairs = Annotated[
+    dict[str, str],
+    *expected(
+        "pairs such as temp:double,count:int, or a section of them",
+        _pairs,
+        {"type": ["string", "object", "array"], "items": {"type": "string"}},
+    ),
+]
+
+
+def _replace(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
+    """Return the frame with these columns in the place of those of their names, new ones last."""
+    kept = [columns[name].alias(name) if name in columns else column_named(name) for name in frame.columns]
+    return frame.select(*kept, *(column.alias(name) for name, column in columns.items() if name not in frame.columns))
+
+
+class Predicated(PluginOptions):
+    """Which rows are meant."""
+
+    predicate: Text | None = Field(default=None, description="Only the rows for which this SQL condition is true.")
+    negate: Flag = Field(default=False, description="Only the rows for which it is not true.")
+
+
+def _meant(options: Predicated) -> Column | None:
+    """Return the condition of the rows that are meant, never null; None for all."""
+    if options.predicate is None:
+        return None
+    true = sf.coalesce(sf.expr(options.predicate), sf.lit(False))
+    return ~true if options.negate else true
+
+
+class Cast(Transform):
+    """Changes the types of columns. With Spark's ANSI mode a value that does not fit fails the job, else it is null."""
+
+    type = "Cast"
+
+    class Options(PluginOptions):
+        """Which columns."""
+
+        spec: Pairs = Field(description="COLUMN:TYPE,COLUMN:TYPE; types are Spark's, or Kafka Connect's (int64).")
+
+    options: Options
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Cast the columns."""
+        spec = self.options.spec
+        require_columns(frame, spec, "Cast")
+        return _replace(frame, {name: column_named(name).cast(_CAST.get(kind, kind)) for name, kind in spec.items()})
+
+    @property
+    def tolerant(self) -> bool:
+        """A value that does not fit makes its row a dead letter."""
+        return True
+
+    def apply_tolerant(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Cast the columns; say of each row which value does not fit."""
+        spec = self.options.spec
+        require_columns(frame, spec, "Cast")
+        casts = {name: column_named(name).try_cast(_CAST.get(kind, kind)) for name, kind in spec.items()}
+        told = [
+            sf.when(column_named(name).isNotNull() & casts[name].isNull(), sf.lit(f"column {name} does not fit {kind}"))
+            for name, kind in spec.items()
+        ]
+        dead = dead_struct(frame, sf.lit("CAST_INVALID_INPUT"), sf.coalesce(*told))
+        marked = frame.withColumn(DEAD, sf.when(sf.coalesce(*told).isNotNull(), dead))
+        return _replace(marked, casts)
+
+
+def dead_struct(frame: DataFrame, kind: Column, message: Column) -> Column:
+    """Return the value of column DEAD for rows of ``frame``, of type DEAD_TYPE."""
+    row = sf.to_json(sf.struct(*(column_named(name) for name in frame.columns if name not in (ORIGIN, UNPARSED))))
+    origin = sf.col(ORIGIN) if ORIGIN in frame.columns else sf.lit(None).cast(f"STRUCT<{ORIGIN_FIELDS}>")
+    fields = [row.alias("row"), kind.alias("error_class"), message.alias("error_message")]
+    fields += [origin[part.split(":")[0]].alias(part.split(":")[0]) for part in ORIGIN_FIELDS.split(", ")]
+    return sf.struct(*fields).cast(DEAD_TYPE)
+
+
+class ExtractField(Transform):
+    """Makes the fields of one column, a struct, the columns; a column that is no struct becomes the only one."""
+
+    type = "ExtractField"
+
+    class Options(PluginOptions):
+        """Which column."""
+
+        field: Text = Field(description="The column.")
+
+    options: Options
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Take the column apart."""
+        name = self.options.field
+        require_columns(frame, [name], "ExtractField")
+        struct = isinstance(frame.schema[name].dataType, StructType)
+        return frame.select(column_named(name)).select(f"`{name}`.*") if struct else frame.select(column_named(name))
+
+
+class Filter(Transform):
+    """Drops the rows for which the predicate is true, as Kafka Connect's; `negate: true` keeps those and drops others.
+
+    `{type: sql, filter: CONDITION}` says which rows stay.
+    """
+
+    type = "Filter"
+
+    class Options(Predicated):
+        """Which rows."""
+
+        predicate: Text = Field(description="An SQL condition; null counts as not true.")
+
+    options: Options
+
+    @property
+    def may_fail(self) -> bool:
+        """The predicate may."""
+        return self.options.predicate is not None
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Drop the rows."""
+        dropped = _meant(self.options)
+        assert dropped is not None  # noqa: S101 - there is a predicate
+        return frame.where(~dropped)
+
+
+class Flatten(Transform):
+    """Makes a column of each field of a struct, at any depth: address.city for the field city of address."""
+
+    type = "Flatten"
+
+    class Options(PluginOptions):
+        """How the columns are named."""
+
+        delimiter: Text = Field(default=".", description="Between the parts of a name.")
+
+    options: Options
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Flatten the structs."""
+        columns = list(self._leaves(frame.schema, ()))
+        names = [name for name, _ in columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"Flatten: two columns would be named {', '.join(twice)}; give another delimiter")
+        return frame.select(*(column.alias(name) for name, column in columns))
+
+    def _leaves(self, schema: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, Column]]:
+        for field in schema.fields:
+            path = (*above, field.name)
+            if isinstance(field.dataType, StructType):
+                yield from self._leaves(field.dataType, path)
+            else:
+                quoted = ".".join("`" + part.replace("`", "``") + "`" for part in path)
+                yield self.options.delimiter.join(path), sf.col(quoted)
+
+
+class HoistField(Transform):
+    """Puts all columns into one, a struct."""
+
+    type = "HoistField"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        field: Text = Field(description="The name of the column.")
+
+    options: Options
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Make the struct."""
+        return frame.select(sf.struct(*(column_named(name) for name in frame.columns)).alias(self.options.field))
+
+
+class InsertField(Transform):
+    """Adds columns: a fixed text, or where the row stood in its topic, if the source has includeMetadata: true."""
+
+    type = "InsertField"
+
+    class Options(Predicated):
+        """Which columns."""
+
+        static_field: Text | None = Field(
+            default=None, alias="static.field", description="A column with a fixed value."
+        )
+        static_value: PlainText | None = Field(default=None, alias="static.value", description="That value.")
+        timestamp_field: Text | None = Field(
+            default=None, alias="timestamp.field", description="When it was published."
+        )
+        topic_field: Text | None = Field(default=None, alias="topic.field", description="Its topic.")
+        partition_field: Text | None = Field(default=None, alias="partition.field", description="Its partition.")
+        offset_field: Text | None = Field(default=None, alias="offset.field", description="Its batch's offset.")
+
+    options: Options
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """It adds something."""
+        given = self.options
+        if (given.static_field is None) != (given.static_value is None):
+            key = "static.value" if given.static_value is None else "static.field"
+            yield Complaint(key, "static.field and static.value go together", "give both")
+        if given.static_field is None and not any(name for name, _ in self._metadata()):
+            remedy = "give static.field, timestamp.field, topic.field, partition.field or offset.field"
+            yield Complaint("", "it adds no column", remedy)
+
+    @property
+    def may_fail(self) -> bool:
+        """The predicate may."""
+        return self.options.predicate is not None
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Add the columns; null in the rows that the predicate leaves out."""
+        columns: dict[str, Column] = {}
+        if self.options.static_field is not None:
+            columns[self.options.static_field] = sf.lit(self.options.static_value)
+        for name, field in self._metadata():
+            if name is not None:
+                require_columns(frame, ["_jobpipe"], "InsertField (source with includeMetadata: true)")
+                columns[name] = sf.col(f"_jobpipe.{field}")
+        meant = _meant(self.options)
+        if meant is not None:
+            columns = {
+                name: sf.when(meant, column).otherwise(column_named(name) if name in frame.columns else sf.lit(None))
+                for name, column in columns.items()
+            }
+        return _replace(frame, columns)
+
+    def _metadata(self) -> tuple[tuple[str | None, str], ...]:
+        given = self.options
+        return (
+            (given.timestamp_field, "published"),
+            (given.topic_field, "topic"),
+            (given.partition_field, "partition"),
+            (given.offset_field, "offset"),
+        )
+
+
+class MaskField(Transform):
+    """Replaces values by an empty text, zero, false, or null, or by a value of yours; null stays null."""
+
+    type = "MaskField"
+
+    class Options(Predicated):
+        """Which columns."""
+
+        fields: Columns = Field(description="The columns.")
+        replacement: PlainText | None = Field(default=None, description="Instead of each value; of texts and numbers.")
+
+    options: Options
+
+    @property
+    def may_fail(self) -> bool:
+        """The predicate may."""
+        return self.options.predicate is not None
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Mask the columns."""
+        require_columns(frame, self.options.fields, "MaskField")
+        meant = _meant(self.options)
+        columns = {}
+        for name in self.options.fields:
+            masked = self._masked(name, frame.schema[name].dataType)
+            whole = sf.when(column_named(name).isNotNull(), masked)
+            columns[name] = whole if meant is None else sf.when(meant, whole).otherwise(column_named(name))
+        return _replace(frame, columns)
+
+    def _masked(self, name: str, kind: DataType) -> Column:
+        given = self.options.replacement
+        if given is not None:
+            if not isinstance(kind, (StringType, NumericType)):
+                said = f"MaskField: column {name} is of type {kind.simpleString()}: only texts and numbers are replaced"
+                raise ConfigError(said, columns=[name])
+            return sf.lit(given).cast(kind)
+        if isinstance(kind, StringType):
+            return sf.lit("").cast(kind)
+        if isinstance(kind, NumericType):
+            return sf.lit(0).cast(kind)
+        return sf.lit(False if isinstance(kind, BooleanType) else None).cast(kind)
+
+
+class ReplaceField(Transform):
+    """Leaves out and renames columns."""
+
+    type = "ReplaceField"
+
+    class Options(PluginOptions):
+        """Which columns."""
+
+        include: Columns | None = Field(default=None, description="Only these stay.")
+        exclude: Columns | None = Field(default=None, description="These do not; wins over include.")
+        renames: Pairs | None = Field(default=None, description="OLD:NEW,OLD:NEW, by the names in the rows that come.")
+
+    options: Options
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """It does something."""
+        if not self.options.model_fields_set:
+            yield Complaint("", "it changes nothing", "give include, exclude or renames")
+        renames = self.options.renames or {}
+        if len(set(renames.values())) < len(renames):
+            yield Complaint("renames", "two columns get one name", "give each its own")
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Choose and rename."""
+        given = self.options
+        renames = given.renames or {}
+        require_columns(frame, [*(given.include or ()), *(given.exclude or ()), *renames], "ReplaceField")
+        kept = [
+            name
+            for name in frame.columns
+            if name not in (given.exclude or ()) and (given.include is None or name in given.include)
+        ]
+        if not kept:
+            raise ConfigError("ReplaceField: no column is left", columns=frame.columns)
+        return frame.select(*(column_named(name).alias(renames.get(name, name)) for name in kept))

@@ -1,0 +1,142 @@
+"""Transforms of times: TimestampConverter and watermark, and deduplicate, which needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.kinds import Columns, Text
+from jobpipe.pipelines.plugins import PluginOptions, Transform, column_named, require_columns
+from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.spec import Mode
+
+__all__ = ["Deduplicate", "TimestampConverter", "Watermark"]
+
+_PER_SECOND = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+_MICROS = 1_000_000
+
+
+class TimestampConverter(Transform):
+    """Turns a column of times into another type: texts, numbers since 1970, dates, timestamps."""
+
+    type = "TimestampConverter"
+
+    class Options(PluginOptions):
+        """Which column, and what it becomes."""
+
+        field: Text = Field(description="The column.")
+        target_type: Literal["string", "unix", "Date", "Time", "Timestamp"] = Field(
+            alias="target.type", description="string, unix (a number), Date, Time (a text HH:mm:ss) or Timestamp."
+        )
+        format: Text | None = Field(default=None, description="Of texts, as Spark's patterns: yyyy-MM-dd HH:mm:ss.")
+        unix_precision: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] = Field(
+            default="milliseconds", alias="unix.precision", description="Of numbers since 1970."
+        )
+
+    options: Options
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """A text needs its pattern."""
+        if self.options.target_type == "string" and self.options.format is None:
+            yield Complaint("format", "a text needs its pattern", "give format, as in yyyy-MM-dd HH:mm:ss")
+
+    @property
+    def may_fail(self) -> bool:
+        """With Spark's ANSI mode a text that is not of the format does."""
+        return True
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Convert the column."""
+        name = self.options.field
+        require_columns(frame, [name], "TimestampConverter")
+        return frame.withColumn(name, self._target(self._time(column_named(name), frame.schema[name].dataType)))
+
+    def _time(self, column: Column, kind: DataType) -> Column:
+        """Return the column as a timestamp."""
+        if isinstance(kind, StringType):
+            if self.options.format is None:
+                said = f"TimestampConverter: {self.options.field} is a text: give its format"
+                raise ConfigError(said, columns=[self.options.field])
+            return sf.to_timestamp(column, self.options.format)
+        if isinstance(kind, IntegralType):
+            per_second = _PER_SECOND[self.options.unix_precision]
+            number = column.cast("bigint")
+            if per_second > _MICROS:
+                return sf.timestamp_micros(sf.floor(number / sf.lit(per_second // _MICROS)).cast("bigint"))
+            return sf.timestamp_micros(number * sf.lit(_MICROS // per_second))
+        if isinstance(kind, (TimestampType, TimestampNTZType, DateType)):
+            return column.cast("timestamp")
+        said = f"TimestampConverter: {self.options.field} is of type {kind.simpleString()}, which is no time"
+        raise ConfigError(said, columns=[self.options.field])
+
+    def _target(self, time: Column) -> Column:
+        kind = self.options.target_type
+        if kind == "string":
+            return sf.date_format(time, str(self.options.format))
+        if kind == "Time":
+            return sf.date_format(time, "HH:mm:ss")
+        if kind == "Date":
+            return sf.to_date(time)
+        if kind == "Timestamp":
+            return time
+        per_second = _PER_SECOND[self.options.unix_precision]
+        micros = sf.unix_micros(time)
+        if per_second > _MICROS:
+            return micros * sf.lit(per_second // _MICROS)
+        return sf.floor(micros / sf.lit(_MICROS // per_second)).cast("bigint")
+
+
+class Watermark(Transform):
+    """Says how late rows may be, for windows, joins and deduplicate."""
+
+    type = "watermark"
+
+    class Options(PluginOptions):
+        """Of which column."""
+
+        column: Text = Field(description="The column with each row's time.")
+        delay: Text = Field(description="How late a row may be, as Spark has it: 10 minutes.")
+
+    options: Options
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Set the watermark; rows that are not a stream need none."""
+        require_columns(frame, [self.options.column], "watermark")
+        return frame.withWatermark(self.options.column, self.options.delay) if frame.isStreaming else frame
+
+
+class Deduplicate(Transform):
+    """Lets the first row of each key pass. In a stream a watermark before it says how long keys are kept."""
+
+    type = "deduplicate"
+
+    class Options(PluginOptions):
+        """Which rows are the same."""
+
+        keys: Columns = Field(description="Columns that are equal in equal rows.")
+        within_watermark: bool = Field(
+            default=False,
+            description="Rows of a key are the same if they are no further apart than the watermark's delay.",
+        )
+
+    options: Options
+
+    @property
+    def stateful(self) -> bool:
+        """It keeps keys."""
+        return True
+
+    def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        """Drop the others."""
+        keys = list(self.options.keys)
+        require_columns(frame, keys, "deduplicate")
+        if self.options.within_watermark and frame.isStreaming:
+            return frame.dropDuplicatesWithinWatermark(keys)
+        return frame.dropDuplicates(keys)

@@ -1,0 +1,102 @@
+"""Values with their places: what a YAML file says, and in which line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["Key", "Node", "Path", "Place", "Scalar", "dotted", "find", "map_texts", "merge", "node_of", "plain"]
+
+Scalar = str | int | float | bool | None
+Key = str | int
+Path = tuple[Key, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands; line and column from 1, None for what stands in no file."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value, the place of the value, and, in a section, the place of its key."""
+
+    value: Scalar | dict[str, Node] | list[Node]
+    place: Place
+    key: Place | None = None
+
+    @property
+    def shown_at(self) -> Place:
+        """Where a problem with it is told: at its key."""
+        return self.key or self.place
+
+    def items(self) -> Iterator[tuple[Key, Node]]:
+        """Yield what is in a section or list; nothing for a scalar."""
+        if isinstance(self.value, dict):
+            yield from self.value.items()
+        elif isinstance(self.value, list):
+            yield from enumerate(self.value)
+
+
+def node_of(value: Any, place: Place) -> Node:
+    """Return the tree of a plain value, all of it at one place."""
+    if isinstance(value, dict):
+        return Node({str(key): node_of(each, place) for key, each in value.items()}, place)
+    if isinstance(value, (list, tuple)):
+        return Node([node_of(each, place) for each in value], place)
+    return Node(value, place)
+
+
+def plain(node: Node) -> Any:
+    """Return the value without places."""
+    if isinstance(node.value, dict):
+        return {key: plain(each) for key, each in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(each) for each in node.value]
+    return node.value
+
+
+def find(root: Node, path: Path) -> Node:
+    """Return the node at ``path``, or the last one on the way that is there."""
+    node = root
+    for key in path:
+        inside = dict(node.items())
+        if key not in inside:
+            break
+        node = inside[key]
+    return node
+
+
+def merge(below: Node, above: Node) -> Node:
+    """Return ``below`` with what ``above`` says: sections are merged, all else is replaced, null removes."""
+    if not isinstance(below.value, dict) or not isinstance(above.value, dict):
+        return above
+    merged = dict(below.value)
+    for key, node in above.value.items():
+        if node.value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged[key], node) if key in merged else node
+    return replace(below, value=merged)
+
+
+def map_texts(node: Node, path: Path, change: Any) -> Node:
+    """Return the tree with each text replaced by ``change(node, path)``, a scalar."""
+    if isinstance(node.value, dict):
+        return replace(node, value={key: map_texts(each, (*path, key), change) for key, each in node.value.items()})
+    if isinstance(node.value, list):
+        return replace(node, value=[map_texts(each, (*path, i), change) for i, each in enumerate(node.value)])
+    return replace(node, value=change(node, path)) if isinstance(node.value, str) else node
+
+
+def dotted(path: Path) -> str:
+    """Return a path for people: ``jobs.delays.transform[0].type``."""
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text

@@ -1,0 +1,254 @@
+"""``jobpipe pipeline try``: a job's transforms, or its flow's function, on sample rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.config.job_secrets import give
+from jobpipe.errors import ConfigError, JobpipeError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.formats import read_schema
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
+from jobpipe.pipelines.plugins import Source
+from jobpipe.pipelines.problems import nearest, pipeline_error
+from jobpipe.pipelines.tree import Path as Place
+from jobpipe.pipelines.wording import problem_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Tried", "differences", "read_rows", "try_job"]
+
+ROWS_MOST = 100_000
+_JAVA_CLASS = re.compile(r"\A(?:\w+\.)+[\w$]+: ")
+_RUN = RunValues("try", datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 2, tzinfo=UTC))
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of the rows: those that came out, and the dead letters."""
+
+    rows: list[Row]
+    dead: list[Row]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file: an object on each line, or one list of objects.
+
+    Raises:
+        ConfigError: it cannot be read, or holds something else, or too many.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        listed = text.lstrip().startswith("[")
+        rows = json.loads(text) if listed else [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected a JSON object on each line, or a list of them ({error})") from error
+    if len(rows) > ROWS_MOST or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{path}: expected at most {ROWS_MOST:,} JSON objects", file=str(path))
+    return list(rows)
+
+
+def differences(found: list[Row], expected: list[Row]) -> list[str]:
+    """Return what differs, a line for each row, whatever their order: ``-`` is missing, ``+`` is not expected."""
+    got, wanted = Counter(map(_canonical, found)), Counter(map(_canonical, expected))
+    lines = [("-", row) for row in (wanted - got).elements()] + [("+", row) for row in (got - wanted).elements()]
+    return [f"{sign} {row}" for sign, row in sorted(lines, key=lambda line: (line[1], line[0]))]
+
+
+def _canonical(row: Row) -> str:
+    return json.dumps(_plain(row), sort_keys=True, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]]) -> Tried:
+    """Run a job's transforms on rows, by the views of its sources; of a single source, by None.
+
+    Raises:
+        ConfigError: there is no such job, it is a program of the user's, or the rows do not fit its sources.
+        PipelineError: a stage fails; it says which, if that is known, and why.
+    """
+    job = pipeline.jobs.get(name)
+    if job is None:
+        raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
+    if job.spec.application is not None:
+        raise ConfigError(f"job {name} is a program of your own: run it", key=name)
+    if set(inputs) != set(job.sources):
+        views = ", ".join(f"--input {view}=FILE" for view in job.sources if view is not None)
+        raise ConfigError(f"job {name}: give {views or '--input FILE, once'}", key="input")
+    from jobpipe.pipelines.runner.session import add_path
+
+    add_path(pipeline.folder)
+    give(job.spec.secrets)
+    with _telling(pipeline, job.path):
+        if job.spec.type == "flow":
+            return _try_flow(pipeline, job, inputs[None])
+        with _session(pipeline, job) as spark:
+            return _try_query(spark, pipeline, job, inputs)
+
+
+@contextmanager
+def _telling(pipeline: Pipeline, path: Place) -> Iterator[None]:
+    """Tell any failure as a problem of what is at that path of the file; one that is told already stays as it is."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # of Spark, Arrow, a plug-in, or the user's function
+        raise pipeline_error([problem_at(pipeline.tree, path, _reason(error, pipeline.folder), "")]) from error
+
+
+def _reason(error: BaseException, folder: Path) -> str:
+    """Return in a line what is wrong: Python's error and its place in the user's code, or what Java or Spark says."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, JobpipeError):
+        return error.message
+    of_spark = isinstance(error, (PySparkException, Py4JError))
+    text = str(error) if of_spark else "".join(traceback.format_exception(error))
+    _, traced, trace = text.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in (trace if traced else text).splitlines() if line.strip()] or [type(error).__name__]
+    if traced:
+        said = next((line for line in lines if not line[0].isspace()), lines[-1].strip())
+        places = [line.strip() for line in lines if line.lstrip().startswith(f'File "{folder}')]
+        return f"{said} ({places[-1]})" if places else said
+    causes = [line.partition(": ")[2] for line in lines if line.startswith(("Caused by: ", ": "))]
+    return _JAVA_CLASS.sub("", causes[-1] if causes else lines[0])
+
+
+def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
+    import pyarrow as pa
+
+    from jobpipe.pipelines.userobjects import import_object
+    from jobpipe.spark.flow import flow_test
+    from jobpipe.spark.schema import arrow_schema
+
+    spec = job.spec
+    columns = None if spec.schema_ is None else _columns(pipeline, job, spec.schema_)
+    try:
+        given = pa.Table.from_pylist(rows)
+    except pa.ArrowException as error:
+        raise ConfigError(f"the rows of --input have no common columns: {error}", key="input") from error
+    made = flow_test(
+        import_object(str(spec.function)),
+        [given],
+        setup=None if spec.setup is None else import_object(spec.setup),
+        schema=None if columns is None else arrow_schema(columns),
+    )
+    return Tried([json.loads(json.dumps(row, default=str)) for batch in made for row in batch.to_pylist()], [])
+
+
+def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    with _session(pipeline, job):  # without one Spark reads no columns
+        columns = StructType.fromDDL(read_schema(schema, pipeline.folder))
+    if not isinstance(columns, StructType):
+        raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
+    return columns
+
+
+@contextmanager
+def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    from jobpipe.pipelines.runner.session import prepare_jvm, session_keys
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
+        PySparkLogger.getLogger(name).setLevel("CRITICAL")
+
+    keys = session_keys(pipeline, job, "file:/")
+    fixed = {"spark.master": "local[1]", "spark.sql.jsonGenerator.ignoreNullFields": "false"}
+    level = pipeline.configuration(job).get("spark.log.level", "OFF")
+    prepare_jvm({**keys, **fixed, "spark.log.level": level})
+    spark = SparkSession.builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mapping[str | None, list[Row]]) -> Tried:
+    from jobpipe.pipelines.dead_letters import DeadLetters
+
+    context = JobContext(
+        pipeline=pipeline.name,
+        job=job.name,
+        mode=job.mode,
+        storage="",
+        folder=pipeline.folder,
+        run=_RUN,
+        parameters=pipeline.spec.parameters,
+        topic_prefix=pipeline.spec.topic_prefix,
+    )
+    frames: dict[str | None, DataFrame] = {}
+    for view, rows in inputs.items():
+        with _telling(pipeline, job.sources[view].path):
+            frames[view] = _frame(spark, job.sources[view].make(_RUN), rows, pipeline.folder)
+    frame = next(iter(frames.values()))
+    made: list[tuple[Stage[Any], DataFrame]] = [(job.sources[view], each) for view, each in frames.items()]
+    if job.spec.errors.tolerance == "all":
+        letters = DeadLetters(context, "", "", [(stage.type, stage.make(_RUN)) for stage in job.transforms], None)
+        with ExitStack() as stack, _finding(pipeline, made):
+            good, marked = letters.parted(frame, stack)
+            dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
+            return Tried(_rows(good), [row["letter"] for row in dead])
+    context = replace(context, views={view: each for view, each in frames.items() if view is not None})
+    for stage in job.transforms:
+        with _telling(pipeline, stage.path):
+            frame = stage.make(_RUN).apply(frame, context)
+        made.append((stage, frame))
+    with _finding(pipeline, made):
+        return Tried(_rows(frame), [])
+
+
+@contextmanager
+def _finding(pipeline: Pipeline, made: list[tuple[Stage[Any], DataFrame]]) -> Iterator[None]:
+    """Find the stage that fails; Spark computes all of them at once, so each is computed again, up to that one."""
+    try:
+        yield
+    except Exception:
+        for stage, frame in made:
+            with _telling(pipeline, stage.path):
+                _rows(frame)
+        raise
+
+
+def _frame(spark: SparkSession, source: Source, rows: list[Row], folder: Path) -> DataFrame:
+    """Return the rows with the columns that the source says it has, else with those that Spark finds in them."""
+    import pyarrow as pa
+
+    lines = spark.createDataFrame(pa.table({"line": pa.array([json.dumps(row) for row in rows], pa.string())}))
+    reader = spark.read.option("mode", "FAILFAST")
+    schema = getattr(source.options, "schema_", None)
+    if schema is not None:
+        reader = reader.schema(read_schema(schema, folder))
+    return reader.json(lines)
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    from pyspark.sql import functions as sf
+
+    return [json.loads(str(line)) for (line,) in frame.select(sf.to_json(sf.struct("*"))).collect()]

@@ -1,0 +1,66 @@
+"""Checkpoints on a local disk without 20 processes a micro-batch, by classes of ours in the JVM.
+
+For each file of Spark's two logs Hadoop starts ``chmod``, where its native library is missing as it is in PySpark from
+PyPI, and for each rename ``readlink``, in any case. The classes of ``java/`` ask the operating system instead; all else
+is Hadoop's. They must be on the class path of the JVM, and so be settled before it starts: where that is too late, a
+session that names them could start no query.
+
+``defaultExtraClassPath`` leaves ``extraClassPath``, and so the user's own class path, as it is: Spark joins the two.
+What an administrator has set as the default in ``spark-defaults.conf`` is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from jobpipe.spark.launched import java_command, spark_defaults
+
+__all__ = ["CLASSES", "CLASS_PATHS", "FILE_IMPL", "LOCAL_FS", "hindrance", "in_process_conf"]
+
+CLASSES = Path(__file__).absolute().parent / "java" / "classes"
+LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
+FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
+CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")
+
+
+def in_process_conf() -> dict[str, str]:
+    """Return the settings with which checkpoints of ``file:`` start no process.
+
+    An executor needs the class only if it keeps state in such a checkpoint, and then it runs on this host.
+
+    Raises:
+        ConfigError: ``spark-defaults.conf`` cannot be read.
+    """
+    defaults = spark_defaults(os.environ)
+    return {
+        **{key: os.pathsep.join(filter(None, (defaults.get(key), str(CLASSES)))) for key in CLASS_PATHS},
+        FILE_IMPL: LOCAL_FS,
+    }
+
+
+def hindrance() -> str | None:
+    """Return why a session that is made now cannot have these settings, or None if it can."""
+    if not CLASSES.joinpath(*LOCAL_FS.split(".")).with_suffix(".class").is_file():
+        return f"their class is not in {CLASSES}, as where jobpipe is loaded from an archive"
+    if os.pathsep in str(CLASSES):
+        return f"a class path cannot name {CLASSES}"
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        return "the session is one of Spark Connect, whose JVM runs elsewhere"
+    running = _running_class_path()
+    if running is not None and str(CLASSES) not in [place.rstrip("/") for place in running.split(os.pathsep)]:
+        return f"the JVM runs already, without {CLASSES} on its class path"
+    return None
+
+
+def _running_class_path() -> str | None:
+    """Return the class path of the JVM that the next session will have; None if it starts with that session."""
+    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    if context is not None and context._jvm is not None:
+        return str(context._jvm.java.lang.System.getProperty("java.class.path"))
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    arguments, _ = java_command() or ([], Path())  # of spark-submit, which started this program
+    return next((after for word, after in pairwise(arguments) if word == "-cp"), "")

@@ -1,0 +1,181 @@
+"""What the partitions of a topic have beyond a flow's cursors: small parts with their bytes, large ones as a range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobpipe.errors import DataLoss
+from jobpipe.store.batches import Batches
+from jobpipe.store.plan import Planner
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader, SegmentRange
+from jobpipe.store.recovery import Recovery
+from jobpipe.store.subscriptions import Subscriptions
+
+__all__ = ["Followed", "FollowedRange", "PartReader"]
+
+HELD_BYTES = 64 * 1024
+"""Of one partition in one answer; what is more is fetched from the data process."""
+HELD_PIECES = 64
+ANSWER_BYTES = 1024 * 1024
+"""Of all partitions in one answer, in which each piece counts for PIECE_BYTES more; the rest is fetched."""
+PIECE_BYTES = 1024
+RANGE_BYTES = 16 * 1024 * 1024
+"""Of all partitions of a range that is fetched: other partitions of the same task come in between."""
+
+
+@dataclass(frozen=True)
+class FollowedRange:
+    """What one partition has from ``start`` to ``end``.
+
+    The ``r`` of both counts the record batches of this partition in batch ``n``.
+
+    Attributes:
+        held: its pieces, all with their bytes; empty where there are none, or they are to be fetched.
+        fetch: they are to be fetched.
+    """
+
+    partition: int
+    start: Position
+    end: Position
+    held: tuple[SegmentRange, ...] = ()
+    fetch: bool = False
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether anything is to be read."""
+        return self.fetch or bool(self.held)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One answer.
+
+    Attributes:
+        ranges: of the partitions that are further on.
+        bound: up to where was looked.
+        at_change: a change lies there, or the topic has ended: all cursors are waited for.
+        partitions: of the source there; 0 while it has no batch.
+    """
+
+    ranges: tuple[FollowedRange, ...]
+    bound: Position
+    at_change: bool
+    partitions: int
+
+
+class PartReader:
+    """Reads for flows, in the catalog that this thread alone writes."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        planner: Planner,
+        recovery: Recovery,
+        subscriptions: Subscriptions,
+        reader: CatalogReader,
+    ) -> None:
+        self._batches = batches
+        self._planner = planner
+        self._recovery = recovery
+        self._subscriptions = subscriptions
+        self._reader = reader
+
+    def read(
+        self, name: str, parts: Sequence[tuple[int, Position]], *, partitions: int, skip_removed: bool
+    ) -> Followed:
+        """Return what follows some cursors.
+
+        Nothing is given beyond a change of partitions or schema, or an end mark, before the subscription has
+        acknowledged all up to there, which the flow does when its last cursor is there: so rows of a key keep their
+        order, whatever partition they lie in.
+
+        Args:
+            name: of the flow's subscription.
+            parts: partition, and where it goes on.
+            partitions: of the source, as the flow knows it.
+            skip_removed: begin at what is there where something before is removed.
+
+        Raises:
+            DataLoss: a position does not fit the log.
+            Fenced: the subscription does not exist any more.
+        """
+        acked = self._subscriptions.get(name).acked
+        floor = min((at.n for _, at in parts), default=0) if acked is None else acked.n
+        self._require_same_division(parts, floor, partitions)
+        shape, bound = self._batches.shape(floor), self._batches.head()
+        at_change = self._batches.ended()
+        if shape is not None and shape.next_n is not None and shape.next_n <= bound.n:
+            bound, at_change = self._batches.at(shape.next_n), True
+        ranges: list[FollowedRange] = []
+        left = ANSWER_BYTES
+        for partition, at in parts:
+            found = self._one(partition, at, bound, left, skip_removed=skip_removed)
+            if found is not None:
+                left -= sum(_size(piece) + PIECE_BYTES for piece in found.held)
+                ranges.append(found)
+        return Followed(
+            tuple(ranges),
+            bound,
+            at_change,
+            0 if shape is None or not bound.n else shape.partitions,
+        )
+
+    def _require_same_division(self, parts: Sequence[tuple[int, Position]], floor: int, partitions: int) -> None:
+        """Check that what some partitions have done is not what others are given now.
+
+        That could be in a batch that was sealed again, after the spool was lost, with another number of partitions.
+
+        Raises:
+            DataLoss: it is so.
+        """
+        again = self._batches.sealed_again_n()
+        if again is None or not floor <= again < self._batches.next_n():
+            return
+        shape, after = self._batches.shape(again), self._batches.at(again + 1)
+        if shape is None or shape.partitions == partitions:
+            return
+        for _, at in parts:
+            if at.n == after.n and at.epoch != after.epoch:
+                raise self._batches.loss(at, "divided anew")
+
+    def _one(
+        self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool
+    ) -> FollowedRange | None:
+        start = self._fitting(at, skip_removed=skip_removed)
+        if start is None or start.n >= bound.n:
+            return None
+        batch = Position(start.log, start.epoch, start.n)
+        if left > 0:
+            pieces, more = self._reader.segments(batch, bound, partition, skip=start.r, limit=HELD_PIECES)
+            size = sum(map(_size, pieces))
+            if more is None and size <= HELD_BYTES and all(piece.data is not None for piece in pieces):
+                return FollowedRange(partition, start, bound, tuple(pieces))
+        end = self._planner.plan(batch, until=bound, max_bytes=RANGE_BYTES).end
+        if end.r:  # a plan counts the record batches of all partitions
+            end = self._batches.at(end.n + 1)
+        return FollowedRange(partition, start, end, fetch=True)
+
+    def _fitting(self, at: Position, *, skip_removed: bool) -> Position | None:
+        """Return where to go on, as the log counts it now; None if the batch before is about to be sealed again.
+
+        Raises:
+            DataLoss: the log does not have it.
+        """
+        here = self._recovery.resolve(Position(at.log, at.epoch, at.n))
+        if here is None:
+            return None
+        try:
+            self._batches.check(here)
+        except DataLoss as error:
+            if not skip_removed or error.fields["reason"] != "removed":
+                raise
+            return self._batches.tail()
+        if at.r and self._batches.sealed_again(at.n):
+            raise self._batches.loss(Position(at.log, at.epoch, at.n, at.r), "sealed again")
+        return Position(here.log, here.epoch, here.n, at.r)
+
+
+def _size(piece: SegmentRange) -> int:
+    return sum(chunk.length for chunk in piece.chunks)

@@ -1,0 +1,364 @@
+"""The log of one topic: what the coordinator's control process does with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jobpipe.errors import Fenced, JobpipeError, SpoolError, SpoolFull
+from jobpipe.store.batches import Batches
+from jobpipe.store.clock import Clock
+from jobpipe.store.cursors import Cursors
+from jobpipe.store.database import Database
+from jobpipe.store.files import CATALOG, SEGMENTS, Reserve, free_bytes, mark_directory, prepare_topic
+from jobpipe.store.follow import PartReader
+from jobpipe.store.holds import Holds
+from jobpipe.store.hosts import Hosts
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.leases import Leases
+from jobpipe.store.locate import Locator
+from jobpipe.store.parts import Part, PartOutcome, PartSealer
+from jobpipe.store.plan import Planner
+from jobpipe.store.position import Position
+from jobpipe.store.reader import CatalogReader
+from jobpipe.store.recovery import Recovery, RecoveryPoint
+from jobpipe.store.required import Required
+from jobpipe.store.retention import Retirer
+from jobpipe.store.schemas import Schemas
+from jobpipe.store.seal import NewBatch, Sealer
+from jobpipe.store.shared_plans import SharedPlans
+from jobpipe.store.slots import Slots
+from jobpipe.store.status import describe_log
+from jobpipe.store.subscriptions import Subscriptions
+
+__all__ = ["TopicLog"]
+
+log = logging.getLogger(__name__)
+
+_SHORTEN_AGAIN = 1.0  # seconds between two attempts that make a seal wait for readers in vain
+
+
+class TopicLog:
+    """One topic's log, for one thread at a time: its parts, and what concerns more than one of them.
+
+    Every change, of the parts too, needs the catalog's epoch to be :attr:`epoch`; :meth:`Database.write` checks it.
+
+    Attributes:
+        topic: Its name.
+        directory, segments: The topic's directory, and the one that segment files are written to.
+        clock: Wall clock and uptime.
+        batches: What is sealed.
+        schemas: The schemas of that.
+        locator, planner: Where reads begin and end; the ranges that they read.
+        subscriptions, slots, leases: What readers have in it.
+        holds: What is kept for scheduled jobs.
+        required: Which subscriptions the publisher requires.
+        cursors, parts: How far the flow jobs are that keep it here; what flow jobs read.
+        plans: What subscribers read next, and their acknowledgements.
+        retirer: Removes what may go.
+        hosts: What lies with host servers.
+        recovery: Where the log goes on if the spool is lost, or was.
+        write_token: The log's at host servers; known from the take-over on.
+    """
+
+    def __init__(
+        self, database: Database, directory: Path, topic: str, *, fsync: bool, wall: Callable[[], float]
+    ) -> None:
+        self.topic = topic
+        self.directory = directory
+        self.segments = directory / SEGMENTS
+        self._db = database
+        self.clock = clock = Clock(database, wall)
+        self.batches = batches = Batches(database, topic)
+        self.schemas = Schemas(database)
+        self.planner = Planner(database, batches)
+        self.recovery = Recovery(database, batches)
+        self.locator = Locator(database, batches, self.recovery, clock)
+        self.subscriptions = Subscriptions(database, batches, clock)
+        self.required = Required(database, self.subscriptions)
+        self.slots = Slots(database, batches, self.subscriptions, clock)
+        self.leases = Leases(database, batches, clock)
+        self.holds = holds = Holds(database, batches, clock)
+        self.cursors = Cursors(database, clock)
+        self.hosts = Hosts(database, batches)
+        self.retirer = Retirer(
+            *(database, batches, self.subscriptions, self.hosts, self.leases, holds, clock, self.segments)
+        )
+        self._sealer = Sealer(database, batches, self.recovery, self.hosts, clock, self.segments, fsync=fsync)
+        reader = CatalogReader(database, directory, topic, batches)
+        self.parts = PartReader(batches, self.planner, self.recovery, self.subscriptions, reader)
+        self.plans = SharedPlans(
+            *(database, batches, self.planner, self.locator, self.recovery, self.subscriptions, reader)
+        )
+        self._part_sealer = PartSealer(database, batches, self._sealer, self.cursors, self.subscriptions)
+        self._reserve = Reserve(directory)
+        if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
+            self.make_room(reserve=True)
+        self.write_token = ""
+        self._shorten_at = 0.0
+        self._taken = False
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic: str,
+        *,
+        fsync: bool = True,
+        shared: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> TopicLog:
+        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it; ``shared`` with other hosts.
+
+        Raises:
+            SpoolError: the directory is not usable, or the catalog is damaged, of another format or topic.
+        """
+        prepare_topic(directory, topic)
+        database = Database.create_or_open(directory / CATALOG, topic, fsync=fsync, shared=shared)
+        try:
+            return cls(database, directory, topic, fsync=fsync, wall=wall)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        """Write what is pending and close; a log that was fenced has nothing to write. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.subscriptions.flush(force=True)
+        except Fenced as error:
+            log.info("topic %s: %s", self.topic, error)
+        finally:
+            self._db.close()
+
+    @property
+    def log_id(self) -> str:
+        """The random id made with the catalog, or that of the log that this one continues."""
+        return self.batches.log_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this object acts for: the stored one at first, its own after :meth:`take_over`."""
+        return self._db.epoch
+
+    def reopen(self) -> None:
+        """Open the catalog again after a SpoolError with ``fields["reopen"]``; grants, positions and epoch stay.
+
+        What was being committed is there now, or never will be; the call that failed may be repeated.
+
+        Raises:
+            Fenced: another publisher has taken the log over meanwhile.
+            SpoolError: the disk still fails; it may be tried again.
+        """
+        self._db.reopen(self.topic, self.log_id)
+        self.subscriptions.reload()
+
+    def keep_to(self, namespace: str) -> None:
+        """Bind the log to the namespace that it is published in; a topic of the same name elsewhere is another one.
+
+        Raises:
+            SpoolError: it is bound to another namespace; nothing is changed.
+        """
+        with self._db.take_over():
+            known = self._db.value("SELECT namespace FROM meta")
+            if known is None:
+                self._db.execute("UPDATE meta SET namespace = ?", namespace)
+            elif known != namespace:
+                raise SpoolError(
+                    f"{self.directory} holds the topic {self.topic!r} of namespace {known}, not of {namespace}: two "
+                    "different topics of the same name. Give each namespace a jobpipe.spool.dir of its own",
+                    file=str(self.directory),
+                    namespace=known,
+                )
+
+    # -- epoch ---------------------------------------------------------------------------------------------------------
+
+    def take_over(self, epoch: int, publisher: str) -> None:
+        """Make ``epoch`` the topic's: all objects of lower epochs are fenced from now on.
+
+        Raises:
+            Fenced: the stored epoch is as high, or higher.
+        """
+        with self._db.take_over():
+            stored = int(self._db.value("SELECT epoch FROM meta"))
+            if epoch <= stored:
+                raise Fenced(
+                    f"topic {self.topic!r}: epoch {epoch} is not above the catalog's {stored}",
+                    topic=self.topic,
+                    epoch=epoch,
+                    newest=stored,
+                )
+            self._db.execute("UPDATE meta SET epoch = ?", epoch)
+            self._db.execute(
+                "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self.batches.next_n(), publisher, self.clock.wall()
+            )
+            self.leases.clip()
+            token = self.hosts.write_token()
+        self._db.epoch = epoch
+        self.write_token = token
+        self._taken = True
+        self.subscriptions.reload()
+
+    def mark(self, instance: str) -> None:
+        """Note in the topic's directory that coordinator ``instance`` serves it: see :func:`mark_directory`.
+
+        Raises:
+            Fenced: another publisher has taken the log over; its mark stays.
+            SpoolError: the disk refuses.
+        """
+        with self._db.write():
+            mark_directory(self.directory, instance)
+
+    @property
+    def is_new(self) -> bool:
+        """True until a publisher has taken this log over for the first time."""
+        return int(self._db.value("SELECT count(*) FROM epochs WHERE publisher != ''")) == 0
+
+    def restore(self, point: RecoveryPoint) -> None:
+        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says.
+
+        Raises:
+            Fenced: another publisher has begun to use the log since :attr:`is_new` was true; nothing is changed.
+        """
+        with self._db.take_over():
+            if not self.is_new:
+                raise Fenced(
+                    f"topic {self.topic!r}: another publisher has taken the new log over meanwhile", topic=self.topic
+                )
+            self.recovery.begin(point)
+        self.batches.log_id = point.log
+        self._db.epoch = int(self._db.value("SELECT epoch FROM meta"))
+
+    def take_back(self, query_id: str, batch_id: int) -> None:
+        """Undo the seal of the newest batch, whose segments are lost, so that its publisher may seal it again.
+
+        Raises:
+            Fenced: our epoch is not above the one that sealed it: subscribers could not tell the two apart.
+        """
+        if self.batches.epoch_before(self.batches.next_n()) >= self.epoch:
+            raise Fenced(f"topic {self.topic!r}: epoch {self.epoch} sealed this batch itself", topic=self.topic)
+        with self._db.write():
+            self.hosts.take_back(query_id, batch_id)
+        self.subscriptions.reload()
+
+    # -- sealing -------------------------------------------------------------------------------------------------------
+
+    def check_epoch(self) -> None:
+        """Raise Fenced if another publisher has taken the log over."""
+        self._db.check_epoch()
+
+    def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
+        """Make the batch visible, durably, together with the acknowledgements that wait; return the position after it.
+
+        A batch that is sealed already is left alone. A batch without rows, but for an end mark, takes no offset.
+        The order of ``segments`` is the order of rows within each partition.
+
+        Args:
+            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`: files of any other call may be gone,
+                or be on the list of those that a host server is about to remove. Without it any call may seal.
+
+        Raises:
+            Fenced: the epoch is not ours any more, or was never taken over by this object.
+            CheckpointTooOld: a later batch of the query is sealed.
+            DuplicateCall: the same run of the query sealed it by another call.
+            SegmentCorrupt: a file is missing or too short, inline bytes do not match their checksum.
+            SpoolError: the disk fails, or the call is not in ``writing`` any more. Nothing is visible, unless the error
+                says that the catalog must be opened again.
+        """
+        self._require_epoch()
+        replayed = self._sealer.replayed(batch)
+        if replayed is not None:
+            return replayed
+        if writing is not None and batch.write_id not in writing and any(segment.file for segment in segments):
+            raise SpoolError(
+                f"topic {self.topic!r}: batch {batch.batch_id} was written by call {batch.write_id}, and another batch "
+                "has begun since: its files may have been removed. Restart the query: it writes the batch again",
+                topic=self.topic,
+                batch_id=batch.batch_id,
+                write_id=batch.write_id,
+            )
+        self._require_room()
+        segments, decided = self._sealer.check(batch, segments), self.recovery.undecided is not None
+        with self._db.write():
+            position = self._sealer.insert(batch, segments)
+            self.subscriptions.write()
+        self.subscriptions.written()
+        if decided:
+            self.subscriptions.reload()
+        return position
+
+    def seal_parts(self, parts: Sequence[Part], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
+        """Seal what tasks of flow jobs publish, and move their cursors; as :meth:`PartSealer.seal`."""
+        self._require_epoch()
+        if any(part.segments for part in parts):
+            self._require_room()
+        return self._part_sealer.seal(parts, writing)
+
+    def _require_epoch(self) -> None:
+        if not self._taken:
+            raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
+        self._db.check_epoch()  # checked again in the transaction; no other process can seal in this epoch
+
+    def _require_room(self) -> None:
+        if not self._reserve.take():
+            raise SpoolFull(
+                f"the disk of {self.directory} is full; what little is left is for the catalog alone, until batches "
+                "can be removed or the disk has room again",
+                file=str(self.directory),
+            )
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Bytes of all segments that are there, and of the catalog's log beyond what it needs."""
+        return self.batches.used_bytes() + max(0, self._db.log_bytes() - Reserve.BYTES)
+
+    def make_room(self, *, reserve: bool) -> None:
+        """After a SpoolFull: shrink the catalog's write-ahead log, so that the call may be repeated.
+
+        Args:
+            reserve: Use the room kept for a full disk too. Then nothing is sealed until it can be taken again.
+        """
+        if reserve:
+            self._reserve.release()
+        with contextlib.suppress(SpoolFull):
+            self._db.make_room()
+
+    def shorten(self) -> None:
+        """Cut the catalog's log if it has outgrown the reserve; readers that are slow put it off for a second."""
+        if self._db.log_bytes() <= Reserve.BYTES or time.monotonic() < self._shorten_at:
+            return
+        if not self._db.make_room():
+            self._shorten_at = time.monotonic() + _SHORTEN_AGAIN
+
+    def free_bytes(self) -> int:
+        """Bytes that the spool's file system has left for us."""
+        return free_bytes(self.directory)
+
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the state as JSON values; costs the same for any number of batches."""
+        with self._db.read():
+            return {
+                "topic": self.topic,
+                "log": self.log_id,
+                "epoch": self.epoch,
+                "uptime": self.clock.uptime,
+                "catalog_bytes": self._db.file_bytes(),
+                "last_query": self.batches.newest_query(),
+                **describe_log(self._db, self.batches, self.subscriptions, self.clock),
+                "leases": self.leases.all(),
+                "holds": [asdict(hold) for hold in self.holds.all()],
+                "flows": self.cursors.describe(),
+                "kept": self.hosts.kept(),
+                "required": sorted(self.required.names()),
+            }

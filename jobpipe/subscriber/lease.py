@@ -1,0 +1,106 @@
+"""Keeps what a bounded read has still to read from retention, by a lease that is renewed while the read goes on.
+
+A lease ends by itself when it is not renewed. A batch read of Spark is planned in a process that ends at once, so its
+tasks renew it: as long as one of them reads, the whole range stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from jobpipe.config import Config
+from jobpipe.discovery.node import on_this_node
+from jobpipe.errors import JobpipeError
+from jobpipe.net.address import Endpoint
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.reading import LeaseRequest
+from jobpipe.subscriber.fetch import look_up
+from jobpipe.subscriber.pool import pooled
+
+__all__ = ["Held", "held_while", "lease_seconds"]
+
+log = logging.getLogger(__name__)
+
+MOST_SECONDS = 900.0  # a coordinator lets a lease without a link live no longer
+CALL_SECONDS = 10.0
+END_SECONDS = 1.0
+REMEMBERED = 1000  # leases whose last renewal this process remembers
+
+_renewed: dict[tuple[int, str], float] = {}
+"""When this process renewed a lease last, by process and id, monotonic seconds: a worker has many short tasks."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease: the batches ``first`` to ``last`` of a topic. Travels to tasks.
+
+    Attributes:
+        id: random.
+        control: hint of the coordinator's endpoint.
+        seconds: that it lives without being renewed.
+    """
+
+    topic: str
+    id: str
+    first: int
+    last: int
+    control: str
+    seconds: float
+
+    def request(self) -> LeaseRequest:
+        """Return what takes or renews it."""
+        return LeaseRequest(id=self.id, first=self.first, last=self.last, seconds=self.seconds)
+
+
+def lease_seconds(config: Config) -> float:
+    """Return for how long a lease is asked."""
+    return min(config.read_timeout, MOST_SECONDS)
+
+
+@contextmanager
+def held_while(held: Held | None, config: Config) -> Iterator[None]:
+    """Renew a lease in a thread of its own while the block lasts. Without one, do nothing."""
+    if held is None:
+        yield
+        return
+    over = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(held, config, over), name=f"lease-{held.topic}", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join(END_SECONDS)  # longer only in the middle of a call that is not answered
+
+
+def _keep(held: Held, config: Config, over: threading.Event) -> None:
+    pause = held.seconds / 4
+    while True:
+        key = (os.getpid(), held.id)
+        if time.monotonic() - _renewed.get(key, -pause) >= pause:
+            if len(_renewed) >= REMEMBERED:
+                _renewed.clear()
+            _renewed[key] = time.monotonic()  # also if it fails: the next attempt has its time
+            held = _renew(held, config)
+        if over.wait(pause):
+            return
+
+
+def _renew(held: Held, config: Config) -> Held:
+    """Renew once; return where to ask next time."""
+    endpoint = Endpoint.parse(held.control)
+    try:
+        with pooled(endpoint, held.topic, on_this_node(config, endpoint)) as link:
+            ask_blocking(link, held.request(), timeout=CALL_SECONDS)
+    except JobpipeError as error:
+        log.info("topic %s: lease %s cannot be renewed now: %s", held.topic, held.id, error)
+        found = look_up(config, held.topic, None, Deadline(CALL_SECONDS))
+        return held if found is None else replace(held, control=str(found.control))
+    return held

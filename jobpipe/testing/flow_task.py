@@ -1,0 +1,10 @@
+"""``python -m jobpipe.testing.flow_task``: one attempt of one task of :mod:`jobpipe.testing.flow`."""
+
+from __future__ import annotations
+
+from jobpipe.testing.flow import attempt
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    attempt()

@@ -1,0 +1,363 @@
+"""The jobs of a namespace on a tree of nodes.
+
+Whoever makes or removes a lease writes the order's node in the same transaction, with the version that was read before
+the lease was. So of two that decide at once one must read again, and a lease's node that was deleted and made again
+meanwhile is never taken for the one that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from registry.asked_last import AskedLast
+from registry.changes import attempts
+from registry.errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
+from registry.job_records import EndRecord, Lease, Order
+from registry.jobs import Jobs, JobState, LeaseLost, StateCallback
+from registry.names import Paths
+from registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
+from registry.options import Options
+from registry.reading import Reader
+from registry.watch import TreeWatch, Watch
+
+__all__ = ["TreeJobs"]
+
+logger = logging.getLogger(__name__)
+
+_KEEP_SECONDS = 10.0
+_jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Held:
+    lease: Lease
+    on_lost: LeaseLost
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The nodes of a job, the order's read first, and what they say."""
+
+    order_node: Node | None
+    lease_node: Node | None
+    end_node: Node | None
+    order: Order | None
+    lease: Lease | None
+    end: EndRecord | None
+
+    @property
+    def state(self) -> JobState:
+        lease = self.lease if self.lease_node is not None and self.lease_node.session != 0 else None
+        return JobState(self.order, lease, self.end, -1 if self.order_node is None else self.order_node.version)
+
+    def names(self, run: str, attempt: int) -> bool:
+        """Say whether the order names this attempt."""
+        return self.order is not None and (self.order.run, self.order.attempt) == (run, attempt)
+
+
+class TreeJobs(Jobs):
+    """Reads and writes of one session; a thread that keeps its leases, from the first one on until :meth:`stop`."""
+
+    def __init__(
+        self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobState]], None]
+    ) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._reader = reader
+        self._options = options
+        self._add = add
+        self._changing = threading.RLock()  # one change of a lease, or one pass of the thread, at a time
+        self._state = threading.Lock()  # the fields below; never held during a call to the registry
+        self._held: dict[_Key, _Held] = {}
+        self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}  # that may be ours, and how they are to end
+        self._asked: AskedLast[_Key] = AskedLast()  # a lease is to be there, or gone
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+
+    # reading
+
+    def names(self) -> list[tuple[str, str]]:
+        return self._reader.jobs()
+
+    def state(self, pipeline: str, job: str) -> JobState:
+        return self._look((pipeline, job)).state
+
+    def watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
+        key = (pipeline, job)
+        self._paths.job(*key)
+        watch = TreeWatch(self._nodes, f"job {pipeline}/{job}", lambda notify: self._look(key, notify).state, callback)
+        self._add(watch)
+        return watch
+
+    def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
+        path = self._paths.job(*key)
+        paths = [path, f"{path}/lease", f"{path}/end"]
+        if notify is None:
+            order, lease, end = self._nodes.get_all(paths)
+        else:
+            order, lease, end = (self._nodes.get(each, notify) for each in paths)  # a missing one gives its notice, too
+        return _Found(
+            order,
+            lease,
+            end,
+            self._reader.decode(Order, paths[0], order),
+            self._reader.decode(Lease, paths[1], lease),
+            self._reader.decode(EndRecord, paths[2], end),
+        )
+
+    # orders
+
+    def set_order(self, pipeline: str, job: str, order: Order, version: int) -> int:
+        path, data = self._paths.job(pipeline, job), order.to_bytes()
+        if version < 0:
+            self._nodes.ensure(self._paths.pipeline(pipeline))
+        operation = Create(path, data, ephemeral=False) if version < 0 else SetData(path, data, version)
+        try:
+            self._nodes.commit([operation])
+        except Conflict:
+            node = self._nodes.get(path)
+            if node is None or node.data != data or node.version != version + 1:
+                raise OrderChanged(pipeline, job) from None
+        return version + 1
+
+    def remove_order(self, pipeline: str, job: str, version: int) -> None:
+        path = self._paths.job(pipeline, job)
+        found = self._look((pipeline, job))
+        if found.order_node is None or found.order_node.version != version:
+            raise OrderChanged(pipeline, job)
+        if found.lease_node is not None and found.lease_node.session != 0:
+            raise LeaseHeld(pipeline, job, found.lease)
+        operations: list[Operation] = [
+            Delete(f"{path}/{name}", node.version)
+            for name, node in (("lease", found.lease_node), ("end", found.end_node))
+            if node is not None
+        ]
+        try:
+            self._nodes.commit([*operations, Delete(path, version)])
+        except Conflict:
+            if self._nodes.get(path) is not None:
+                raise OrderChanged(pipeline, job) from None
+
+    def remove_end(self, pipeline: str, job: str, end: EndRecord) -> None:
+        path = f"{self._paths.job(pipeline, job)}/end"
+        for _ in attempts(self._options.connect_timeout):
+            node = self._nodes.get(path)
+            if node is None or node.data != end.to_bytes():
+                return
+            try:
+                self._nodes.commit([Delete(path, node.version)])
+            except Conflict:
+                continue
+            return
+        raise self._contended((pipeline, job))
+
+    # leases
+
+    def take_lease(self, pipeline: str, job: str, lease: Lease, on_lost: LeaseLost) -> None:
+        key = (pipeline, job)
+        call = self._asked.begin(key)
+        with self._turn():
+            if not self._asked.is_newest(key, call):
+                return  # released since
+            try:
+                self._write(key, lease, asked=True)
+            except Unavailable:
+                with self._state:
+                    if key not in self._held:
+                        self._debris[key] = lease, None  # the answer is missing, the node may be there
+                raise
+            with self._state:
+                if self._asked.is_newest(key, call):
+                    self._held[key] = _Held(lease, on_lost)
+                    self._debris.pop(key, None)
+                else:
+                    self._debris[key] = lease, None  # for the call that waits for its turn, or our thread
+                if self._thread is None and not self._stop.is_set():
+                    self._thread = threading.Thread(target=self._keep, name="registry-leases", daemon=True)
+                    self._nodes.listen(self._notify)
+                    self._thread.start()
+        self._notify()
+
+    def release_lease(self, pipeline: str, job: str, end: EndRecord | None = None) -> None:
+        key = (pipeline, job)
+        call = self._asked.begin(key)
+        try:
+            with self._turn():
+                lease = self._ours(key)
+                if lease is not None and self._asked.is_newest(key, call):  # else not held, or taken again since
+                    self._remove(key, lease, end)
+                    with self._state:
+                        self._held.pop(key, None)
+                        self._debris.pop(key, None)
+        except Unavailable:
+            lease = self._ours(key)
+            with self._state:
+                if lease is not None and self._asked.is_newest(key, call):
+                    self._held.pop(key, None)  # our thread must not take it again
+                    self._debris[key] = lease, end
+            raise
+        self._asked.end(key, call)
+
+    def _ours(self, key: _Key) -> Lease | None:
+        with self._state:
+            held, debris = self._held.get(key), self._debris.get(key)
+        return held.lease if held is not None else None if debris is None else debris[0]
+
+    def evict_lease(self, pipeline: str, job: str, instance: str) -> None:
+        key, path = (pipeline, job), self._paths.job(pipeline, job)
+        for _ in attempts(self._options.connect_timeout):
+            found = self._look(key)
+            if found.lease_node is None or found.lease is None or found.lease.instance != instance:
+                return
+            if self._commit(path, found, [Delete(f"{path}/lease", found.lease_node.version)]):
+                return
+        raise self._contended(key)
+
+    def _write(self, key: _Key, lease: Lease, *, asked: bool) -> None:
+        path, data = self._paths.job(*key), lease.to_bytes()
+        for _ in attempts(self._options.connect_timeout):
+            found = self._look(key)
+            if not found.names(lease.run, lease.attempt):
+                raise NotOrdered(*key, _ordered(found.order))
+            node, operations = found.lease_node, []
+            if node is not None:
+                if node.session == self._nodes.session and node.data == data:
+                    return
+                ours = self._nodes.had_session(node.session) or node.session == 0  # no session: rubbish
+                same = found.lease is not None and found.lease.instance == lease.instance and asked
+                if not ours and not same:
+                    raise LeaseHeld(*key, found.lease)
+                operations.append(Delete(f"{path}/lease", node.version))
+            if self._commit(path, found, [*operations, Create(f"{path}/lease", data)]):
+                return
+        raise self._contended(key)
+
+    def _remove(self, key: _Key, lease: Lease, end: EndRecord | None) -> None:
+        """Delete a lease of ours, and leave an end record in the same step."""
+        path = self._paths.job(*key)
+        data = None if end is None else end.to_bytes()
+        for _ in attempts(self._options.connect_timeout):
+            found = self._look(key)
+            node, before = found.lease_node, found.end_node
+            ours = node is not None and self._nodes.had_session(node.session)
+            if not ours and (data is None or (before is not None and before.data == data)):
+                return  # also if an earlier attempt at this was done, and its answer lost
+            if not ours and (node is not None or not found.names(lease.run, lease.attempt)):
+                raise NotOrdered(*key, _ordered(found.order))
+            operations: list[Operation] = []
+            if node is not None:
+                operations.append(Delete(f"{path}/lease", node.version))
+            if data is not None and before is None:
+                operations.append(Create(f"{path}/end", data, ephemeral=False))
+            elif data is not None and before is not None:
+                operations.append(SetData(f"{path}/end", data, before.version))
+            if self._commit(path, found, operations):
+                return
+        raise self._contended(key)
+
+    def _commit(self, path: str, found: _Found, operations: list[Operation]) -> bool:
+        """Commit, and move the version of the order that was found; False if another one was in the way."""
+        guard = found.order_node
+        if guard is not None:
+            operations = [SetData(path, guard.data, guard.version), *operations]
+        try:
+            self._nodes.commit(operations)
+        except Conflict:
+            return False
+        return True
+
+    def _contended(self, key: _Key) -> Unavailable:
+        return Unavailable(self._options.connect, f"job {'/'.join(key)} changed all the time")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Raises Unavailable if another change does not end."""
+        if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0):
+            raise Unavailable(self._options.connect, "another change of this handler still waits for an answer")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    # the thread
+
+    def stop(self) -> None:
+        """Begin no further pass. Does not wait."""
+        self._stop.set()
+        self._wake.set()
+        self._nodes.unlisten(self._notify)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def withdraw(self) -> None:
+        """Let all leases go that are held, without an end record."""
+        with self._turn():
+            with self._state:
+                ours = [*self._debris.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
+                self._held.clear()
+                self._debris.clear()
+                self._asked.clear()
+            for key, (lease, end) in ours:
+                self._clear_away(key, lease, end)
+
+    def _notify(self, _: object = None) -> None:
+        self._wake.set()
+
+    def _keep(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            lost: list[tuple[_Held, str]] = []
+            try:
+                with self._turn():
+                    self._mend(lost)
+            except RegistryError as error:
+                if not self._stop.is_set():
+                    logger.warning("cannot look after our leases: %s", error)
+            for held, why in lost:
+                try:
+                    held.on_lost(why)
+                except Exception:
+                    logger.exception("on_lost of a lease failed")
+            self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2))
+
+    def _mend(self, lost: list[tuple[_Held, str]]) -> None:
+        """Take again what is missing; add what others have by now."""
+        with self._state:
+            held, debris = dict(self._held), dict(self._debris)
+        for key, each in held.items():
+            try:
+                self._write(key, each.lease, asked=False)
+            except (NotOrdered, LeaseHeld) as error:
+                with self._state:
+                    if self._held.get(key) is each:
+                        del self._held[key]
+                        lost.append((each, str(error)))
+                continue
+            self._nodes.get(f"{self._paths.job(*key)}/lease", self._notify)
+        for key, (lease, end) in debris.items():
+            self._clear_away(key, lease, end)
+            with self._state:
+                self._debris.pop(key, None)
+
+    def _clear_away(self, key: _Key, lease: Lease, end: EndRecord | None) -> None:
+        try:
+            self._remove(key, lease, end)
+        except NotOrdered as error:
+            logger.info("job %s: its end is not noted: %s", "/".join(key), error)
+
+
+def _ordered(order: Order | None) -> str:
+    if order is None:
+        return "there is no order for the job"
+    return f"attempt {order.attempt} of run {order.run} may"

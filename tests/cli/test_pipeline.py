@@ -1,0 +1,156 @@
+"""``jobpipe pipeline`` and ``jobpipe plugins``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import DEADLINE, Run, environment
+
+GOOD = """
+pipeline: {name: shop, parameters: {topic: orders}}
+jobs:
+  a: {source: {type: rate}, sink: {type: jobpipe, topic: "${var.topic}"}}
+  b: {source: {type: jobpipe, subscribe: orders}, sink: {type: python, foreach-batch: "nosuch:thing"}}
+"""
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Callable[[str], str]:
+    def pipe(text: str) -> str:
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    return pipe
+
+
+def test_validate(run: Run, pipe: Callable[[str], str]) -> None:
+    file = pipe(GOOD)
+    found = run("pipeline", "validate", file)
+    assert (found.exit_code, found.stdout, found.stderr) == (0, f"ok: {file}: pipeline shop, 2 jobs\n", "")
+    as_json = run("pipeline", "validate", file, "--json")
+    assert json.loads(as_json.stdout) == {"ok": True, "file": file, "problems": []}
+
+
+def test_validate_names_every_problem(run: Run, pipe: Callable[[str], str]) -> None:
+    file = pipe(GOOD.replace("type: rate", "type: rat").replace("subscribe", "subscrib"))
+    found = run("pipeline", "validate", file)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.splitlines() == [
+        "jobpipe: pipeline: 2 problems",
+        f"  {file}:4: jobs.a.source.type: there is no source of type 'rat'; did you mean rate?",
+        f"  {file}:5: jobs.b.source.subscrib: there is no such key; did you mean subscribe?",
+    ]
+    as_json = run("pipeline", "validate", file, "--json")
+    assert as_json.exit_code == 2
+    said = json.loads(as_json.stdout)
+    assert said["ok"] is False
+    assert [(each["line"], each["key"], each["severity"]) for each in said["problems"]] == [
+        (4, "jobs.a.source.type", "error"),
+        (5, "jobs.b.source.subscrib", "error"),
+    ]
+    assert set(said["problems"][0]) == {"file", "line", "key", "what", "remedy", "severity"}
+
+
+def test_alerts_are_not_sent_by_a_run(run: Run, pipe: Callable[[str], str]) -> None:
+    """The control server sends them: whoever has none is told."""
+    alerts = "alerts: [{type: webhook, url: 'env:ALERT_URL'}]"
+    found = run("pipeline", "validate", pipe(GOOD.replace("name: shop", f"name: shop, {alerts}")))
+    assert found.exit_code == 0
+    assert "warning: pipeline.alerts: alerts are sent by the control server; jobpipe pipeline run sends none" in (
+        found.stderr
+    )
+
+
+def test_warnings_go_to_standard_error(run: Run, pipe: Callable[[str], str]) -> None:
+    file = pipe(GOOD)
+    found = run("pipeline", "validate", file, "--set", "topic=refunds")
+    assert found.exit_code == 0
+    assert found.stderr.startswith(f"{file}:5: warning: jobs.b.source.subscribe: no job of this file publishes")
+    assert json.loads(run("pipeline", "validate", file, "--set", "topic=x", "--json").stdout)["problems"] != []
+
+
+def test_parameters_and_overlays(run: Run, pipe: Callable[[str], str], tmp_path: Path) -> None:
+    file = pipe(GOOD)
+    assert run("pipeline", "validate", file, "--set", "topc=x").exit_code == 2
+    assert (
+        "--set: topc: the file declares no such parameter; did you mean topic?"
+        in run("pipeline", "validate", file, "--set", "topc=x").stderr
+    )
+    assert run("pipeline", "validate", file, "--set", "topic").exit_code == 2
+    over = tmp_path / "prod.yaml"
+    over.write_text("pipeline.topic-prefix: prod.\n")
+    over.chmod(0o600)
+    shown = run("pipeline", "graph", file, "--overlay", str(over))
+    assert "prod.orders  a → b" in shown.stdout
+
+
+def test_import(run: Run, pipe: Callable[[str], str]) -> None:
+    found = run("pipeline", "validate", pipe(GOOD), "--import")
+    assert found.exit_code == 2
+    assert "jobs.b.sink.foreach-batch: nosuch:thing cannot be imported: ModuleNotFoundError" in found.stderr
+
+
+def test_graph(run: Run, pipe: Callable[[str], str]) -> None:
+    file = pipe(GOOD)
+    assert "a  rate → topic orders" in run("pipeline", "graph", file).stdout
+    assert run("pipeline", "graph", file, "--format", "dot").stdout.startswith('digraph "shop" {')
+    found = json.loads(run("pipeline", "graph", file, "--format", "json").stdout)
+    assert [topic["name"] for topic in found["topics"]] == ["orders"]
+    assert run("pipeline", "graph", pipe("x: y\n")).exit_code == 2
+
+
+def test_control_characters_do_not_reach_the_terminal(run: Run, pipe: Callable[[str], str]) -> None:
+    found = run("pipeline", "validate", pipe('pipeline: {name: "x\\e[31m"}\njobs: {"\\e[0m": {}}\n'))
+    assert found.exit_code == 2
+    assert "\x1b" not in found.stderr
+
+
+def test_init(run: Run, tmp_path: Path) -> None:
+    """The example is right, its function can be imported, and nothing is overwritten."""
+    folder = tmp_path / "new" / "orders"
+    made = run("pipeline", "init", str(folder))
+    assert made.exit_code == 0
+    assert sorted(map(Path, made.stdout.split())) == sorted(path for path in folder.rglob("*") if path.is_file())
+    found = run("pipeline", "validate", str(folder / "pipeline.yaml"), "--import")
+    assert (found.exit_code, found.stderr) == (0, "")
+    (folder / "data" / "orders-1.csv").unlink()
+    again = run("pipeline", "init", str(folder))
+    assert again.exit_code == 2
+    assert "pipeline.yaml, report.py, data/orders-2.csv already" in again.stderr
+    assert not (folder / "data" / "orders-1.csv").exists()
+
+
+def test_plugins(run: Run) -> None:
+    table = run("plugins", "list").stdout.splitlines()
+    assert table[0].split() == ["KIND", "TYPE", "DISTRIBUTION", "ABOUT"]
+    rows = json.loads(run("plugins", "list", "--json").stdout)
+    assert len(rows) == len(table) - 1
+    assert {"kind": "sink", "type": "jobpipe", "distribution": "jobpipe"}.items() <= next(
+        row for row in rows if (row["kind"], row["type"]) == ("sink", "jobpipe")
+    ).items()
+    both = run("plugins", "explain", "jobpipe").stdout
+    assert "jobpipe (source of jobpipe)" in both
+    assert "promise: exactly once: a micro-batch" in both
+    wrong = run("plugins", "explain", "jobpip")
+    assert wrong.exit_code == 2
+    assert "did you mean jobpipe?" in wrong.stderr
+
+
+def test_the_bus_needs_no_pydantic() -> None:
+    """Neither the package nor the other commands load it, nor anything of pipelines."""
+    code = (
+        "import sys, jobpipe, jobpipe.cli.main, jobpipe.config\n"
+        "print([name for name in sys.modules if name.startswith(('pydantic', 'jobpipe.pipelines'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, env=environment(), check=True
+    )
+    assert done.stdout == "[]\n"

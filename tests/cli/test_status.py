@@ -1,0 +1,65 @@
+"""Listings of several topics: one that does not answer hides none of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobpipe.admin import TopicLine
+from jobpipe.cli.status import statuses, without_publisher
+from jobpipe.discovery.locate import Location
+from jobpipe.errors import LinkBroken
+from jobpipe.net.address import Endpoint
+
+
+class Topics:
+    """Answers as :class:`jobpipe.admin.Admin` does; ``dead`` ones are registered, and their coordinator is gone."""
+
+    def __init__(self, *names: str, dead: tuple[str, ...]) -> None:
+        self._names = names
+        self._dead = dead
+
+    def topics(self) -> list[TopicLine]:
+        place = Endpoint("127.0.0.1", 1)
+        return [TopicLine(name, Location(name, place, place, 1, "i", 1, True)) for name in self._names]
+
+    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+        if topic in self._dead:
+            raise LinkBroken(f"connect to 127.0.0.1:1: refused ({topic})")
+        return {"topic": topic}
+
+
+def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    found = statuses(Topics("a", "b", "c", dead=("b",)), [], 1.0)  # type: ignore[arg-type]
+    assert [status["topic"] for status in found] == ["a", "c"]
+    assert "topic b does not answer: connect to 127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [[], ["b"]])
+def test_when_none_answers_it_is_an_error(asked: list[str]) -> None:
+    with pytest.raises(LinkBroken):
+        statuses(Topics("b", dead=("b",)), asked, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"publishing": True}, None),
+        (
+            {"publishing": False, "publisher_gone": 4.0, "served_for": 56.0},
+            "publisher gone for 4.0 s, served for another 56.0 s; the last one was shop, epoch 3",
+        ),
+        (
+            {"publishing": False, "publisher_gone": None, "served_for": 600.0},
+            "no publisher now; the last one was shop, epoch 3; what is sealed is served for another 10.0 min",
+        ),
+        (
+            {"publishing": False, "publisher_gone": None, "served_for": None},
+            "no publisher now; the last one was shop, epoch 3; what is sealed is served",
+        ),
+    ],
+)
+def test_what_is_said_of_a_publisher(state: dict[str, Any], said: str | None) -> None:
+    """U3: gone since when, and served for how long yet."""
+    assert without_publisher({"publisher": "shop", "epoch": 3, "ended": False, **state}) == said

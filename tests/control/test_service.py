@@ -1,0 +1,523 @@
+"""The control server with a registry in memory, and attempts that the test acts for."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from jobpipe.control.interface import Want
+from jobpipe.control.patience import PatientJobs
+from jobpipe.control.service import ControlServer
+from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.snapshot import Snapshot
+from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+from registry.errors import NotOrdered, Unavailable
+from registry.job_records import Lease, Order
+from registry.machine import Place, start_ticks
+from tests.control.world import NAME, World, job_of, states, status, wait
+from tests.pipelines.waiting import eventually
+
+
+def test_a_job_runs_to_its_end(world: World) -> None:
+    server = world.server()
+    submitted = server.submit(world.submission())
+    assert (submitted.created, submitted.version, set(submitted.runs)) == (True, 1, {"report"})
+    attempt = world.attempt(1)
+    snapshot = Snapshot.read(attempt.snapshot)
+    assert (snapshot.run, snapshot.attempt, snapshot.parent) == (submitted.runs["report"], 1, None)
+    assert wait(server, JobState.SUBMITTED).attempt == 1
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    worker.end("FINISHED", 0, batches=3, rows=20)
+    ended = wait(server, JobState.FINISHED)
+    assert (ended.batches, ended.rows, ended.want) == (3, 20, Want.RUN)
+    (run,) = server.runs(NAME)
+    (view,) = run.attempts
+    assert (view.number, view.state, view.exit_code, view.application) == (1, JobState.FINISHED, 0, "app-1")
+    assert states(server) == [JobState.SUBMITTED, JobState.RUNNING, JobState.FINISHED]
+    eventually(lambda: world.jobs.state(NAME, "report").end is None)  # once it was stored
+    eventually(lambda: not attempt.snapshot.exists())
+
+
+def test_a_failure_is_followed_by_another_attempt_up_to_the_last(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    for number in (1, 2, 3):
+        world.work(number).end("FAILED", 1, error="Oops", place="stage 1")
+    assert wait(server, JobState.FAILED).detail == "Oops (stage 1)"
+    (run,) = server.runs(NAME)
+    assert [(each.state, each.error) for each in run.attempts] == [(JobState.FAILED, "Oops")] * 3
+    assert len(world.cluster.submitted) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "detail"),
+    [
+        (MISCONFIGURED, JobState.FAILED, "its file or configuration is wrong"),
+        (REPLACED, JobState.CANCELED, "has taken its place"),
+    ],
+)
+def test_exit_codes_that_end_the_run(world: World, code: int, state: JobState, detail: str) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    world.cluster.ended[f"report-{world.attempt(1).number}"] = code
+    assert detail in wait(server, state).detail
+
+
+def test_one_that_is_killed_is_started_again(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    world.work(1).gone(-9)
+    second = world.attempt(2)
+    assert second.number > world.attempt(1).number
+    worker = world.work(2)
+    wait(server, JobState.RUNNING)
+    (run,) = server.runs(NAME)
+    assert run.attempts[0].detail == "its process was killed by signal 9, without an end record"
+    worker.end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+
+
+def test_stop_and_resume(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    assert server.stop(NAME).want is Want.STOP
+    wait(server, JobState.STOPPING)
+    eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
+    server.stop(NAME)
+    worker.end("STOPPED", 0)
+    wait(server, JobState.STOPPED)
+    assert server.resume(NAME).want is Want.RUN
+    again = world.work(2)
+    assert again.run != worker.run
+    wait(server, JobState.RUNNING)
+    server.resume(NAME)
+    again.end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    assert len(world.cluster.submitted) == 2
+
+
+def test_a_stop_that_takes_too_long_ends_it(world: World) -> None:
+    server = world.server(stop_seconds=0.2)
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.stop(NAME, "report")
+    eventually(lambda: world.cluster.canceled)
+    worker.handler.shutdown()
+    assert "ended in the middle" in wait(server, JobState.CANCELED).detail
+
+
+def test_a_stop_ends_in_time_without_the_registry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = world.server(stop_seconds=0.2)
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+
+    def away(*_: object) -> int:
+        raise Unavailable("memory", "it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PatientJobs, "set_order", away)
+        server.stop(NAME, "report")
+        eventually(lambda: world.cluster.canceled)
+        assert status(server).state is JobState.STOPPING
+    worker.handler.shutdown()
+    wait(server, JobState.CANCELED)
+
+
+def test_restart_is_a_new_run(world: World) -> None:
+    server = world.server()
+    first = server.submit(world.submission()).runs["report"]
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.restart(NAME)
+    eventually(lambda: world.order() == Order(first, worker.number, "stop"))
+    assert len(world.cluster.submitted) == 1
+    worker.end("STOPPED", 0)
+    world.work(2)
+    wait(server, JobState.RUNNING)
+    assert [run.state for run in server.runs(NAME)] == [JobState.RUNNING, JobState.STOPPED]
+
+
+def test_a_canceled_run_is_not_followed(world: World) -> None:
+    server = world.server()
+    run = server.submit(world.submission()).runs["report"]
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.cancel(run)
+    eventually(lambda: world.order() == Order(run, worker.number, "stop"))
+    worker.end("STOPPED", 0)
+    wait(server, JobState.STOPPED)
+    assert server.cancel(run).state is JobState.STOPPED
+    with pytest.raises(RunNotFound):
+        server.cancel("another")
+
+
+# -- lost --------------------------------------------------------------------------------------------------------------
+
+
+def lost(world: World, server: ControlServer) -> None:
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    world.cluster.away.set()
+    worker.handler.shutdown()
+    assert wait(server, JobState.LOST).detail
+
+
+def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
+    server = world.server()
+    lost(world, server)
+    for asked in (server.restart, server.resume):
+        if asked == server.resume:
+            server.stop(NAME)
+        with pytest.raises(ControlConflict, match="LOST"):
+            asked(NAME)
+    assert len(world.cluster.submitted) == 1
+    server.restart(NAME, force=True)
+    world.work(2)
+    wait(server, JobState.RUNNING)
+    assert [run.state for run in server.runs(NAME)] == [JobState.RUNNING, JobState.CANCELED]
+
+
+def test_lost_ends_when_the_launcher_answers(world: World) -> None:
+    server = world.server()
+    lost(world, server)
+    world.cluster.ended[f"report-{world.attempt(1).number}"] = None
+    world.cluster.away.clear()
+    world.attempt(2)
+
+
+def test_lost_and_found(world: World) -> None:
+    server = world.server()
+    lost(world, server)
+    worker = world.work(1)  # its session is back
+    wait(server, JobState.RUNNING)
+    worker.end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    assert len(world.cluster.submitted) == 1
+
+
+# -- servers that end --------------------------------------------------------------------------------------------------
+
+
+def test_another_server_goes_on(world: World) -> None:
+    first = world.server()
+    jobs = {name: job_of() for name in ("runs", "ends", "dies", "waits")}
+    first.submit(world.submission(jobs))
+    runs, ends, dies = (world.work(1, job) for job in ("runs", "ends", "dies"))
+    for job in ("runs", "ends", "dies"):
+        wait(first, JobState.RUNNING, job)
+    wait(first, JobState.SUBMITTED, "waits")
+    first.close()
+    ends.end("FINISHED", 0, rows=7)
+    dies.gone(-9)
+    second = world.server()
+    assert wait(second, JobState.FINISHED, "ends").rows == 7
+    world.work(2, "dies")
+    wait(second, JobState.RUNNING, "dies")
+    assert wait(second, JobState.RUNNING, "runs").known_at > time.time() - 60
+    assert wait(second, JobState.SUBMITTED, "waits").attempt == 1
+    assert sorted(each.job for each in world.cluster.submitted) == ["dies", "dies", "ends", "runs", "waits"]
+    runs.end("STOPPED", 0)
+    world.attempt(2, "runs")
+    assert second.runs(NAME, "runs")[0].attempts[0].detail == "it was stopped from outside"
+
+
+def test_a_stop_goes_on_with_the_next_server(world: World) -> None:
+    first = world.server()
+    first.submit(world.submission())
+    worker = world.work(1)
+    wait(first, JobState.RUNNING)
+    first.stop(NAME)
+    eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
+    first.close()
+    worker.end("STOPPED", 0)
+    second = world.server()
+    wait(second, JobState.STOPPED)
+    assert len(world.cluster.submitted) == 1
+
+
+def forget_the_id(world: World) -> None:
+    """Let the store be as if the server had been killed before the launcher's answer was in it."""
+    with sqlite3.connect(world.config.home / "server" / "server.db") as connection:
+        connection.execute("UPDATE attempts SET launched = NULL, holder = NULL")
+    connection.close()
+
+
+def test_an_attempt_without_an_id_is_known_by_its_lease(world: World) -> None:
+    first = world.server()
+    first.submit(world.submission())
+    attempt = world.attempt(1)
+    first.close()
+    forget_the_id(world)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        place, key = Place.here(), (NAME, "report")
+        lease = Lease(
+            run=attempt.run,
+            attempt=attempt.number,
+            host=place.host,
+            pid=process.pid,
+            started=psutil.Process(process.pid).create_time(),
+            instance="i",
+            boot=place.boot,
+            pid_namespace=place.pid_namespace,
+            ticks=start_ticks(process.pid),
+        )
+        world.session().jobs.take_lease(*key, lease, lambda why: None)
+        second = world.server(stop_seconds=0.2)
+        wait(second, JobState.RUNNING)
+        second.stop(NAME)
+        eventually(lambda: world.order() == Order(attempt.run, attempt.number + 1, "stop"))
+        assert status(second).state is JobState.STOPPING
+    finally:
+        process.kill()
+        process.wait()
+    wait(second, JobState.CANCELED)  # the lease is that of a dead process
+    assert len(world.cluster.submitted) == 1
+
+
+def test_an_attempt_without_id_and_lease_never_begins(world: World) -> None:
+    first = world.server()
+    first.submit(world.submission())
+    attempt = world.attempt(1)
+    first.close()
+    forget_the_id(world)
+    second = world.server()
+    after = world.attempt(2)
+    assert after.number == attempt.number + 2
+    with pytest.raises(NotOrdered):
+        world.work(1)
+    world.work(2)
+    wait(second, JobState.RUNNING)
+    (run,) = second.runs(NAME)
+    assert [each.state for each in run.attempts] == [JobState.CANCELED, JobState.RUNNING]
+
+
+def test_a_run_that_another_one_has_replaced_is_not_started_again(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission(restart={"delay": "1s", "max-attempts": None}))
+    worker = world.work(1)
+    worker.end("FAILED", 1)
+    wait(server, JobState.RESTARTING)
+    jobs = world.jobs
+    number = jobs.state(NAME, "report").order.attempt + 1
+    jobs.set_order(NAME, "report", Order("foreground", number, "run"), jobs.state(NAME, "report").version)
+    assert "another run" in wait(server, JobState.CANCELED).detail
+    assert len(world.cluster.submitted) == 1
+    server.resume(NAME)
+    assert world.attempt(2).number == number + 1
+
+
+def test_a_second_server_is_refused(world: World) -> None:
+    world.server()
+    with pytest.raises(ConfigError, match=f"by process {os.getpid()}"):
+        world.server()
+
+
+def test_the_store_is_private(world: World) -> None:
+    world.server()
+    folder = world.config.home / "server"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+# -- changed files -----------------------------------------------------------------------------------------------------
+
+
+def test_only_what_changed_is_restarted(world: World) -> None:
+    server = world.server()
+    jobs = {name: job_of() for name in ("same", "changes", "goes")}
+    server.submit(world.submission(jobs))
+    workers = {job: world.work(1, job) for job in jobs}
+    for job in jobs:
+        wait(server, JobState.RUNNING, job)
+    changed = {"same": job_of(), "changes": job_of(trigger={"available-now": True}), "comes": job_of()}
+    again = server.submit(world.submission(changed))
+    assert (again.created, again.version, again.unchanged, again.removed) == (False, 2, ("same",), ("goes",))
+    assert set(again.runs) == {"changes", "comes"}
+    for job in ("changes", "goes"):
+        worker = workers[job]
+        eventually(lambda job=job, worker=worker: world.order(job) == Order(worker.run, worker.number, "stop"))
+        worker.end("STOPPED", 0)
+    second = world.work(2, "changes")
+    assert second.run == again.runs["changes"]
+    assert Snapshot.read(world.attempt(2, "changes").snapshot).tree["jobs"]["changes"]["trigger"]
+    world.attempt(1, "comes")
+    eventually(lambda: {job.name for job in server.pipeline(NAME).jobs} == {"same", "changes", "comes"})
+    assert status(server, "same").state is JobState.RUNNING
+    assert [each.job for each in world.cluster.submitted].count("same") == 1
+    eventually(lambda: world.order("goes") is None)
+
+
+def test_other_sources_need_a_new_checkpoint(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    checkpoint = world.config.home / "pipelines" / NAME / "report"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "offsets").write_text("0")
+    reads_files = job_of(source={"type": "text", "path": "input"})
+    with pytest.raises(ControlConflict, match="--new-checkpoint report"):
+        server.submit(world.submission({"report": reads_files}))
+    with pytest.raises(PipelineError, match="rapport"):
+        server.submit(world.submission({"report": reads_files}), new_checkpoint=["rapport"])
+    assert server.pipeline(NAME).version == 1
+    run = server.submit(world.submission({"report": reads_files}), new_checkpoint=["report"]).runs["report"]
+    eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
+    assert checkpoint.exists()  # while it runs
+    worker.end("STOPPED", 0)
+    world.attempt(2)
+    assert not checkpoint.exists()
+    assert (checkpoint.with_name(f"report.before-{run}") / "offsets").read_text() == "0"
+    server.submit(world.submission({"report": reads_files}))
+
+
+def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
+    server = world.server()
+    with pytest.raises(PipelineError, match="there is no source of type"):
+        server.submit(world.submission({"report": job_of(source={"type": "nothing"})}))
+    assert server.pipelines() == ()
+    with pytest.raises(PipelineNotFound):
+        server.pipeline(NAME)
+
+
+# -- what else there is ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_without_room_is_blocked(world: World) -> None:
+    server = world.server()
+    sink = {"type": "jobpipe", "topic": "flights"}
+    server.submit(world.submission({"report": job_of(sink=sink)}))
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    world.topics.waiting["flights"] = "subscription slow"
+    assert wait(server, JobState.BLOCKED).detail == "topic flights has no room: subscription slow"
+    world.topics.waiting.clear()
+    wait(server, JobState.RUNNING)
+    worker.end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    assert len(world.cluster.submitted) == 1
+
+
+def test_delete_drops_subscriptions_as_soon_as_it_can(world: World) -> None:
+    first = world.server()
+    source = {"type": "jobpipe", "subscribe": "other"}
+    first.submit(world.submission({"report": job_of(source=source)}))
+    worker = world.work(1)
+    wait(first, JobState.RUNNING)
+    with pytest.raises(ControlConflict, match="is RUNNING"):
+        first.delete(NAME)
+    first.stop(NAME)
+    eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
+    worker.end("STOPPED", 0)
+    wait(first, JobState.STOPPED)
+    eventually(lambda: _deleted(first))
+    assert first.pipelines() == ()
+    eventually(lambda: world.order() is None)
+    first.close()
+    assert world.topics.dropped == []  # the topic is away
+    world.topics.served.add("other")
+    world.server()
+    eventually(lambda: world.topics.dropped == [("other", f"{NAME}.report")])
+
+
+def _deleted(server: ControlServer) -> bool:
+    try:
+        server.delete(NAME)
+    except ControlConflict:  # what is left of the attempt is still looked after
+        return False
+    return True
+
+
+def test_events_are_waited_for(world: World) -> None:
+    server = world.server()
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(server.events(0, wait=30.0)))
+    waiting.start()
+    server.submit(world.submission())
+    waiting.join(30.0)
+    assert found[0].what == "submitted"
+    newest = server.events()[-1].id
+    assert server.events(10**15, wait=0.05) == ()
+    assert all(event.id > newest for event in server.events(newest))
+
+
+def test_the_log_is_escaped(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    log = world.attempt(1).log
+    log.parent.mkdir(parents=True)
+    log.with_name("report.log.1").write_bytes(b"first\n")
+    log.write_bytes(b"a\x1b[31mred\xff\nlast\r\n")
+    assert server.log(NAME, "report") == ("first", "a\\x1b[31mred�", "last")
+    assert server.log(NAME, "report", lines=1) == ("last",)
+    for lines in (0, 10_001):
+        with pytest.raises(ConfigError, match="lines"):
+            server.log(NAME, "report", lines=lines)
+    with pytest.raises(PipelineNotFound, match="report"):
+        server.log(NAME, "rapport")
+
+
+def test_a_slow_launcher_delays_no_other(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission({"slow": job_of(), "quick": job_of()}))
+    slow, quick = world.work(1, "slow"), world.work(1, "quick")
+    wait(server, JobState.RUNNING, "slow")
+    world.cluster.slow.add("slow")
+    world.cluster.gate.clear()
+    slow.end("FINISHED", 0)
+    wait(server, JobState.RUNNING, "quick")
+    quick.end("FINISHED", 0)
+    wait(server, JobState.FINISHED, "quick")
+    assert status(server, "slow").state is JobState.RUNNING
+    world.cluster.gate.set()
+    wait(server, JobState.FINISHED, "slow")
+
+
+def test_what_cannot_be_started_is_tried_again(world: World) -> None:
+    server = world.server()
+    world.cluster.fails = [OSError("no memory")]
+    server.submit(world.submission())
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    (run,) = server.runs(NAME)
+    first = run.attempts[0]
+    assert (first.state, first.error) == (JobState.FAILED, "OSError")
+
+
+def test_a_run_for_a_schedule_has_its_bounds_and_is_made_once(world: World) -> None:
+    server = world.server()
+    schedule = {"crontab": "0 2 * * *"}
+    batch = job_of(
+        execution={"runtime-mode": "BATCH"},
+        source={"type": "text", "path": "in/${run.lower}"},
+        sink={"type": "json", "path": "out"},
+        schedule=schedule,
+    )
+    assert server.submit(world.submission({"report": batch})).runs == {}
+    assert status(server).scheduled
+    bounds = {"lower": "2026-11-21T00:00:00+00:00", "upper": "2026-11-22T00:00:00+00:00"}
+    run = server.start_run(NAME, "report", **bounds)
+    assert server.start_run(NAME, "report", **bounds).id == run.id
+    with pytest.raises(ControlConflict, match="has not ended"):
+        server.start_run(NAME, "report", lower="1", upper="2")
+    snapshot = Snapshot.read(world.attempt(1).snapshot)
+    assert snapshot.values.text("lower", "") == "20261121T000000Z"
+    world.work(1).end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    eventually(lambda: server.start_run(NAME, "report", lower="1", upper="2").id != run.id)
+    assert Snapshot.read(world.attempt(2).snapshot).lower == 1

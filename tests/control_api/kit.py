@@ -1,0 +1,254 @@
+"""A core in memory, with a real REST server over loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from jobpipe.control.client import ControlClient, ServerAddress
+from jobpipe.control.interface import (
+    AttemptView,
+    Control,
+    Event,
+    JobStatus,
+    PipelineStatus,
+    RunView,
+    Submission,
+    Submitted,
+    Want,
+)
+from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.states import ENDED, JobState
+
+DEADLINE = 20.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, at most so long."""
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.01)
+
+
+def tree(name: str = "flights", **jobs: Any) -> dict[str, Any]:
+    """Return a small pipeline's tree: one job publishes, one reads."""
+    made = {
+        "publish": {"source": {"type": "rate"}, "sink": {"type": "jobpipe", "topic": f"{name}-rows"}},
+        "report": {"source": {"type": "jobpipe", "subscribe": f"{name}-rows"}, "sink": {"type": "console"}},
+    }
+    return {"pipeline": {"name": name}, "jobs": {**made, **jobs}}
+
+
+class MemoryControl(Control):
+    """Jobs are RUNNING as soon as they are wanted, unless the test says otherwise by ``state_of``."""
+
+    def __init__(self) -> None:
+        self.submissions: dict[str, Submission] = {}
+        self.statuses: dict[str, PipelineStatus] = {}
+        self.run_views: dict[str, RunView] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.raises: BaseException | None = None
+        self.blocks: threading.Event | None = None
+        self.ending = 0  # how often a deletion finds processes that have not ended
+        self.state_of: dict[str, JobState] = {}
+        self.lines: tuple[str, ...] = ()
+        self._events: list[Event] = []
+        self._bell = threading.Condition()
+
+    def _called(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.blocks is not None:
+            assert self.blocks.wait(DEADLINE)
+        if self.raises is not None:
+            raise self.raises
+
+    def tell(self, what: str, *, pipeline: str = "flights", job: str | None = "report", **more: Any) -> Event:
+        """Let something happen."""
+        with self._bell:
+            made = Event(id=len(self._events) + 1, at=time.time(), pipeline=pipeline, job=job, what=what, **more)
+            self._events.append(made)
+            self._bell.notify_all()
+        return made
+
+    def _start(self, pipeline: str, job: str) -> JobStatus:
+        number = len(self.run_views) + 1
+        state = self.state_of.get(job, JobState.RUNNING)
+        attempt = AttemptView(number=1, state=state, began=1000.0 + number, launched="local 1")
+        run = RunView(
+            id=f"run-{number}", pipeline=pipeline, job=job, state=state, began=1000.0 + number, attempts=(attempt,)
+        )
+        self.run_views[run.id] = run
+        return JobStatus(
+            pipeline=pipeline,
+            name=job,
+            kind="query",
+            state=state,
+            want=Want.RUN,
+            known_at=1000.5,
+            since=1000.0,
+            run=run.id,
+            attempt=1,
+        )
+
+    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+        self._called("submit", submission, tuple(new_checkpoint))
+        name = submission.tree["pipeline"]["name"]
+        created = name not in self.statuses
+        jobs = tuple(self._start(name, job) for job in submission.tree["jobs"])
+        version = 1 if created else self.statuses[name].version + 1
+        self.submissions[name] = submission
+        self.statuses[name] = PipelineStatus(
+            name=name, file=submission.file, version=version, want=Want.RUN, submitted=time.time(), jobs=jobs
+        )
+        return Submitted(pipeline=name, created=created, version=version, runs={job.name: str(job.run) for job in jobs})
+
+    def pipelines(self) -> tuple[PipelineStatus, ...]:
+        self._called("pipelines")
+        return tuple(self.statuses[name] for name in sorted(self.statuses))
+
+    def pipeline(self, name: str) -> PipelineStatus:
+        self._called("pipeline", name)
+        if name not in self.statuses:
+            raise PipelineNotFound(f"there is no pipeline {name!r}", pipeline=name)
+        return self.statuses[name]
+
+    def submission(self, name: str) -> Submission:
+        self._called("submission", name)
+        if name not in self.submissions:
+            raise PipelineNotFound(f"there is no pipeline {name!r}", pipeline=name)
+        return self.submissions[name]
+
+    def _change(self, pipeline: str, job: str | None, change: Any) -> PipelineStatus:
+        found = self.pipeline(pipeline)
+        if job is not None and job not in {each.name for each in found.jobs}:
+            raise PipelineNotFound(f"pipeline {pipeline} has no job {job!r}", pipeline=pipeline, job=job)
+        jobs = tuple(change(each) if job in (None, each.name) else each for each in found.jobs)
+        self.statuses[pipeline] = replace(found, jobs=jobs)
+        return self.statuses[pipeline]
+
+    def set_state(self, pipeline: str, job: str, state: JobState, detail: str = "") -> None:
+        """Let a job be in a state."""
+        self._change(pipeline, job, lambda each: replace(each, state=state, detail=detail))
+
+    def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        self._called("stop", pipeline, job)
+        return self._change(pipeline, job, lambda each: replace(each, want=Want.STOP, state=JobState.STOPPED))
+
+    def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
+        self._called("resume", pipeline, job)
+        return self._change(
+            pipeline, job, lambda each: self._start(pipeline, each.name) if each.state in ENDED else each
+        )
+
+    def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
+        self._called("restart", pipeline, job, force)
+        return self._change(pipeline, job, lambda each: self._start(pipeline, each.name))
+
+    def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
+        self._called("delete", pipeline, keep_subscriptions)
+        if any(job.state not in ENDED for job in self.pipeline(pipeline).jobs):
+            raise ControlConflict(f"pipeline {pipeline} runs; stop it first", pipeline=pipeline)
+        if self.ending:
+            self.ending -= 1
+            raise ControlConflict(f"processes of {pipeline} are seen to end", pipeline=pipeline, ending=True)
+        del self.statuses[pipeline], self.submissions[pipeline]
+
+    def runs(self, pipeline: str | None = None, job: str | None = None, *, limit: int = 100) -> tuple[RunView, ...]:
+        self._called("runs", pipeline, job, limit)
+        if pipeline is not None:
+            self.pipeline(pipeline)
+        views = self.run_views.values()
+        found = [run for run in views if pipeline in (None, run.pipeline) and job in (None, run.job)]
+        return tuple(reversed(found))[:limit]
+
+    def run(self, run: str) -> RunView:
+        self._called("run", run)
+        if run not in self.run_views:
+            raise RunNotFound(f"there is no run {run!r}", run=run)
+        return self.run_views[run]
+
+    def cancel(self, run: str) -> RunView:
+        self._called("cancel", run)
+        self.run_views[run] = replace(self.run(run), state=JobState.CANCELED, ended=2000.0)
+        return self.run_views[run]
+
+    def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
+        self._called("log", pipeline, job, lines)
+        self.pipeline(pipeline)
+        return self.lines[-lines:]
+
+    def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
+        with self._bell:
+            self._bell.wait_for(lambda: len(self._events) > after, wait)
+            return tuple(self._events[after : after + limit])
+
+
+@dataclass
+class Reply:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Served:
+    """A server that runs, and how to ask it."""
+
+    control: MemoryControl
+    address: ServerAddress
+    view: str
+    home: Path
+    folder: Path
+    printed: str
+    host: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.host = self.address.url.removeprefix("http://")
+
+    @property
+    def client(self) -> ControlClient:
+        return ControlClient(self.address, timeout=DEADLINE)
+
+    @property
+    def viewer(self) -> ControlClient:
+        return ControlClient(replace(self.address, token=self.view), timeout=DEADLINE)
+
+    def submission(self, name: str = "flights", **jobs: Any) -> Submission:
+        return Submission(file=self.folder / "p.yaml", folder=self.folder, tree=tree(name, **jobs))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a request; with ``token`` None without one."""
+        sent = {"Authorization": f"Bearer {token or self.address.token}"} if token is not None else {}
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        if content is not None:
+            sent["Content-Type"] = "application/json"
+        sent |= dict(headers or {})
+        connection = http.client.HTTPConnection(self.host, timeout=DEADLINE)
+        try:
+            connection.request(method, path, body=content, headers=sent)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, found, response.read())
+        finally:
+            connection.close()

@@ -1,0 +1,24 @@
+"""The server as a process whose core is in memory: ``python -m tests.control_api.program``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobpipe.cli.server import _tell
+from jobpipe.config import Config, load
+from jobpipe.control.interface import Control
+from jobpipe.control.program import serve
+from tests.control_api.kit import MemoryControl
+
+
+@contextlib.contextmanager
+def core(config: Config, config_file: Path | None) -> Iterator[Control]:
+    """Return a core; say when it ends."""
+    yield MemoryControl()
+    print("the core has ended", flush=True)
+
+
+if __name__ == "__main__":
+    serve(load(), None, _tell, make_core=core)

@@ -1,0 +1,296 @@
+"""Alerts: what is sent, to which addresses, how often; with a real server on loopback and resolvers that lie."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.config import Config, load
+from jobpipe.control.alerts import Alerts
+from jobpipe.control.interface import Submission
+from jobpipe.control.service import ControlServer
+from jobpipe.control.webhook import Hook, HookError, HookRefused, post
+from jobpipe.errors import PipelineError, StoreError
+from jobpipe.net.certs import BOTH, init_ca, issue
+from jobpipe.pipelines.states import JobState
+from tests.control_api.kit import DEADLINE, MemoryControl, tree, until
+
+
+class Receiver:
+    """A webhook that answers with given statuses, the last one for ever."""
+
+    def __init__(self, *statuses: int, tls: ssl.SSLContext | None = None) -> None:
+        self.got: queue.Queue[dict[str, Any]] = queue.Queue()
+        left = list(statuses)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(handler) -> None:  # noqa: N805
+                body = handler.rfile.read(int(handler.headers["Content-Length"]))
+                self.got.put({**json.loads(body), "path": handler.path})
+                status = left.pop(0) if len(left) > 1 else left[0]
+                handler.send_response(status)
+                if status == 302:
+                    handler.send_header("Location", f"http://127.0.0.1:{self.port}/elsewhere")
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+
+            def log_message(handler, *args: Any) -> None:  # noqa: N805
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?key=hunter2"
+
+    def next(self) -> dict[str, Any]:
+        return self.got.get(timeout=DEADLINE)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver(200)
+    yield made
+    made.close()
+
+
+def config_of(tmp_path: Path, **more: str) -> Config:
+    (tmp_path / "home" / "server").mkdir(parents=True, exist_ok=True)
+    return load(overrides={"home": str(tmp_path / "home"), **more}, environ={})
+
+
+def submitted(control: MemoryControl, tmp_path: Path, on: Sequence[str] = ("FAILED", "LOST")) -> None:
+    made = tree()
+    made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL", "on": list(on)}]
+    control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+
+
+def test_what_happens_is_told_once(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """The states that the file names; a state that is said again is none; what was before the first start neither."""
+    submitted(control, tmp_path)
+    control.tell("state", state=JobState.FAILED, detail="before")
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        control.tell("state", state=JobState.RUNNING)
+        failed = control.tell("state", state=JobState.FAILED, detail="the source is gone")
+        control.tell("state", state=JobState.FAILED, detail="again")
+        control.tell("state", state=JobState.BLOCKED)
+        lost = control.tell("state", state=JobState.LOST, job="publish")
+        found = sorted((receiver.next() for _ in range(2)), key=lambda each: each["event"])
+        assert found[0] == {
+            "alert": "FAILED",
+            "pipeline": "flights",
+            "job": "report",
+            "at": failed.at,
+            "event": failed.id,
+            "detail": "the source is gone",
+            "path": "/hook?key=hunter2",
+        }
+        assert (found[1]["alert"], found[1]["job"], found[1]["event"]) == ("LOST", "publish", lost.id)
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
+def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """With what happened while there was none; not with what was told."""
+    submitted(control, tmp_path, on=["FAILED", "GAP"])
+    config, environ = config_of(tmp_path), {"ALERT_URL": receiver.url}
+    first = Alerts(control, config, environ=environ)
+    first.start()
+    control.tell("state", state=JobState.FAILED)
+    assert receiver.next()["alert"] == "FAILED"
+    first.close()
+    control.tell("gap", detail="an interval is lost")
+    second = Alerts(control, config, environ=environ)
+    second.start()
+    try:
+        assert receiver.next()["alert"] == "GAP"
+    finally:
+        second.close()
+    assert receiver.got.empty()
+
+
+def test_alerts_wait_for_a_store_that_fails(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event is told once the store can be read again."""
+    submitted(control, tmp_path)
+    failures, submission = iter([StoreError("database is locked")]), control.submission
+
+    def locked(name: str) -> Submission:
+        for failure in failures:
+            raise failure
+        return submission(name)
+
+    monkeypatch.setattr(control, "submission", locked)
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        failed = control.tell("state", state=JobState.FAILED)
+        assert receiver.next()["event"] == failed.id
+    finally:
+        alerts.close()
+    assert next(failures, None) is None
+
+
+@pytest.mark.parametrize("name", ["LAGGING", "GAP"])
+def test_what_is_not_told_is_refused(tmp_path: Path, name: str) -> None:
+    """At the submission: the schema has names that this version never sends."""
+    made = tree()
+    made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL", "on": ["FAILED", name]}]
+    server = ControlServer(config_of(tmp_path))
+    with pytest.raises(PipelineError) as caught:
+        server.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+    (problem,) = caught.value.fields["problems"]
+    assert problem["key"] == "pipeline.alerts[0].on"
+    assert name in problem["what"]
+
+
+def test_it_is_tried_again_and_its_address_is_not_logged(
+    control: MemoryControl, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A status above 500, then a redirect, which is final; then a reference that leads nowhere."""
+    caplog.set_level(logging.DEBUG)
+    receiver = Receiver(503, 500, 302)
+    submitted(control, tmp_path)
+    environ = {"ALERT_URL": receiver.url}
+    alerts = Alerts(control, config_of(tmp_path), environ=environ, first_delay=0.01)
+    alerts.start()
+    try:
+        control.tell("state", state=JobState.FAILED)
+        assert [receiver.next()["path"] for _ in range(3)] == ["/hook?key=hunter2"] * 3
+        until(lambda: "a redirect, which is not followed" in caplog.text)
+        environ.clear()
+        control.tell("state", state=JobState.LOST)
+        until(lambda: "its secret cannot be read" in caplog.text)
+    finally:
+        alerts.close()
+        receiver.close()
+    assert receiver.got.empty()
+    assert "alert FAILED of flights/report could not be delivered to webhook 1" in caplog.text
+    assert "hunter2" not in caplog.text
+    assert str(receiver.port) not in caplog.text
+
+
+def test_https_checks_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system's CAs: here one of the test's."""
+    init_ca(tmp_path)
+    files = issue(tmp_path, "hook", dns=["localhost"], usages=BOTH)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    receiver = Receiver(200, tls=context)
+    try:
+        hook = Hook.parse(f"https://localhost:{receiver.port}/x")
+        with pytest.raises(HookError, match="SSLCertVerificationError"):
+            post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.1"])
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
+        post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.1"])
+        assert receiver.next() == {"a": 1, "path": "/x"}
+        with pytest.raises(HookError, match="SSLCertVerificationError"):  # the name is not in the certificate
+            post(Hook.parse(f"https://127.0.0.1:{receiver.port}/x"), {}, resolver=lambda host, port: ["127.0.0.1"])
+    finally:
+        receiver.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://alerts.example.org/x",
+        "ftp://alerts.example.org/x",
+        "https://user:word@alerts.example.org/x",
+        "https:///x",
+        "https://alerts.example.org:99999/x",
+        "https://alerts.example.org/x\r\nHost: y",
+        "file:///etc/passwd",
+        "",
+    ],
+)
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(HookRefused):
+        Hook.parse(url)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["169.254.169.254"],
+        ["168.63.129.16"],
+        ["::ffff:168.63.129.16"],
+        ["64:ff9b:1::a00:1"],
+        ["fec0::1"],
+        ["fe80::1"],
+        ["fd00:ec2::254"],
+        ["::ffff:169.254.169.254"],
+        ["64:ff9b::a9fe:a9fe"],
+        ["127.0.0.1"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["10.0.0.1"],
+        ["192.168.1.1"],
+        ["fd12::1"],
+        ["100.64.0.1"],
+        ["0.0.0.0"],  # noqa: S104
+        ["224.0.0.1"],
+        ["93.184.216.34", "10.0.0.1"],
+    ],
+    ids=lambda found: found[-1],
+)
+def test_a_resolver_that_lies(addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public name whose address is not public: nothing is connected to, whichever of its addresses it is."""
+
+    def connect(*args: object) -> None:
+        raise AssertionError("connected")
+
+    monkeypatch.setattr("socket.create_connection", connect)
+    hook = Hook.parse("https://alerts.example.org/x")
+    with pytest.raises(HookRefused):
+        post(hook, {}, resolver=lambda host, port: addresses)
+
+
+def test_a_private_address_needs_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For that host and port; metadata addresses cannot be listed. The connection goes to what was checked."""
+    connected: list[object] = []
+
+    def connect(address: object, timeout: float) -> None:
+        connected.append(address)
+        raise OSError(111, "Connection refused")
+
+    monkeypatch.setattr("socket.create_connection", connect)
+    hook, allowed = Hook.parse("https://Alerts.example.org:8443/x"), ["alerts.example.org:8443"]
+    answers = iter([["10.0.0.1"], ["169.254.169.254"]])
+    with pytest.raises(HookError, match="no answer"):
+        post(hook, {}, allowed=allowed, resolver=lambda host, port: next(answers))
+    assert connected == [("10.0.0.1", 8443)]
+    other = Hook.parse("https://alerts.example.org/x")
+    with pytest.raises(HookRefused, match=r"jobpipe\.server\.webhooks"):
+        post(other, {}, allowed=allowed, resolver=lambda host, port: ["10.0.0.1"])
+    with pytest.raises(HookRefused, match="metadata"):
+        post(hook, {}, allowed=allowed, resolver=lambda host, port: ["169.254.169.254"])
+    assert len(connected) == 1
+
+
+def test_loopback_that_is_elsewhere() -> None:
+    """`localhost` with the address of another host."""
+    with pytest.raises(HookRefused, match="names loopback"):
+        post(Hook.parse("http://localhost:1/x"), {}, resolver=lambda host, port: ["93.184.216.34"])

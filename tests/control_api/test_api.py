@@ -1,0 +1,319 @@
+"""REST: each route, its errors, and the document that is made from the same table."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from typing import Any
+
+import jsonschema
+import pytest
+
+from jobpipe.control.api import BODY_BYTES, WAITING
+from jobpipe.control.api_routes import ROUTES
+from jobpipe.errors import (
+    ConfigError,
+    ControlConflict,
+    PipelineError,
+    PipelineNotFound,
+    RegistryUnavailable,
+    RunNotFound,
+    WaitTimeout,
+)
+from jobpipe.pipelines.states import JobState
+from tests.control_api.kit import DEADLINE, Served, until
+
+
+def test_submit_look_stop_resume_restart_delete(served: Served) -> None:
+    """The life of a pipeline through the client: what the core gets, and what comes back."""
+    client = served.client
+    submission = served.submission()
+    submitted = client.submit(submission, new_checkpoint=["report"])
+    assert (submitted.created, submitted.version, dict(submitted.runs)) == (
+        True,
+        1,
+        {"publish": "run-1", "report": "run-2"},
+    )
+    assert served.control.calls[0] == ("submit", submission, ("report",))
+    assert client.pipelines() == served.control.pipelines()
+    assert client.pipeline("flights") == served.control.pipeline("flights")
+    assert client.job("flights", "report").state is JobState.RUNNING
+    assert client.submission("flights") == submission
+    assert [job.state for job in client.stop("flights", "report").jobs] == [JobState.RUNNING, JobState.STOPPED]
+    assert [job.state for job in client.stop("flights").jobs] == [JobState.STOPPED] * 2
+    assert {job.run for job in client.resume("flights").jobs} == {"run-3", "run-4"}
+    client.restart("flights", "report", force=True)
+    assert ("restart", "flights", "report", True) in served.control.calls
+    client.restart("flights")
+    assert ("restart", "flights", None, False) in served.control.calls
+    assert [run.id for run in client.runs("flights", "report", limit=2)] == ["run-7", "run-5"]
+    served.control.calls.clear()
+    assert client.runs(limit=1) == client.runs("flights", limit=1)
+    asked = [call for call in served.control.calls if call[0] in ("runs", "pipelines")]
+    assert asked == [("runs", None, None, 1), ("runs", "flights", None, 1)]  # of all by one, which has the limit
+    assert client.run("run-7") == served.control.run("run-7")
+    assert client.cancel("run-7").state is JobState.CANCELED
+    served.control.lines = ("one", "two \\x1b[31m")
+    assert client.log("flights", "report", lines=1) == ("two \\x1b[31m",)
+    client.stop("flights")
+    client.delete("flights", keep_subscriptions=True)
+    assert ("delete", "flights", True) in served.control.calls
+    assert client.pipelines() == ()
+    index = client.index()
+    assert (index.right, index.openapi) == ("operate", "/openapi.json")
+
+
+def test_a_changed_file_is_put(served: Served) -> None:
+    served.client.submit(served.submission())
+    body = {"file": str(served.folder / "p.yaml"), "folder": str(served.folder), "tree": served.submission().tree}
+    reply = served.ask("PUT", "/pipelines/flights/config", body)
+    assert (reply.status, reply.json["created"], reply.json["version"]) == (202, False, 2)
+    other = served.ask("PUT", "/pipelines/others/config", body)
+    assert (other.status, other.json["error"]) == (400, "ConfigError")
+    assert served.ask("GET", "/pipelines").json == ["flights"]
+
+
+def test_every_problem_of_a_submission_is_told(served: Served) -> None:
+    """As `jobpipe pipeline validate` tells them, as the same error."""
+    wrong = served.submission(bad={"source": {"type": "rates"}, "sink": {"type": "consol"}})
+    with pytest.raises(PipelineError) as caught:
+        served.client.submit(wrong)
+    assert {each["key"] for each in caught.value.fields["problems"]} == {"jobs.bad.source.type", "jobs.bad.sink.type"}
+    assert "did you mean rate?" in caught.value.message
+    assert not any(call[0] == "submit" for call in served.control.calls)
+    with pytest.raises(PipelineNotFound, match="new-checkpoint: there is no job 'reprot'; did you mean report"):
+        served.client.submit(served.submission(), new_checkpoint=["reprot"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (PipelineNotFound("no pipeline x", pipeline="x"), 404),
+        (RunNotFound("no run"), 404),
+        (ControlConflict("it runs; stop it first", state="RUNNING"), 409),
+        (ConfigError("wrong", problems=[{"key": "a"}]), 400),
+        (RegistryUnavailable("the registry does not answer"), 503),
+        (WaitTimeout("late"), 503),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_errors_are_the_same_at_the_client(served: Served, error: Any, status: int) -> None:
+    """Class, text and fields, by a problem document of RFC 9457."""
+    served.control.raises = error
+    with pytest.raises(type(error)) as caught:
+        served.client.pipeline("x")
+    assert (type(caught.value), caught.value.message, caught.value.fields) == (type(error), error.message, error.fields)
+    reply = served.ask("GET", "/pipelines/x/status")
+    assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
+    assert reply.json["type"] == f"urn:jobpipe:error:{type(error).__name__}"
+
+
+def test_what_is_no_error_of_ours_is_not_shown(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has it; the caller gets no text of it."""
+    served.control.raises = RuntimeError("hunter2")
+    reply = served.ask("GET", "/pipelines")
+    assert (reply.status, reply.json["error"]) == (500, "JobpipeError")
+    assert b"hunter2" not in reply.body
+    assert "hunter2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nothing", None, 404),
+        ("DELETE", "/pipelines", None, 405),
+        ("GET", "/pipelines?expand=all", None, 400),
+        ("GET", "/pipelines?x=1", None, 400),
+        ("GET", "/runs?limit=0", None, 400),
+        ("GET", "/runs?limit=1001", None, 400),
+        ("GET", "/runs?limit=NaN", None, 400),
+        ("GET", "/runs?job=report", None, 400),
+        ("GET", "/runs?" + "&".join(["limit=1"] * 30), None, 400),
+        ("GET", "/events?after=-1", None, 400),
+        ("GET", "/pipelines/x/jobs/y/log?lines=10001", None, 400),
+        ("POST", "/pipelines", None, 400),
+        ("POST", "/pipelines", b"{", 400),
+        ("POST", "/pipelines", b'{"file": NaN}', 400),
+        ("POST", "/pipelines", b"[" * 100_000, 400),
+        ("POST", "/pipelines", {"file": "/a", "folder": "/a"}, 400),
+        ("POST", "/pipelines", {"file": "a", "folder": "/a", "tree": {}}, 400),
+        ("POST", "/pipelines", {"file": "/a", "folder": "/a", "tree": {}, "more": 1}, 400),
+        ("POST", "/pipelines", {"file": "/a", "folder": "/a", "tree": {"x": [0] * 30_000}}, 400),
+        ("PUT", "/pipelines/x/stop", {"a": 1}, 400),
+        ("GET", "/plugins/rate/config/validate", None, 405),
+        ("PUT", "/plugins/rats/config/validate", {"config": {}}, 404),
+        ("PUT", "/plugins/json/config/validate", {"config": {}}, 400),
+    ],
+)
+def test_requests_that_are_wrong(served: Served, method: str, path: str, body: Any, status: int) -> None:
+    """Refused with a document that says what; the core is not asked."""
+    reply = served.ask(method, path, body)
+    assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json"), reply.body
+    assert reply.json["detail"]
+    assert served.control.calls == []
+
+
+def test_a_body_that_is_too_large_or_of_another_type(served: Served) -> None:
+    assert served.ask("POST", "/pipelines", b" " * (BODY_BYTES + 1)).status == 413
+    reply = served.ask("POST", "/pipelines", {"file": "/a"}, headers={"Content-Type": "text/plain"})
+    assert reply.status == 415
+
+
+def test_options_of_a_plug_in_are_checked(served: Served) -> None:
+    """Every error with its option, and what each may be."""
+    found = served.client.validate("rate", {"rowsPerSecond": "x", "nothing": 1})
+    assert (found.kind, found.error_count > 0) == ("source", True)
+    good = served.client.validate("jobpipe", {"topic": "rows", "spool.on_full": "explode"}, kind="sink")
+    by_name = {each.name: each for each in good.configs}
+    assert by_name["topic"].required
+    assert by_name["topic"].errors == ()
+    assert good.error_count == 1
+    assert by_name["spool.on_full"].errors
+    assert by_name["spool.on_full"].recommended == ("block", "drop_oldest")
+    assert served.client.validate("console", {}).error_count == 0
+
+
+def test_the_graph_of_all_pipelines(served: Served) -> None:
+    """Topics join pipelines; a submission that cannot be read here any more is named."""
+    client = served.client
+    client.submit(served.submission())
+    client.submit(
+        served.submission(
+            "other", late={"source": {"type": "jobpipe", "subscribe": "flights-rows"}, "sink": {"type": "console"}}
+        )
+    )
+    graph = client.graph()
+    (topic,) = [each for each in graph.topics if each.name == "flights-rows"]
+    assert topic.publishers == ("flights/publish",)
+    assert topic.readers == ("flights/report", "other/late")
+    assert {(job.pipeline, job.name) for job in graph.jobs} >= {("flights", "publish"), ("other", "late")}
+    broken = served.submission("gone", bad={"source": {"type": "removed"}, "sink": {"type": "console"}})
+    served.control.submit(broken)
+    assert [each.name for each in client.graph().broken] == ["gone"]
+
+
+def test_the_graph_of_a_pipeline_that_was_deleted_and_submitted(served: Served) -> None:
+    """Its versions begin again with 1."""
+    client = served.client
+    for job in ("first", "second"):
+        client.submit(served.submission(**{job: {"source": {"type": "rate"}, "sink": {"type": "console"}}}))
+        assert job in {each.name for each in client.graph().jobs}
+        client.stop("flights")
+        client.delete("flights")
+
+
+def test_a_core_that_blocks_blocks_no_other_request_for_ever(served: Served) -> None:
+    """Threads are bounded; those above are refused, and /health, /openapi.json and refusals go on."""
+    served.control.blocks = threading.Event()
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(served.ask("GET", "/pipelines").status))
+        for _ in range(WAITING + 3)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(statuses) >= 3)
+    assert served.ask("GET", "/openapi.json").status == 200
+    served.control.blocks.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(statuses) == [200] * WAITING + [503] * 3
+
+
+def test_the_document_has_the_routes(served: Served) -> None:
+    document = served.ask("GET", "/openapi.json").json
+    found = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert found == {(route.method, route.path) for route in ROUTES}
+    for path, methods in document["paths"].items():
+        for each in methods.values():
+            named = [part["name"] for part in each["parameters"] if part["in"] == "path"]
+            assert named == re.findall(r"\{(\w+)\}", path)
+            assert each["summary"]
+    ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_replies_are_as_the_document_says(served: Served) -> None:
+    """Every route that has a reply is asked, and its schema holds; errors too."""
+    document = served.ask("GET", "/openapi.json").json
+    served.control.submit(served.submission())
+    body = {"file": str(served.folder / "p.yaml"), "folder": str(served.folder), "tree": served.submission().tree}
+    bodies = {"submit": body, "put-config": body, "validate-options": {"config": {"rowsPerSecond": "x"}}}
+    values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate"}
+    asked = 0
+    for route in sorted(ROUTES, key=lambda route: route.method == "DELETE"):
+        if route.name == "events":
+            continue
+        if route.method == "DELETE":
+            served.control.stop("flights")
+        reply = served.ask(route.method, route.path.format(**values), bodies.get(route.name))
+        assert reply.status == route.status, (route.name, reply.body)
+        about = document["paths"][route.path][route.method.lower()]["responses"]
+        if route.reply is None:
+            assert reply.body == b""
+            continue
+        schema = about[str(route.status)]["content"]["application/json"]["schema"]
+        jsonschema.validate(reply.json, {**schema, "components": document["components"]})
+        asked += 1
+    assert asked >= 18
+    expanded = served.ask("GET", "/nothing").json
+    schema = document["paths"]["/"]["get"]["responses"]["404"]["content"]["application/problem+json"]["schema"]
+    jsonschema.validate(expanded, {**schema, "components": document["components"]})
+
+
+def lines_of(response: http.client.HTTPResponse, count: int) -> list[dict[str, Any]]:
+    """Return so many events of a stream."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        line = response.readline()
+        assert line, "the stream has ended"
+        if line.startswith(b"data:"):
+            found.append(json.loads(line[5:]))
+    return found
+
+
+def test_events_go_on_where_a_client_stopped(served: Served) -> None:
+    """By Last-Event-ID; what a name contains makes no line of the stream."""
+    served.control.tell("state", state=JobState.RUNNING)
+    served.control.tell("x\ndata: forged\n\n", detail="<script>")
+    served.control.tell("state", state=JobState.FAILED)
+    connection = http.client.HTTPConnection(served.host, timeout=DEADLINE)
+    headers = {"Authorization": f"Bearer {served.address.token}", "Last-Event-ID": "1"}
+    connection.request("GET", "/events?after=0", headers=headers)
+    response = connection.getresponse()
+    assert response.getheader("content-type", "").startswith("text/event-stream")
+    found = lines_of(response, 2)
+    assert [each["id"] for each in found] == [2, 3]
+    assert found[0]["what"] == "x\ndata: forged\n\n"
+    served.control.tell("later")
+    assert lines_of(response, 1)[0]["what"] == "later"
+    connection.close()
+    stream = served.client.events(3)
+    assert next(stream).what == "later"
+    stream.close()
+
+
+def test_streams_are_bounded_and_their_places_come_back(served: Served) -> None:
+    """The server of these tests has two places."""
+    open_streams = [served.client.events() for _ in range(2)]
+    served.control.tell("first")
+    for stream in open_streams:
+        assert next(stream).what == "first"
+    refused = served.ask("GET", "/events")
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    for stream in open_streams:
+        stream.close()
+    until(lambda: has_place(served))
+
+
+def has_place(served: Served) -> bool:
+    """Whether one more client may follow events."""
+    stream = served.client.events()
+    try:
+        return next(stream).what == "first"
+    except WaitTimeout:
+        return False
+    finally:
+        stream.close()

@@ -1,0 +1,154 @@
+"""Connections: their limits, TLS and people's certificates beyond loopback."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from jobpipe.config import Config, load
+from jobpipe.control.api_listener import Limits
+from jobpipe.control.api_server import RestServer
+from jobpipe.control.client import ControlClient, ServerAddress
+from jobpipe.control.rights import Right
+from jobpipe.control.server_files import ServerFiles
+from jobpipe.errors import LinkBroken, NotAuthorized
+from jobpipe.net.certs import BOTH, CLIENT, init_ca, issue
+from tests.control_api.conftest import PORTS
+from tests.control_api.kit import DEADLINE, MemoryControl, Served
+
+
+def dial(served: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(served.host.rpartition(":")[2])), DEADLINE)
+
+
+def ended(sock: socket.socket) -> bytes:
+    """Return what comes until the server ends the connection."""
+    found = b""
+    try:
+        while part := sock.recv(65536):
+            found += part
+    except ConnectionError:
+        pass
+    return found
+
+
+class TestTimes:
+    """Requests that do not arrive, and answers that are not taken."""
+
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(connections=4, request_seconds=0.4, idle_seconds=1)
+
+    def test_silence_and_drops_end(self, served: Served) -> None:
+        """A connection that says nothing, half a header, or half a body; a byte now and then gives no more time."""
+        host = served.host
+        starts = (
+            b"",
+            b"GET /health HT",
+            f"POST /pipelines HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\n{{".encode(),
+        )
+        for start in starts:
+            with dial(served) as sock:
+                sock.sendall(start)
+                began = time.monotonic()
+                sock.settimeout(0.1)
+                while time.monotonic() - began < DEADLINE:
+                    try:
+                        if not sock.recv(1):
+                            break
+                    except TimeoutError:
+                        try:
+                            sock.sendall(b" " if start.startswith(b"POST") else b"G" if start else b"")
+                        except OSError:
+                            break
+                    except OSError:
+                        break
+                assert time.monotonic() - began < DEADLINE
+        assert served.ask("GET", "/health").status == 200
+
+    def test_connections_are_bounded(self, served: Served) -> None:
+        """Those above the limit are dropped; they end with their time, and others have room."""
+        socks = [dial(served) for _ in range(6)]
+        assert all(ended(sock) == b"" for sock in socks)
+        for sock in socks:
+            sock.close()
+        assert served.ask("GET", "/health").status == 200
+
+
+def test_headers_are_bounded(served: Served) -> None:
+    with dial(served) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\n" + b"X: " + b"x" * 40_000)
+        assert b" 400 " in ended(sock).split(b"\r\n")[0]
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A CA; the server's certificate is for localhost."""
+    folder = tmp_path / "ca"
+    init_ca(folder)
+    issue(folder, "server", dns=["localhost"], usages=BOTH)
+    for person in ("anna", "ben", "carl"):
+        issue(folder, person, usages=[CLIENT])
+    return folder
+
+
+def as_person(folder: Path, name: str) -> Config:
+    given = {"ssl.ca": folder / "ca.crt", "ssl.cert": folder / f"{name}.crt", "ssl.key": folder / f"{name}.key"}
+    return load(overrides={key: str(path) for key, path in given.items()}, environ={})
+
+
+def test_beyond_loopback_people_need_certificates(certificates: Path, tmp_path: Path, control: MemoryControl) -> None:
+    """TLS and the access list, which is read again; no tokens there."""
+    access = tmp_path / "access.yaml"
+    access.write_text("operate: [anna.jobpipe]\nview: [ben.jobpipe]\n")
+    access.chmod(0o600)
+    server = as_person(certificates, "server")
+    config = load(
+        overrides={
+            "home": str(tmp_path / "home"),
+            "server.host": "0.0.0.0",  # noqa: S104 - what is tested
+            "server.port": PORTS,
+            "server.access": str(access),
+            **{f"ssl.{name}": str(getattr(server, f"ssl_{name}")) for name in ("ca", "cert", "key")},
+        },
+        environ={},
+    )
+    with ServerFiles.of(config.home).locked():
+        rest = RestServer(control, config, limits=Limits(handshake_seconds=1.5))
+        rest.start()
+        try:
+            assert rest.state.url.startswith("https://localhost:")
+            assert rest.state.token is None
+            assert not (ServerFiles.of(config.home).token(Right.OPERATE)).exists()
+
+            def client(name: str) -> ControlClient:
+                return ControlClient(ServerAddress.given(rest.state.url, as_person(certificates, name), None))
+
+            assert (client("anna").index().right, client("ben").index().right) == ("operate", "view")
+            assert client("server").index().right == "operate"
+            with pytest.raises(NotAuthorized, match="needs the right operate"):
+                client("ben").stop("flights")
+            with pytest.raises(NotAuthorized, match="does not know who asks"):
+                client("carl").pipelines()
+            access.write_text("view: [carl.jobpipe]\n")
+            deadline = time.monotonic() + DEADLINE
+            while True:
+                try:
+                    assert client("carl").index().right == "view"
+                    break
+                except NotAuthorized:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            with pytest.raises(NotAuthorized):
+                client("anna").pipelines()
+            other = load(overrides={"home": str(tmp_path / "other")}, environ={})
+            stranger = ControlClient(ServerAddress.given(rest.state.url, other, None))
+            with pytest.raises((LinkBroken, NotAuthorized)):
+                stranger.pipelines()
+            with socket.create_connection(("127.0.0.1", int(rest.state.url.rpartition(":")[2])), DEADLINE) as silent:
+                assert ended(silent) == b""
+        finally:
+            rest.close()

@@ -1,0 +1,54 @@
+"""docs/server.md: its blocks are run as they stand there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobpipe.config import load
+from jobpipe.control.server_access import read_access_file
+from jobpipe.net.certs import describe
+from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.problems import Report
+from jobpipe.pipelines.reading import read_text
+from jobpipe.pipelines.tree import plain
+from tests.control_api.kit import Served, tree
+from tests.pages import block, shell
+
+
+def test_look_stop_delete(served: Served) -> None:
+    """Sections 2 and 3, with a server of the home."""
+    delays = {"source": {"type": "jobpipe", "subscribe": "flights-rows"}, "sink": {"type": "console"}}
+    served.client.submit(served.submission(delays=delays))
+    served.control.lines = ("a line of the log",)
+    for code in (block("docs/server.md", "look"), block("docs/server.md", "operate")):
+        done = shell(code, served.folder, JOBPIPE__HOME=str(served.home))
+        assert done.returncode == 0, done.stderr
+        assert "RUNNING" in done.stdout
+    operated = [call[:3] for call in served.control.calls if call[0] in ("stop", "resume", "restart", "delete")]
+    assert operated == [
+        ("stop", "flights", "delays"),
+        ("resume", "flights", "delays"),
+        ("restart", "flights", None),
+        ("stop", "flights", None),
+        ("delete", "flights", False),
+    ]
+
+
+def test_the_files(tmp_path: Path) -> None:
+    """Alerts are right; certificates are made as the configuration needs them; so is the access list."""
+    whole = tree()
+    read = read_text(block("docs/server.md", "alerts"), "page", Report())
+    assert read is not None
+    whole["pipeline"] |= plain(read)["pipeline"]
+    (alert,) = load_tree(whole, file=tmp_path / "p.yaml", folder=tmp_path).spec.alerts
+    assert alert.on == ("FAILED", "LOST")
+    done = shell(block("docs/server.md", "certificates"), tmp_path, JOBPIPE__HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "ca" / "jobpipe.yaml").write_text(block("docs/server.md", "configuration"))
+    (tmp_path / "ca" / "access.yaml").write_text(block("docs/server.md", "access"))
+    config = load(tmp_path / "ca" / "jobpipe.yaml", environ={})
+    assert config.server_access is not None
+    assert config.ssl_cert is not None
+    assert describe(config.ssl_cert).names == ("control.example.org",)
+    found = read_access_file(config.server_access)
+    assert (found.operate, found.view) == ({"anna.jobpipe"}, {"ben.jobpipe"})

@@ -1,0 +1,321 @@
+"""Who may ask what, from where: tokens, cookies, hosts, origins, rights, roots, limits of connections."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.config import Config, load
+from jobpipe.control.api_gate import HEADERS, Tokens
+from jobpipe.control.api_server import RestServer, _hosts
+from jobpipe.control.client import ControlClient, ServerAddress
+from jobpipe.control.rights import Right
+from jobpipe.control.server_files import ServerFiles, read_token
+from jobpipe.errors import ConfigError, ControlConflict, LinkBroken, NotAuthorized, PipelineError
+from tests.control_api.conftest import PORTS
+from tests.control_api.kit import MemoryControl, Served
+from tests.troubleshooting import on_page
+
+CHANGES = [("POST", "/pipelines"), ("PUT", "/pipelines/flights/stop"), ("DELETE", "/pipelines/flights")]
+
+
+def swap(served: Served) -> str:
+    """Return the cookie for the token of the printed address."""
+    path = served.printed.removeprefix(served.address.url)
+    reply = served.ask("GET", path, token=None)
+    assert (reply.status, reply.headers["location"]) == (303, "/")
+    cookie = reply.headers["set-cookie"]
+    assert cookie.endswith("; HttpOnly; SameSite=Strict")
+    assert served.address.token is not None
+    assert served.address.token not in cookie
+    return cookie.partition(";")[0]
+
+
+def test_it_listens_on_loopback_and_keeps_its_tokens_to_itself(served: Served) -> None:
+    """Files of 0600 in a folder of 0700; two tokens, which stay over a restart."""
+    assert served.address.url.startswith("http://127.0.0.1:")
+    files = ServerFiles.of(served.home)
+    assert files.folder.stat().st_mode & 0o777 == 0o700
+    for path in (files.token(Right.OPERATE), files.token(Right.VIEW), files.state):
+        assert path.stat().st_mode & 0o777 == 0o600
+    tokens = files.tokens()
+    assert len(set(tokens.values())) == 2
+    assert min(map(len, tokens.values())) >= 43
+    assert files.tokens() == tokens
+    assert tokens[Right.OPERATE] not in repr(served.address)
+    files.token(Right.VIEW).chmod(0o640)
+    with pytest.raises(ConfigError, match="no other may read"):
+        read_token(files.token(Right.VIEW))
+
+
+def test_without_a_token_nothing_is_said(served: Served) -> None:
+    """But that the server lives."""
+    assert served.ask("GET", "/health", token=None).json == {"ok": True}
+    paths = ("/", "/pipelines", "/openapi.json", "/events", "/graph", "/nothing")
+    assert {served.ask("GET", path, token=None).status for path in paths} == {401}
+    wrong = str(served.address.token)[:-1] + "é"
+    for headers in (
+        {"Authorization": f"Bearer {wrong}".encode()},
+        {"Authorization": f"Basic {served.address.token}"},
+        {"Cookie": f"jobpipe-{served.host.rpartition(':')[2]}={served.address.token}"},
+        {"Cookie": f"jobpipe-{served.host.rpartition(':')[2]}=operate.99999999999.00"},
+    ):
+        assert served.ask("GET", "/pipelines", token=None, headers=headers).status == 401  # type: ignore[arg-type]
+    assert served.ask("GET", "/pipelines?token=wrong", token=None).status == 401
+    with pytest.raises(NotAuthorized) as caught:
+        ControlClient(ServerAddress(served.address.url, "x" * 43)).pipelines()
+    on_page(caught.value, "NotAuthorized: the control server does not know")
+    assert served.control.calls == []
+
+
+def test_a_browser_gets_a_cookie_for_the_token(served: Served) -> None:
+    """Which is no token, and lasts twelve hours; the address it goes on at has none."""
+    cookie = swap(served)
+    assert served.ask("GET", "/pipelines", token=None, headers={"Cookie": f"a=b; {cookie}"}).status == 200
+    path = served.printed.removeprefix(served.address.url + "/")
+    there = served.ask("GET", f"//evil.example/x?expand=status&{path[1:]}", token=None)
+    assert there.headers["location"] == "/evil.example/x?expand=status"
+    own = {"Cookie": cookie, "Origin": served.address.url}
+    assert served.ask("PUT", "/pipelines/x/stop", token=None, headers=own).status == 404
+    blind = served.ask("PUT", "/pipelines/x/stop", token=None, headers={"Cookie": cookie})
+    assert (blind.status, blind.json["error"]) == (403, "NotAuthorized")
+
+
+def test_a_cookie_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its time, and with the token that signed it."""
+    from starlette.datastructures import Headers
+
+    tokens = Tokens({Right.OPERATE: "o" * 43, Right.VIEW: "v" * 43}, "jobpipe-1")
+    cookie = str(tokens.cookie("v" * 43)).partition(";")[0]
+    headers = Headers({"cookie": cookie})
+    assert tokens.right(headers, ()) is Right.VIEW
+    assert Tokens({Right.OPERATE: "o" * 43, Right.VIEW: "w" * 43}, "jobpipe-1").right(headers, ()) is None
+    assert tokens.right(Headers({"cookie": cookie.replace("view", "operate")}), ()) is None
+    later = time.time() + 12 * 3600 + 1
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert tokens.right(headers, ()) is None
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1:{port}.", ""]
+)
+def test_another_host_name_is_refused(served: Served, host: str) -> None:
+    """DNS rebinding: a page of evil.example that resolves to this address asks with its own name."""
+    port = served.host.rpartition(":")[2]
+    reply = served.ask("GET", "/health", headers={"Host": host.format(port=port)})
+    assert reply.status in (421, 400)
+    assert b'"ok"' not in reply.body
+    for good in (f"127.0.0.1:{port}", f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}"):
+        assert served.ask("GET", "/health", headers={"Host": good}).status == 200
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+@pytest.mark.parametrize(
+    "from_",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_changes_of_other_sites_are_refused(served: Served, method: str, path: str, from_: dict[str, str]) -> None:
+    """With a cookie that a browser should not have sent, and with the token itself."""
+    for with_ in ({"token": None, "headers": {**from_, "Cookie": swap(served)}}, {"headers": from_}):
+        reply = served.ask(method, path, **with_)  # type: ignore[arg-type]
+        assert (reply.status, reply.json["error"]) == (403, "NotAuthorized")
+    assert served.control.calls == []
+
+
+def test_a_form_of_another_site_changes_nothing(served: Served) -> None:
+    """The three types that a form may send are no JSON."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        reply = served.ask("POST", "/pipelines", b"{}", headers={"Content-Type": kind})
+        assert reply.status == 415
+
+
+def test_every_reply_is_closed_to_browsers(served: Served) -> None:
+    """Errors too: nothing is a page, nothing is framed, nothing is kept."""
+    replies = [
+        served.ask("GET", "/pipelines"),
+        served.ask("GET", "/pipelines", token=None),
+        served.ask("GET", "/nothing"),
+        served.ask("GET", "/health", headers={"Host": "evil.example"}),
+        served.ask("GET", served.printed.removeprefix(served.address.url), token=None),
+    ]
+    for reply in replies:
+        assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
+        assert "access-control-allow-origin" not in reply.headers
+        assert "server" not in reply.headers
+    assert "default-src 'self'" in HEADERS["content-security-policy"]
+    assert "frame-ancestors 'none'" in HEADERS["content-security-policy"]
+
+
+def test_markup_in_names_stays_text(served: Served) -> None:
+    """Replies are JSON with nosniff, whatever a name or a log contains."""
+    served.control.submit(served.submission())
+    served.control.lines = ("<script>alert(1)</script>",)
+    reply = served.ask("GET", "/pipelines/flights/jobs/%3Cscript%3E/status")
+    assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
+    assert served.ask("GET", "/pipelines/flights/jobs/report/log").headers["content-type"] == "application/json"
+
+
+def test_view_looks_and_does_not_operate(served: Served) -> None:
+    """403 for each change, before the core is asked; and no plug-in is run."""
+    viewer = served.viewer
+    served.control.submit(served.submission())
+    assert viewer.index().right == "view"
+    assert viewer.pipeline("flights").name == "flights"
+    assert viewer.graph().pipelines == ("flights",)
+    before = list(served.control.calls)
+    for change in (
+        lambda: viewer.submit(served.submission()),
+        lambda: viewer.stop("flights"),
+        lambda: viewer.resume("flights", "report"),
+        lambda: viewer.restart("flights", force=True),
+        lambda: viewer.delete("flights"),
+        lambda: viewer.cancel("run-1"),
+        lambda: viewer.validate("rate", {}),
+    ):
+        with pytest.raises(NotAuthorized, match="needs the right operate") as caught:
+            change()
+    assert served.control.calls == before
+    on_page(caught.value, "NotAuthorized: this needs the right")
+
+
+def test_no_token_in_a_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Not at the lowest level, with uvicorn's own loggers on."""
+    caplog.set_level(logging.DEBUG)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+        caplog.set_level(1, logger=name)
+    cookie = swap(served)
+    served.ask("GET", f"/pipelines?token={served.address.token}x", token=None)
+    served.control.raises = RuntimeError("broken")
+    served.ask("GET", "/pipelines", token=None, headers={"Cookie": cookie})
+    served.ask("GET", "/pipelines")
+    assert "broken" in caplog.text
+    assert str(served.address.token) not in caplog.text
+    assert cookie not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"storage": "file:///etc/state"}, "pipeline.storage"),
+        ({"storage": "FILE:/etc/state"}, "pipeline.storage"),
+        ({"storage": "../../outside"}, "pipeline.storage"),
+        ({"storage": "file:{work}/%2e%2e/%2e%2e/etc"}, "pipeline.storage"),
+        ({"storage": "file:{work}/out/state"}, "pipeline.storage"),
+        ({"libraries": [{"glob": {"include": "out/**"}}]}, "pipeline.libraries"),
+    ],
+    ids=str,
+)
+def test_what_lies_outside_the_roots_is_refused(served: Served, change: dict[str, Any], key: str) -> None:
+    """By traversal, by a scheme, by a link."""
+    (served.folder / "out").symlink_to("/etc")
+    submission = served.submission()
+    given = {name: _put(value, str(served.folder)) for name, value in change.items()}
+    submission.tree["pipeline"].update(given)
+    with pytest.raises(PipelineError) as caught:
+        served.client.submit(submission)
+    assert [each["key"] for each in caught.value.fields["problems"]] == [key], caught.value.message
+    assert served.control.calls == []
+
+
+def _put(value: Any, work: str) -> Any:
+    return value.replace("{work}", work) if isinstance(value, str) else value
+
+
+def test_a_folder_outside_the_roots_is_refused(served: Served, tmp_path: Path) -> None:
+    """Also through a link, and by `..`; a link inside is followed once, and its target is what is stored."""
+    (tmp_path / "elsewhere").mkdir()
+    (served.folder / "link").symlink_to(tmp_path / "elsewhere")
+    (served.folder / "real").mkdir()
+    (served.folder / "inside").symlink_to(served.folder / "real")
+    from dataclasses import replace
+
+    for folder in (tmp_path / "elsewhere", served.folder / "link", served.folder / ".." / "elsewhere"):
+        with pytest.raises(ConfigError) as caught:
+            served.client.submit(replace(served.submission(), folder=folder))
+        on_page(caught.value, "ConfigError: the pipeline's folder")
+    with pytest.raises(ConfigError, match="is no folder of the server's host"):
+        served.client.submit(replace(served.submission(), folder=served.folder / "missing"))
+    served.client.submit(replace(served.submission(), folder=served.folder / "inside"))
+    assert served.control.calls[-1][1].folder == served.folder / "real"
+
+
+def test_the_default_roots_are_homes(tmp_path: Path) -> None:
+    from jobpipe.control.roots import Roots
+
+    roots = Roots.of(load(overrides={"home": str(tmp_path / "h")}, environ={}))
+    assert set(roots.folders) == {Path(os.path.realpath(Path.home())), tmp_path / "h"}
+
+
+def test_one_server_a_home(served: Served, server_config: Config) -> None:
+    files = ServerFiles.of(server_config.home)
+    with pytest.raises(ControlConflict) as caught, files.locked():
+        pass
+    assert served.address.url in caught.value.message
+    on_page(caught.value, "ControlConflict: a control server")
+
+
+def test_a_client_finds_the_local_server(served: Served, server_config: Config) -> None:
+    """While it holds its lock: a stranger at its port gets no token."""
+    assert ServerAddress.local(server_config) == served.address
+    state = ServerFiles.of(served.home).read_state()
+    assert state is not None
+    assert state.is_here
+    assert not state.model_copy(update={"pid_namespace": 1}).is_here  # its process id is another process's here
+    assert not state.model_copy(update={"ticks": 1, "started": 1.0}).is_here
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(LinkBroken) as caught:
+        ControlClient(ServerAddress(f"http://127.0.0.1:{port}", "x")).pipelines()
+    on_page(caught.value, "LinkBroken: the control server")
+    given = ServerAddress.given(served.address.url, server_config, ServerFiles.of(served.home).token(Right.VIEW))
+    assert ControlClient(given).index().right == "view"
+    for wrong in ("ftp://x", "http://example.org:1", "127.0.0.1:8998", "http://127.0.0.1/?token=x", "http://[::1"):
+        with pytest.raises(ConfigError, match=r"--url|https"):
+            ServerAddress.given(wrong, server_config, None)
+
+
+def test_the_home_s_token_is_for_its_own_server(served: Served, server_config: Config, tmp_path: Path) -> None:
+    """Not for whoever listens at another port of loopback, nor at that port once the server has ended."""
+    port = served.host.rpartition(":")[2]
+    for own in (served.address.url, f"http://localhost:{port}"):
+        assert ServerAddress.given(own, server_config, None) == served.address
+    elsewhere = load(overrides={"home": str(tmp_path / "other")}, environ={})
+    ServerFiles.of(elsewhere.home).make()
+    ServerFiles.of(elsewhere.home).tokens()
+    for url, config in (
+        (f"http://127.0.0.1:{int(port) + 1}", server_config),
+        (f"http://[::1]:{port}", server_config),
+        (served.address.url, elsewhere),
+    ):
+        with pytest.raises(ConfigError, match="--token-file"):
+            ServerAddress.given(url, config, None)
+
+
+def test_a_port_that_is_the_scheme_s_own_may_be_left_out() -> None:
+    """Clients leave it out of Host; any other port they send."""
+    names = ["control.example.org", "::1"]
+    assert _hosts(names, 443, "https") == {"control.example.org", "control.example.org:443", "[::1]", "[::1]:443"}
+    assert _hosts(["A.example"], 80, "http") == {"a.example", "a.example:80"}
+    assert _hosts(["a.example"], 443, "http") == {"a.example:443"}
+
+
+def test_beyond_loopback_without_tls_is_refused(tmp_path: Path, control: MemoryControl) -> None:
+    given = {"home": str(tmp_path), "server.host": "0.0.0.0", "server.port": PORTS}  # noqa: S104
+    with pytest.raises(ConfigError, match="beyond loopback the control server takes only TLS") as caught:
+        RestServer(control, load(overrides={**given, "ssl.enabled": "false"}, environ={}))
+    on_page(caught.value, "ConfigError: jobpipe.server.host")
+    with pytest.raises(ConfigError, match="carries no host name"):
+        RestServer(control, load(overrides=given, environ={}))

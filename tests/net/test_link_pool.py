@@ -1,0 +1,100 @@
+"""The idle links of a process: how many, for how long, and who may use them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from jobpipe.errors import LinkClosed, LinkError
+from jobpipe.net.address import Endpoint
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.subscriber import pool
+from jobpipe.subscriber.pool import POOL_PER_ENDPOINT, LinkPool
+from tests.net.kit import Mode, Remote, bound, descriptors
+
+PLAINTEXT = Mode(None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() == before
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[LinkPool]:
+    links = LinkPool()
+    monkeypatch.setattr(pool, "_pool", links)
+    yield links
+    links.close()
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    with Remote(PLAINTEXT) as remote:
+        yield remote
+
+
+def used(links: LinkPool, remote: Remote, at_once: int = 1, topic: str = "orders") -> list[BlockingLink]:
+    """Use some links at the same time."""
+    if at_once == 0:
+        return []
+    with links.link(remote.endpoint, topic, None) as link:
+        link.call("echo", timeout=5)
+        return [link, *used(links, remote, at_once - 1, topic)]
+
+
+def test_an_idle_link_is_used_again(links: LinkPool, remote: Remote) -> None:
+    [first] = used(links, remote)
+    assert used(links, remote) == [first]
+    assert used(links, remote, topic="other") != [first]
+
+
+def test_few_are_kept(links: LinkPool, remote: Remote) -> None:
+    made = used(links, remote, POOL_PER_ENDPOINT + 2)
+    assert sum(link.usable() for link in made) == POOL_PER_ENDPOINT
+
+
+def test_an_error_cuts_the_link(links: LinkPool, remote: Remote) -> None:
+    with pytest.raises(LinkError), links.link(remote.endpoint, "orders", None) as link:
+        raise LinkClosed("in the middle of an answer")
+    assert not link.usable()
+    assert used(links, remote) != [link]
+
+
+def test_links_to_servers_that_are_gone_are_closed(links: LinkPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers come and go on other ports while one worker reads; the links of each of them were kept for ever."""
+    now = time.monotonic()
+    monkeypatch.setattr("jobpipe.subscriber.pool.time", SimpleNamespace(monotonic=lambda: now))
+    files = descriptors()
+    for _ in range(20):
+        with Remote(PLAINTEXT) as publisher:
+            [link] = used(links, publisher)
+        now += link.timing.idle / 4
+    assert len(descriptors()) - len(files) == 4
+    assert len(links._idle) == 4
+
+
+def test_a_fork_closes_its_copies(links: LinkPool, remote: Remote) -> None:
+    [ours] = used(links, remote)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(3 if ours.usable() or pool._pool is links or links._idle else 0)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert used(links, remote) == [ours]
+
+
+def test_a_server_that_is_not_there(links: LinkPool) -> None:
+    with bound() as nobody:
+        host, port = nobody.getsockname()
+        nobody.close()
+        with pytest.raises(LinkError), links.link(Endpoint(host, port), "orders", None):
+            raise AssertionError("nothing answers there")

@@ -1,0 +1,127 @@
+"""What is shown of a pipeline while it runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobpipe.pipelines import board as module
+from jobpipe.pipelines.board import LiveBoard, PlainBoard, open_board
+from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.supervisor import JobView
+from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+
+LINES = (SubscriptionView("flights.delays", "connected", 2, 2000, 1), SubscriptionView("other", "absent", 0, 0, 0))
+TOPIC = TopicView("flights", "live", 12345, 100.4, 2_500_000.0, None, LINES)
+JOB = JobView("report", JobState.RUNNING, 7, 1, 12.3, "", 0, 0, Path("report.log"))
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def console(*, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=160, record=True)
+
+
+class Plain:
+    """A plain board, and what it has printed since the last look."""
+
+    def __init__(self) -> None:
+        self._console = console()
+        self._board = PlainBoard(self._console)
+
+    def show(self, topics: Sequence[TopicView] = (), jobs: Sequence[JobView] = ()) -> list[str]:
+        with self._board as board:
+            board.show(topics, jobs)
+        return self._console.export_text().splitlines()
+
+
+def test_which_board() -> None:
+    assert isinstance(open_board(console(terminal=True), "x", plain=False), LiveBoard)
+    assert isinstance(open_board(console(terminal=True), "x", plain=True), PlainBoard)
+    assert isinstance(open_board(console(), "x", plain=False), PlainBoard)
+
+
+def test_a_line_for_each_topic_now_and_then(clock: Clock) -> None:
+    board = Plain()
+    assert board.show([TopicView("flights")]) == ["   0 s  flights: not there yet"]
+    clock.now += 30
+    assert board.show([TopicView("flights")]) == []
+    line = (
+        "  30 s  flights: live, 12,345 rows, 100 rows/s, 2.50 MB/s; "
+        "flights.delays 2 batches (2,000 rows) behind, 1 reconnects; other 0 batches (0 rows) behind, 0 reconnects"
+    )
+    assert board.show([TOPIC]) == [line]
+    clock.now += module.LINE_SECONDS - 1
+    assert board.show([TOPIC]) == []
+    clock.now += 1
+    assert board.show([replace(TOPIC, waiting="[full]", subscriptions=())]) == [
+        "  40 s  flights: live, 12,345 rows, 100 rows/s, 2.50 MB/s; waits: [full]"
+    ]
+    assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == [
+        "  40 s  flights: ended, 12,345 rows, 100 rows/s, 2.50 MB/s"
+    ]
+    clock.now += 60
+    assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == []
+
+
+def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
+    board = Plain()
+    assert board.show(jobs=[JOB]) == ["   0 s  report: RUNNING, 12 s"]
+    clock.now += 5
+    assert board.show(jobs=[replace(JOB, seconds=17.3)]) == []
+    again = replace(JOB, state=JobState.RESTARTING, seconds=18.0, detail="attempt 7: [bold]OSError")
+    assert board.show(jobs=[again]) == ["   5 s  report: RESTARTING, 18 s: attempt 7: [bold]OSError"]
+    assert board.show(jobs=[replace(again, state=JobState.SUBMITTED, attempts=2, detail="")]) == [
+        "   5 s  report: SUBMITTED, 18 s, attempt 2"
+    ]
+
+
+def test_a_long_line_is_one_line(clock: Clock) -> None:
+    (line,) = Plain().show(jobs=[replace(JOB, detail="word " * 100)])
+    assert line.count("word") == 100
+
+
+def test_tables_on_a_terminal(clock: Clock) -> None:
+    shown = console(terminal=True)
+    jobs = [JOB, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
+    with LiveBoard(shown, "pipeline flights") as board:
+        clock.now += 65
+        board.show([TOPIC, TopicView("delays")], jobs)
+    text = shown.export_text()
+    for part in ("pipeline flights, 65 s", "12,345", "100", "2.50", "flights.delays", "2,000", "other", "waiting"):
+        assert part in text
+    assert "report  RUNNING, 12 s" in text
+    assert "audit   FAILED, 12 s, attempt 3: SchemaMismatch [stage 2]" in text
+
+
+def test_without_topics_there_is_a_title(clock: Clock) -> None:
+    shown = console(terminal=True)
+    with LiveBoard(shown, "pipeline [flights]") as board:
+        board.show([], [JOB])
+    assert "pipeline [flights], 0 s" in shown.export_text()
+
+
+def test_what_is_shown_is_no_markup(clock: Clock) -> None:
+    shown = console(terminal=True)
+    with LiveBoard(shown, "pipeline [flights]") as board:
+        lines = (replace(LINES[0], name="[/red]"),)
+        board.show(
+            [replace(TOPIC, waiting="no room for [bold] of [/a]", subscriptions=lines)], [replace(JOB, name="[b]")]
+        )
+    text = shown.export_text()
+    for part in ("pipeline [flights], 0 s", "[bold]", "[/a]", "[/red]", "[b]"):
+        assert part in text

@@ -1,0 +1,277 @@
+"""A run in the foreground: which jobs, one at a time, and how it ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
+from jobpipe.pipelines.graph import graph_of
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.supervisor import JobView
+from registry.machine import lives
+from tests.pipelines.conftest import Write, loaded
+from tests.pipelines.waiting import DEADLINE
+from tests.troubleshooting import on_page
+
+FILE = """
+pipeline: {name: flights}
+jobs:
+  publish:
+    source: {type: rate}
+    sink: {type: jobpipe, topic: flights, final: true}
+  report:
+    source: {type: jobpipe, subscribe: flights}
+    sink: {type: console}
+  audit:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: flights}
+    sink: {type: json, path: "audit/${run.lower}"}
+    schedule: {crontab: "0 2 * * *"}
+"""
+
+
+@pytest.fixture
+def pipeline(write: Write) -> Pipeline:
+    return loaded(write(FILE))
+
+
+def view(state: JobState = JobState.FINISHED, detail: str = "", name: str = "report") -> JobView:
+    return JobView(name, state, 1, 1, 3.0, detail, 0, 0, Path("report.log"))
+
+
+def test_all_jobs_without_a_schedule(pipeline: Pipeline) -> None:
+    assert _chosen(pipeline, ()) == ["publish", "report"]
+
+
+def test_those_that_are_named_once_each(pipeline: Pipeline) -> None:
+    assert _chosen(pipeline, ["audit", "report", "audit"]) == ["audit", "report"]
+
+
+def test_a_job_that_there_is_not(pipeline: Pipeline) -> None:
+    with pytest.raises(ConfigError, match=r"no job 'reprot'; .*report"):
+        _chosen(pipeline, ["report", "reprot"])
+
+
+def test_a_file_of_schedules(write: Write) -> None:
+    text = FILE[: FILE.index("  publish:")] + FILE[FILE.index("  audit:") :]
+    with pytest.raises(ConfigError, match="--only"):
+        _chosen(load_pipeline(write(text)), ())
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.of(tmp_path / "home", "flights")
+
+
+def test_a_second_run_is_refused(places: Places) -> None:
+    with _locked(places, "flights"):
+        with (
+            pytest.raises(ConfigError, match=f"flights runs already, by process {os.getpid()};") as told,
+            _locked(places, "flights"),
+        ):
+            pass
+        on_page(told.value, "pipeline … runs already,")
+        with _locked(Places.of(places.folder, "another"), "another"):
+            pass
+    with _locked(places, "flights"):
+        assert places.lock.read_text() == str(os.getpid())
+    assert places.lock.stat().st_mode & 0o777 == 0o600
+    assert places.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_that_was_killed_keeps_none_away(places: Places) -> None:
+    program = """
+import sys; from pathlib import Path
+from jobpipe.pipelines.foreground import _locked; from jobpipe.pipelines.places import Places
+with _locked(Places.of(Path(sys.argv[1]), "flights"), "flights"):
+    print("locked", flush=True); sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, str(places.folder.parents[1])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(ConfigError, match=f"by process {process.pid};"), _locked(places, "flights"):
+            pass
+        process.kill()
+        process.wait(DEADLINE)
+    with _locked(places, "flights"):
+        assert places.lock.read_text() == str(os.getpid())
+
+
+def test_this_process_is_known_by_others() -> None:
+    parent = _this_process()
+    assert lives(parent.pid, parent.started, parent.ticks)
+
+
+FAILED = view(JobState.FAILED)
+REPLACED = view(JobState.CANCELED, "another run of this pipeline has taken its place")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "stopped_by", "late", "code"),
+    [
+        ([view()], None, False, 0),
+        ([view(), view(JobState.STOPPED)], None, False, 1),
+        ([view(), FAILED], None, False, 1),
+        ([view(), REPLACED], None, False, 1),
+        ([view(JobState.STOPPED)], None, True, 1),
+        ([view(JobState.STOPPED)], signal.SIGINT, False, 130),
+        ([view(JobState.CANCELED, "it was ended in the middle")], signal.SIGTERM, False, 143),
+        ([FAILED, view(JobState.STOPPED)], signal.SIGINT, False, 1),
+    ],
+)
+def test_exit_codes(jobs: list[JobView], stopped_by: signal.Signals | None, late: bool, code: int) -> None:
+    ran = Ran(tuple(jobs), stopped_by, late, ())
+    assert ran.code == code
+    assert set(ran.failed) == {FAILED, REPLACED} & set(jobs)
+
+
+def test_the_last_lines_without_java_s_frames(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n\ntwo\n\tat java.lang.Thread.run\n\t... 7 more\n  three \xff\n   \nfour")
+    assert last_lines(log) == ["one", "two", "  three �", "four"]
+    assert last_lines(log, 2) == ["  three �", "four"]
+    assert last_lines(tmp_path / "missing.log") == []
+
+
+def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    assert last_lines(log, 3) == ["line 99997", "line 99998", "line 99999"]
+
+
+class Job:
+    """A supervised job that ends as the test says; it remembers what it was told."""
+
+    def __init__(self, name: str, end: JobState, *, by: str = "start") -> None:
+        self.name = name
+        self._end, self._by = end, by
+        self.told: list[str] = []
+
+    @property
+    def ended(self) -> bool:
+        return self._by in self.told
+
+    @property
+    def view(self) -> JobView:
+        return view(self._end if self.ended else JobState.RUNNING, name=self.name)
+
+    def join(self, seconds: float) -> None:
+        self.told.append("join")
+
+    def block(self, why: str | None) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.told.append(name)
+
+
+class Board:
+    """Shows nothing; ``hook`` is called with each look."""
+
+    def __init__(self, hook: Any = lambda: None) -> None:
+        self._hook = hook
+
+    def show(self, topics: Any, jobs: Any) -> None:
+        self._hook()
+
+
+def run(pipeline: Pipeline, jobs: list[Job], board: Board, timeout: float | None = None) -> Ran:
+    class Admin:
+        config = SimpleNamespace(spool_dir=pipeline.file.parent / "no-spool")
+
+        def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+            raise ConfigError("nothing is there")
+
+    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout)  # type: ignore[arg-type]
+    return foreground.run()
+
+
+def test_all_come_to_their_end(pipeline: Pipeline) -> None:
+    jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
+    ran = run(pipeline, jobs, Board())
+    assert (ran.code, [job.told for job in jobs]) == (0, [["start"], ["start"]])
+    assert [topic.topic for topic in ran.topics] == ["flights"]
+
+
+def test_when_one_has_failed_the_others_are_stopped(pipeline: Pipeline) -> None:
+    jobs = [Job("publish", JobState.FAILED), Job("report", JobState.STOPPED, by="stop")]
+    ran = run(pipeline, jobs, Board())
+    assert ran.code == 1
+    assert jobs[1].told == ["start", "stop"]
+
+
+def test_when_one_was_stopped_by_another_program(pipeline: Pipeline) -> None:
+    """The others would wait for its rows; and the pipeline has not come to its end."""
+    jobs = [Job("publish", JobState.STOPPED), Job("report", JobState.STOPPED, by="stop")]
+    ran = run(pipeline, jobs, Board())
+    assert (ran.code, ran.stopped_by, jobs[1].told) == (1, None, ["start", "stop"])
+
+
+def test_the_terminal_is_gone(pipeline: Pipeline) -> None:
+    """The jobs end as its signal says, not where they are."""
+
+    def hang_up() -> None:
+        if not jobs[0].told.count("stop"):
+            os.kill(os.getpid(), signal.SIGHUP)
+        raise OSError(errno.EIO, "input/output error")
+
+    jobs = [Job("publish", JobState.STOPPED, by="stop")]
+    ran = run(pipeline, jobs, Board(hang_up))
+    assert (ran.code, jobs[0].told[:2], "kill" in jobs[0].told) == (129, ["start", "stop"], False)
+
+
+def test_when_it_takes_too_long_all_are_stopped(pipeline: Pipeline) -> None:
+    jobs = [Job("publish", JobState.STOPPED, by="stop"), Job("report", JobState.STOPPED, by="stop")]
+    ran = run(pipeline, jobs, Board(), 0.01)
+    assert (ran.code, ran.late, [job.told for job in jobs]) == (1, True, [["start", "stop"]] * 2)
+
+
+def test_signals_stop_then_kill(pipeline: Pipeline) -> None:
+    signals = iter([signal.SIGHUP, signal.SIGTERM])
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    jobs = [Job("publish", JobState.CANCELED, by="kill")]
+    ran = run(pipeline, jobs, Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]]))
+    assert (ran.stopped_by, ran.code, jobs[0].told) == (signal.SIGHUP, 129, ["start", "stop", "kill"])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_in_the_middle_of_a_stop(pipeline: Pipeline) -> None:
+    """The main thread may hold what a stop needs."""
+
+    class Locked(Job):
+        lock = threading.Lock()
+
+        def stop(self) -> None:
+            with self.lock:
+                if not self.told.count("stop"):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                self.told.append("stop")
+
+    job = Locked("publish", JobState.STOPPED, by="stop")
+    ran = run(pipeline, [job], Board(), 0.01)
+    assert (ran.late, ran.stopped_by, ran.code, job.told) == (True, signal.SIGTERM, 1, ["start", "stop", "stop"])
+
+
+def test_what_fails_here_leaves_no_job(pipeline: Pipeline) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    jobs = [Job("publish", JobState.CANCELED, by="kill")]
+    with pytest.raises(ZeroDivisionError):
+        run(pipeline, jobs, Board(fail))
+    assert jobs[0].told == ["start", "kill", "join"]

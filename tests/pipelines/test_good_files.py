@@ -1,0 +1,341 @@
+"""Good files: what they become."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from jobpipe.pipelines.graph import graph_of, subscriptions_of
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.spec import Mode
+from tests.pipelines.conftest import Write, loaded, problems
+
+FLIGHTS = Path(__file__).parent / "flights.yaml"
+RUN = RunValues("r1", datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC))
+
+
+@pytest.fixture
+def flights(write: Write, tmp_path: Path) -> Path:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "own.py").touch()
+    return write(FLIGHTS.read_bytes())
+
+
+def test_the_flights(flights: Path) -> None:
+    """The example of the design: each section becomes what it says."""
+    pipeline = loaded(flights)
+    spec = pipeline.spec
+    assert (pipeline.name, spec.storage) == ("flights", "file:///data/flights/state")
+    assert (spec.restart.delay, spec.restart.max_delay, spec.restart.reset_after) == (5.0, 300.0, 3600.0)
+    assert spec.alerts[0].url.reference == "env:ALERT_URL"
+    assert pipeline.launcher.type == "local"
+    assert list(pipeline.jobs) == ["publish", "delays", "report", "audit", "own"]
+    audit = pipeline.jobs["audit"]
+    assert audit.mode is Mode.BATCH
+    assert audit.spec.schedule is not None
+    assert (audit.spec.schedule.delay, audit.spec.schedule.self_depend) == (600.0, True)
+    (sink,) = audit.sinks
+    assert sink.given["path"] == "/data/flights/audit/${run.lower}"
+    assert sink.make(RUN).options.path == "/data/flights/audit/20261121T000000Z"
+    assert pipeline.jobs["own"].arguments(RUN) == ["--work", "/data/flights"]
+    assert pipeline.configuration(audit) == {"spark.sql.session.timeZone": "UTC"}
+
+
+def test_who_must_read(flights: Path) -> None:
+    """Jobs of the file that run without a schedule: a scheduled one holds rows back in another way."""
+    pipeline = loaded(flights)
+    assert subscriptions_of(pipeline, "flights") == ("flights.delays",)
+    assert subscriptions_of(pipeline, "delays") == ("flights.report",)
+
+
+def test_a_single_job_as_flink_cdc_has_it(write: Write) -> None:
+    """Without jobs: the job is named as the pipeline; the mode stands in the pipeline, a transform has no type."""
+    pipeline = load_pipeline(
+        write("""
+source:
+  type: jobpipe
+  subscribePattern: orders.*|refunds
+transform:
+  - projection: "*, upper(customer) AS name"
+    filter: id > 10
+    description: only new ones
+route:
+  - source-table: orders.eu
+    sink-table: ods-orders
+    description: sync the table
+  - {source-table: orders.us, sink-table: ods-orders}
+sink:
+  type: jobpipe
+  topic: others
+pipeline:
+  name: sync
+  execution.runtime-mode: STREAMING
+""")
+    )
+    (job,) = pipeline.jobs.values()
+    assert (job.name, job.mode) == ("sync", Mode.STREAMING)
+    assert [stage.type for stage in job.stages] == ["jobpipe", "sql", "jobpipe"]
+    (node,) = graph_of(pipeline).jobs
+    assert node.publishes == ("others", "ods-orders")
+
+
+def test_dotted_and_nested_keys_are_one(write: Write) -> None:
+    nested = loaded(
+        write("""
+pipeline: {name: x, restart: {delay: 1s}, configuration: {spark: {sql: {shuffle: {partitions: 2}}}}}
+jobs:
+  a:
+    execution: {runtime-mode: BATCH}
+    source: {type: jobpipe, subscribe: t, read: {timeout: 5s}}
+    transform: [{type: InsertField, static: {field: a, value: b}}]
+    sink: {type: csv, path: x, options: {compression: gzip}}
+  b: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
+""")
+    )
+    dotted = loaded(
+        write("""
+pipeline.name: x
+pipeline.restart.delay: 1s
+pipeline.configuration.spark.sql.shuffle.partitions: 2
+jobs.a.execution.runtime-mode: BATCH
+jobs.a.source.type: jobpipe
+jobs:
+  a.source: {subscribe: t, read.timeout: 5s}
+  a.transform: [{type: InsertField, static.field: a, static.value: b}]
+  a.sink: {type: csv, path: x, options.compression: gzip}
+  b: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
+""")
+    )
+    assert dotted.spec == nested.spec
+    assert {name: job.spec.execution for name, job in dotted.jobs.items()} == {
+        name: job.spec.execution for name, job in nested.jobs.items()
+    }
+    for job, other in zip(dotted.jobs.values(), nested.jobs.values(), strict=True):
+        assert [stage.plugin.options for stage in job.stages] == [stage.plugin.options for stage in other.stages]
+    source = dotted.jobs["a"].stages[0].plugin
+    assert source.texts() == {"subscribe": "t", "jobpipe.read.timeout": "5s"}
+
+
+def test_parameters(write: Write) -> None:
+    """A whole reference keeps the type; $${ stands for ${; the job knows its name."""
+    path = write("""
+pipeline: {name: x, parameters: {rows: 5, on: true, folder: /a, day: "2013-01-01"}, storage: "${var.folder}/$${x}"}
+jobs:
+  a:
+    source: {type: rate, options: {rowsPerSecond: "${var.rows}"}}
+    transform: [{type: sql, projection: "'${var.day} ${pipeline.name} ${job.name} $${x}' AS a"}]
+    sink: {type: jobpipe, topic: t, final: "${var.on}"}
+""")
+    pipeline = loaded(path)
+    (job,) = pipeline.jobs.values()
+    assert pipeline.spec.storage == "/a/${x}"
+    assert job.definition["source"]["options"]["rowsPerSecond"] == 5
+    assert job.sinks[0].plugin.options.final is True
+    assert job.transforms[0].plugin.options.projection == "'2013-01-01 x a ${x}' AS a"
+    assert job.transforms[0].make(RUN).options.projection == "'2013-01-01 x a ${x}' AS a"
+    given = loaded(path, given={"rows": "7", "day": "1", "folder": "/${run.id}"})
+    assert given.jobs["a"].definition["source"]["options"]["rowsPerSecond"] == 7
+    assert given.spec.parameters == {"rows": 7, "on": True, "folder": "/${run.id}", "day": "1"}
+    assert given.spec.storage == "/${run.id}/${x}"
+
+
+def test_a_parameter_puts_in_no_reference(write: Write) -> None:
+    """What a parameter holds is text, also where a run's values may stand."""
+    path = write("""
+pipeline: {name: x, parameters: {folder: /a}}
+jobs: {a: {source: {type: rate}, sink: {type: json, path: "${var.folder}/b"}}}
+""")
+    (sink,) = loaded(path, given={"folder": "/${run.id}"}).jobs["a"].sinks
+    whole = write(path.read_text().replace("${var.folder}/b", "${var.folder}"), "whole.yaml")
+    (other,) = loaded(whole, given={"folder": "/${run.id}"}).jobs["a"].sinks
+    assert other.make(RUN).options.path == "/${run.id}"
+    assert sink.make(RUN).options.path == "/${run.id}/b"
+
+
+def test_an_unknown_parameter_is_an_error(write: Write) -> None:
+    path = write("""
+pipeline: {name: x, parameters: {folder: /a}}
+jobs: {a: {source: {type: rate}, sink: {type: console}}}
+""")
+    (problem,) = problems(path, given={"foldr": "/b"})
+    assert (problem.file, problem.line, problem.key) == ("--set", None, "foldr")
+    assert problem.remedy == "did you mean folder?"
+
+
+def test_a_wrong_value_of_the_command_line_is_told_so(write: Write) -> None:
+    path = write("""
+pipeline: {name: x, parameters: {prefix: ""}, topic-prefix: "${var.prefix}"}
+jobs: {a: {source: {type: rate}, sink: {type: console}}}
+""")
+    (problem,) = problems(path, given={"prefix": "a b"})
+    assert (problem.line, problem.key) == (2, "pipeline.topic-prefix")
+
+
+def test_options_of_the_bus(write: Write) -> None:
+    """Sections are JSON where an option takes that; columns are a list or a name; topics of both sides are known."""
+    path = write("""
+pipeline: {name: x}
+jobs:
+  a: {source: {type: rate}, sink: {type: jobpipe, topic: t, partition-by: [value, timestamp], retention: {time: 1h}}}
+  b:
+    source: {type: jobpipe, assign: {t: [1, 2]}, startingOffsets: {t: 12}, maxOffsetsPerTrigger: 5}
+    sink: {type: console}
+""")
+    a, b = loaded(path).jobs.values()
+    assert a.sinks[0].plugin.options.partition_by == ("value", "timestamp")
+    assert b.stages[0].plugin.topics().names == ("t",)
+    assert b.stages[0].plugin.texts() == {
+        "assign": '{"t": [1, 2]}',
+        "startingOffsets": '{"t": 12}',
+        "maxRowsPerTrigger": "5",
+    }
+
+
+def test_overlays(write: Write) -> None:
+    """Sections are merged, lists and values replaced, null removes; problems name the file they are in."""
+    base = write("""
+pipeline: {name: x, storage: /dev, libraries: [{glob: {include: a/**}}], restart: {delay: 1s, max-delay: 2s}}
+jobs: {a: {source: {type: rate, options: {rowsPerSecond: 1}}, sink: {type: console}, trigger: {available-now: true}}}
+""")
+    over = write(
+        """
+pipeline: {libraries: [{glob: {include: b/**}}], restart.max-delay: 1h}
+jobs.a.source.options.numPartitions: 2
+jobs.a.trigger: null
+""",
+        "prod.yaml",
+    )
+    pipeline = loaded(base, overlays=[over])
+    assert pipeline.spec.storage == "/dev"
+    assert [library.glob.include for library in pipeline.spec.libraries] == ["b/**"]
+    assert (pipeline.spec.restart.delay, pipeline.spec.restart.max_delay) == (1.0, 3600.0)
+    assert pipeline.jobs["a"].spec.trigger is None
+    assert pipeline.jobs["a"].definition["source"]["options"] == {"rowsPerSecond": 1, "numPartitions": 2}
+    wrong = write("pipeline:\n  storge: /x\n", "wrong.yaml")
+    (problem,) = problems(base, overlays=[over, wrong])
+    assert (problem.file, problem.line, problem.key) == (str(wrong), 2, "pipeline.storge")
+
+
+def test_plain_values_are_as_in_yaml_1_2(write: Write) -> None:
+    """NO is Norway, on is a key, 10:30 is no number, a date is a text."""
+    path = write("""
+pipeline: {name: x, parameters: {no: NO, time: 10:30, day: 2013-01-01, octal: 010, yes: yes, null: ~, f: 1e3}}
+jobs: {a: {source: {type: rate}, sink: {type: console}}}
+""")
+    assert loaded(path).spec.parameters == {
+        "no": "NO",
+        "time": "10:30",
+        "day": "2013-01-01",
+        "octal": "010",
+        "yes": "yes",
+        "null": None,
+        "f": 1000.0,
+    }
+
+
+def test_anchors(write: Write) -> None:
+    """Sections are shared by aliases and <<; own keys win."""
+    pipeline = loaded(
+        write("""
+pipeline: {name: x}
+jobs:
+  a: &a {source: &rate {type: rate}, sink: {type: console}}
+  b: {<<: *a, sink: {type: json, path: x}}
+  c: {source: *rate, sink: {type: console}}
+""")
+    )
+    assert [job.sinks[0].type for job in pipeline.jobs.values()] == ["console", "json", "console"]
+
+
+def test_several_sources_and_sinks(write: Write) -> None:
+    pipeline = loaded(
+        write("""
+pipeline: {name: x}
+jobs:
+  a:
+    sources:
+      orders: {type: rate, watermark: {column: timestamp, delay: 1 minute}}
+      rates: {type: rate}
+    transform: [{type: sql, query: SELECT * FROM orders JOIN rates USING (value)}]
+    sinks: [{type: jobpipe, topic: t}, {type: json, path: y, at-least-once: true}]
+""")
+    )
+    job = pipeline.jobs["a"]
+    assert list(job.sources) == ["orders", "rates"]
+    assert job.sources["orders"].spec.watermark.delay == "1 minute"
+
+
+def test_a_flow(write: Write) -> None:
+    pipeline = loaded(
+        write("""
+pipeline: {name: x}
+jobs:
+  orders: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}
+  alerts:
+    type: flow
+    source: {type: jobpipe, subscribe: orders, startingOffsets: earliest}
+    function: alerts:check
+    setup: alerts:load
+    publish: alerts
+    schema: id bigint
+    partitions: 2
+""")
+    )
+    spec = pipeline.jobs["alerts"].spec
+    assert (spec.function, spec.setup, spec.publish, spec.partitions) == ("alerts:check", "alerts:load", "alerts", 2)
+    assert subscriptions_of(pipeline, "orders") == ("x.alerts",)
+
+
+def test_warnings_alone_are_no_error(write: Write) -> None:
+    path = write("""
+pipeline: {name: x}
+jobs: {a: {source: {type: jobpipe, subscribe: elsewhere}, sink: {type: console}}}
+""")
+    (warning,) = load_pipeline(path).warnings
+    assert (warning.line, warning.key, warning.severity) == (3, "jobs.a.source.subscribe", "warning")
+    assert "no job of this file publishes topic elsewhere" in warning.what
+
+
+def test_the_definition_of_a_job(flights: Path) -> None:
+    """It changes with what the job does, and with nothing else of the file."""
+    before = loaded(flights)
+    flights.write_text(FLIGHTS.read_text().replace("carrier IS NOT NULL", "carrier = 'AA'"))
+    after = loaded(flights, given={"day": "2"})
+    changed = [name for name in before.jobs if before.jobs[name].definition != after.jobs[name].definition]
+    assert changed == ["delays"]
+    assert asdict(before.jobs["delays"].sinks[0].plugin.topics()) == {"names": ("delays",), "pattern": None}
+
+
+COVERED = """
+pipeline: {name: shop}
+jobs:
+  a:
+    source: {type: rate}
+    transform: [%s]
+    sink: {type: jobpipe, topic: t}
+    errors: {tolerance: all}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "warned"),
+    [
+        ("{type: Cast, spec: 'value:int'}", False),
+        ("{projection: '* EXCEPT (value), value AS n, `timestamp`', filter: value IS NOT NULL}", False),
+        ("{projection: CAST(value AS INT) AS value}", True),
+        ("{filter: 1 / value > 2}", True),
+        ("{type: Filter, predicate: 1 / value > 2}", True),
+        ("{type: MaskField, fields: [value]}", False),
+        ("{type: MaskField, fields: [value], predicate: 1 / value > 2}", True),
+        ("{type: TimestampConverter, field: timestamp, target.type: Date}", True),
+    ],
+)
+def test_what_tolerance_does_not_cover(write: Write, stage: str, warned: bool) -> None:
+    """What computes may fail on a row, and then the job does: it is said beforehand."""
+    found = load_pipeline(write(COVERED % stage)).warnings
+    assert [problem.key for problem in found] == (["jobs.a.transform[0]"] if warned else [])
+    assert all("a value on which it fails, fails the job" in problem.what for problem in found)

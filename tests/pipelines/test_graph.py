@@ -1,0 +1,124 @@
+"""The graph of a pipeline, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from jobpipe.pipelines.graph import Graph, JobNode, TopicNode, graph_of
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.render import as_dict, as_dot, as_text
+from jobpipe.pipelines.spec import Mode
+from tests.pipelines.conftest import Write, loaded
+
+CHAIN = """
+pipeline: {name: shop, topic-prefix: dev.}
+jobs:
+  publish: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}
+  totals:
+    source: {type: jobpipe, subscribePattern: "order.*"}
+    transform: [{projection: "*"}]
+    sink: {type: jobpipe, topic: totals}
+    errors: {tolerance: all}
+  audit:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: "orders,totals"}
+    sink: {type: json, path: x}
+    schedule: {every: day}
+  own: {application: pipeline.yaml}
+"""
+
+
+@pytest.fixture
+def graph(write: Write) -> Graph:
+    return graph_of(loaded(write(CHAIN)))
+
+
+def test_jobs_and_topics(graph: Graph) -> None:
+    """By full names; dead letters are a topic too."""
+    assert graph.topics == (
+        TopicNode("dev.orders", ("publish",), ("totals", "audit")),
+        TopicNode("dev.shop.totals.dead-letters", ("totals",), ()),
+        TopicNode("dev.totals", ("totals",), ("audit",)),
+    )
+    assert graph.jobs[1] == JobNode(
+        name="totals",
+        kind="query",
+        mode=Mode.STREAMING,
+        sources=("topics order.*",),
+        transforms=("sql",),
+        sinks=("topic dev.totals",),
+        reads=("dev.orders",),
+        publishes=("dev.totals", "dev.shop.totals.dead-letters"),
+        schedule=None,
+    )
+    assert graph.cycles == ()
+
+
+def test_as_text(graph: Graph) -> None:
+    assert as_text(graph) == (
+        "shop: 4 jobs, 3 topics\n"
+        "\n"
+        "publish  rate → topic dev.orders\n"
+        "totals   topics order.* → sql → topic dev.totals\n"
+        "audit    topic dev.orders, topic dev.totals → json  (BATCH, day)\n"
+        "own      pipeline.yaml  (application)\n"
+        "\n"
+        "topics\n"
+        "  dev.orders                    publish → totals, audit\n"
+        "  dev.shop.totals.dead-letters  totals → (no job of this file)\n"
+        "  dev.totals                    totals → audit"
+    )
+
+
+def test_as_dict(graph: Graph) -> None:
+    """Plain values, with stable keys."""
+    found = as_dict(graph)
+    assert json.loads(json.dumps(found)) == found
+    assert list(found) == ["pipeline", "jobs", "topics", "cycles"]
+    assert found["topics"][0] == {"name": "dev.orders", "publishers": ["publish"], "readers": ["totals", "audit"]}
+    assert {job["name"]: job["mode"] for job in found["jobs"]}["audit"] == "BATCH"
+
+
+def test_as_dot(graph: Graph) -> None:
+    text = as_dot(graph)
+    assert '  "job publish" -> "topic dev.orders";' in text
+    assert '  "topic dev.orders" -> "job totals";' in text
+    assert text.count("->") == 3 + 3 + 2  # published, read, rate and json
+    if (dot := shutil.which("dot")) is not None:
+        subprocess.run([dot, "-Tsvg"], input=text, capture_output=True, text=True, check=True, timeout=30)
+
+
+def test_names_cannot_break_dot() -> None:
+    job = JobNode("a", "query", Mode.STREAMING, ('we"ather\\',), (), (), (), (), None)
+    text = as_dot(Graph("x", (job,), (), ()))
+    assert 'label="we\\"ather\\\\"' in text
+
+
+def test_cycles_are_named(write: Write) -> None:
+    path = write("""
+pipeline: {name: x}
+jobs:
+  a: {source: {type: jobpipe, subscribe: c}, sink: {type: jobpipe, topic: a}}
+  b: {source: {type: jobpipe, subscribe: a}, sink: {type: jobpipe, topic: b}}
+  c: {source: {type: jobpipe, subscribe: b}, sink: {type: jobpipe, topic: c}}
+  d: {source: {type: jobpipe, subscribe: d}, sink: {type: jobpipe, topic: d}}
+""")
+    pipeline = load_pipeline(path)
+    assert graph_of(pipeline).cycles == (("a", "b", "c"), ("d",))
+    assert [warning.what for warning in pipeline.warnings] == [
+        "rows go round in a circle: a → b → c → a",
+        "rows go round in a circle: d → d",
+    ]
+    assert "circle: a → b → c → a" in as_text(graph_of(pipeline))
+
+
+def test_topics_that_come_from_elsewhere(write: Write) -> None:
+    path = write("""
+pipeline: {name: x}
+jobs: {a: {source: {type: jobpipe, subscribe: c}, sink: {type: console}}}
+""")
+    assert as_text(graph_of(load_pipeline(path))).splitlines()[-1] == "  c  (another pipeline) → a"

@@ -1,0 +1,325 @@
+"""The lease of an attempt: taken, waited for, lost, let go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from jobpipe.errors import RegistryUnavailable
+from jobpipe.pipelines.runner import holding
+from jobpipe.pipelines.runner.holding import Holding, Replaced
+from registry.errors import Unavailable
+from registry.job_records import EndRecord, Lease, Order
+from registry.jobs import Jobs
+from registry.machine import Place, start_ticks
+from registry.memory import MemoryRegisterServerHandler, MemoryTree
+from tests.pipelines.waiting import DEADLINE, eventually
+
+JOB = ("flights", "report")
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+END = EndRecord("r1", 1, "FINISHED", 1.5e9, batches=3, rows=500)
+
+
+class Told:
+    """A callback that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self._called = threading.Event()
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls.append(arguments)
+        self._called.set()
+
+    def wait(self) -> Any:
+        assert self._called.wait(DEADLINE), "it was not told"
+        return self.calls[0]
+
+
+class World:
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.handlers: list[MemoryRegisterServerHandler] = []
+        self.jobs = self.session().jobs
+        self.replaced, self.stop = Told(), Told()
+        self.stopped = threading.Event()
+        self.pool = ThreadPoolExecutor()
+
+    def session(self) -> MemoryRegisterServerHandler:
+        handler = MemoryRegisterServerHandler(self.tree)
+        handler.start({"topic.storage": "/test/topics", "connect.timeout": "5"})
+        self.handlers.append(handler)
+        return handler
+
+    def order(self, attempt: int, want: str = "run", run: str = "r1") -> None:
+        self.jobs.set_order(*JOB, Order(run, attempt, want), self.jobs.state(*JOB).version)
+
+    def holding(self, attempt: int = 1, run: str = "r1", jobs: Jobs | None = None) -> Holding:
+        jobs = self.session().jobs if jobs is None else jobs
+        return Holding(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
+
+    def take(self, holding: Holding, seconds: float = DEADLINE) -> bool:
+        return holding.take(seconds, self.stopped.is_set)
+
+    def taking(self, holding: Holding) -> Future[bool]:
+        return self.pool.submit(self.take, holding)
+
+    @property
+    def lease(self) -> Lease | None:
+        return self.jobs.state(*JOB).lease
+
+    def close(self) -> None:
+        self.stopped.set()
+        self.pool.shutdown()
+        for handler in self.handlers:
+            handler.shutdown()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    found = World()
+    yield found
+    found.close()
+
+
+def test_the_attempt_that_was_ordered_takes_it(world: World) -> None:
+    world.order(1)
+    held = world.holding()
+    assert world.take(held)
+    assert world.lease == held.lease
+    assert (held.lease.run, held.lease.attempt, held.lease.pid) == ("r1", 1, os.getpid())
+    assert held.lease.place == Place.here()
+    assert (world.replaced.calls, world.stop.calls) == ([], [])
+
+
+@pytest.mark.parametrize(("run", "attempt"), [("r1", 2), ("r2", 1)])
+def test_another_attempt_was_ordered(world: World, run: str, attempt: int) -> None:
+    world.order(attempt, run=run)
+    with pytest.raises(Replaced, match=f"attempt {attempt} of run {run} may"):
+        world.take(world.holding())
+    assert world.lease is None
+
+
+def test_nothing_was_ordered(world: World) -> None:
+    with pytest.raises(Replaced, match="no order"):
+        world.take(world.holding())
+
+
+def test_a_live_holder_is_waited_for(world: World) -> None:
+    world.order(1)
+    first, second = world.holding(1), world.holding(2)
+    assert world.take(first)
+    world.order(2)
+    assert "attempt 2 of run r1" in world.replaced.wait()[0]
+    taking = world.taking(second)
+    time.sleep(0.2)  # nothing happens: there is no event to wait for
+    assert not taking.done()
+    assert world.lease == first.lease
+    world.handlers[1].shutdown()  # the first one's session ends
+    assert taking.result(DEADLINE)
+    assert world.lease == second.lease
+
+
+def test_an_attempt_that_is_not_wanted_any_more_while_it_waits(world: World) -> None:
+    world.order(1)
+    assert world.take(world.holding(1))
+    world.order(2)
+    taking = world.taking(world.holding(2))
+    world.order(3)
+    with pytest.raises(Replaced, match="attempt 3 of run r1 may"):
+        taking.result(DEADLINE)
+
+
+def ended_process() -> tuple[int, float, int]:
+    """Return the number, start and ticks of a process that has ended."""
+    with subprocess.Popen(SLEEP) as process:
+        found = process.pid, psutil.Process(process.pid).create_time(), start_ticks(process.pid)
+        process.kill()
+    return found
+
+
+def test_a_dead_process_has_no_lease(world: World) -> None:
+    world.order(1)
+    pid, started, ticks = ended_process()
+    here = Place.here()
+    dead = Lease("r1", 1, here.host, pid, started, "dead", "", here.boot, here.pid_namespace, ticks)
+    world.session().jobs.take_lease(*JOB, dead, lambda why: None)
+    world.order(2)
+    held = world.holding(2)
+    assert world.take(held)
+    assert world.lease == held.lease
+
+
+def test_of_another_host_nobody_can_say_that_it_is_dead(world: World) -> None:
+    world.order(1)
+    pid, started, ticks = ended_process()
+    there = replace(Place.here(), host="elsewhere")
+    other = Lease("r1", 1, there.host, pid, started, "other", "", there.boot, there.pid_namespace, ticks)
+    session = world.session()
+    session.jobs.take_lease(*JOB, other, lambda why: None)
+    world.order(2)
+    taking = world.taking(world.holding(2))
+    time.sleep(0.2)  # nothing happens
+    assert world.lease == other
+    session.shutdown()
+    assert taking.result(DEADLINE)
+
+
+def test_a_stop_is_heard(world: World) -> None:
+    world.order(1)
+    held = world.holding()
+    assert world.take(held)
+    world.order(1, "stop")
+    world.stop.wait()
+    assert world.replaced.calls == []
+    held.release(END, DEADLINE)
+    assert (world.lease, world.jobs.state(*JOB).end) == (None, END)
+
+
+def test_a_stop_of_another_attempt_is_none(world: World) -> None:
+    world.order(1)
+    assert world.take(world.holding())
+    world.order(2, "stop")
+    world.replaced.wait()
+    assert world.stop.calls == []
+
+
+def test_a_stop_while_it_waits(world: World) -> None:
+    world.order(1)
+    assert world.take(world.holding(1))
+    world.order(2)
+    taking = world.taking(world.holding(2))
+    world.order(2, "stop")
+    world.stop.wait()
+    world.stopped.set()
+    assert taking.result(DEADLINE) is False
+
+
+def test_it_is_told_once_that_it_was_replaced(world: World) -> None:
+    world.order(1)
+    session = world.session()
+    held = world.holding(jobs=session.jobs)
+    assert world.take(held)
+    world.order(2)
+    world.replaced.wait()
+    world.tree.expire(session)  # now the thread that looks after leases hears of it, too
+    eventually(lambda: world.lease is None and JOB not in session.jobs._held)
+    session.shutdown()  # and has told
+    assert len(world.replaced.calls) == 1
+
+
+def test_a_session_that_expires_is_no_loss(world: World) -> None:
+    world.order(1)
+    session = world.session()
+    held = world.holding(jobs=session.jobs)
+    assert world.take(held)
+    world.tree.expire(session)
+    eventually(lambda: world.lease == held.lease)
+    assert world.replaced.calls == []
+    held.release(END, DEADLINE)
+    assert world.jobs.state(*JOB).end == END
+
+
+def test_release_leaves_the_end_record(world: World) -> None:
+    world.order(1)
+    held = world.holding()
+    assert world.take(held)
+    held.release(END, DEADLINE)
+    assert (world.lease, world.jobs.state(*JOB).end) == (None, END)
+    world.order(2)
+    assert world.take(world.holding(2))
+    assert world.replaced.calls == []  # what is ordered after the end does not concern it
+
+
+def test_release_after_it_was_replaced(world: World) -> None:
+    world.order(1)
+    held = world.holding()
+    assert world.take(held)
+    world.jobs.evict_lease(*JOB, held.lease.instance)
+    world.order(2)
+    world.session().jobs.take_lease(*JOB, world.holding(2).lease, lambda why: None)
+    world.replaced.wait()
+    with contextlib.suppress(Replaced):  # unless its thread has heard of it, and has nothing to let go
+        held.release(END, DEADLINE)
+    assert world.jobs.state(*JOB).end is None
+
+
+class Away:
+    """Jobs of which one method does not answer."""
+
+    def __init__(self, jobs: Jobs, method: str) -> None:
+        self._jobs = jobs
+        self._method = method
+        self.calls = 0
+        self.answers = 10**9
+        self.asked: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return self._called if name == self._method else getattr(self._jobs, name)
+
+    def _called(self, *arguments: Any) -> Any:
+        self.calls += 1
+        self.asked()
+        if self.calls < self.answers:
+            raise Unavailable("memory", "it is away")
+        return getattr(self._jobs, self._method)(*arguments)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "RETRY_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_registry_comes_back(world: World) -> None:
+    world.order(1)
+    jobs = Away(world.session().jobs, "take_lease")
+    jobs.answers = 5
+    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
+    assert world.take(held)
+    jobs._method, jobs.calls = "release_lease", 0
+    held.release(END, DEADLINE)
+    assert (jobs.calls, world.jobs.state(*JOB).end) == (5, END)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_patience_has_an_end(world: World) -> None:
+    world.order(1)
+    jobs = Away(world.session().jobs, "take_lease")
+    with pytest.raises(RegistryUnavailable, match="it is away"):
+        world.take(world.holding(jobs=jobs), 0.1)  # type: ignore[arg-type]
+    assert 2 <= jobs.calls < 20
+    assert all(watch.ended for watch in world.handlers[1]._watches)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stop_ends_the_patience(world: World) -> None:
+    world.order(1)
+    jobs = Away(world.session().jobs, "take_lease")
+    jobs.asked = world.stopped.set
+    assert not world.take(world.holding(jobs=jobs))  # type: ignore[arg-type]
+
+
+def test_letting_go_is_tried_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when there was news before."""
+    monkeypatch.setattr(holding, "RETRY_SECONDS", 0.1)
+    world.order(1)
+    jobs = Away(world.session().jobs, "release_lease")
+    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
+    assert world.take(held)
+    world.order(1, "stop")
+    world.stop.wait()
+    with pytest.raises(RegistryUnavailable, match="it is away"):
+        held.release(END, 0.3)
+    assert 2 <= jobs.calls < 20

@@ -1,0 +1,212 @@
+"""Plug-ins of other distributions: found by their entry points, and told of when they are broken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.explaining import explain
+from jobpipe.pipelines.installed import BUILT_IN, PlugInError, PlugInKind, Plugins
+from jobpipe.pipelines.plugins import Sink, require_columns
+from tests.pipelines.conftest import Write, loaded, problems
+
+WEATHER = '''
+from pydantic import Field
+
+from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
+
+
+class Weather(Source):
+    """Rows of a weather station."""
+
+    type = "weather"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        station_name: str = Field(description="Its name.")
+        every: int = Field(default=5, ge=1, description="Minutes.")
+
+    options: Options
+
+    def check(self, mode):
+        if self.options.station_name == "nowhere":
+            yield Complaint("station-name", "there is no such station", "name another")
+
+    def load(self, spark, job):
+        return spark.range(1)
+
+    def topics(self):
+        return Topics(("weather",)) if self.options.every == 60 else Topics()
+
+
+class Broken(Weather):
+    """Fails in its constructor."""
+
+    type = "broken"
+
+    def __init__(self, options):
+        raise RuntimeError("out of order")
+
+
+class Mail(Sink):
+    """Sends mail."""
+
+    type = "mail"
+    promise = Promise(False, "mail cannot be taken back")
+
+
+class NoPromise(Sink):
+    """Says nothing."""
+
+    type = "nopromise"
+
+    def write(self, batch, batch_id, job):
+        pass
+
+
+class Silent(Weather):
+    type = "silent"
+
+    __doc__ = ""
+'''
+FILE = """
+pipeline: {name: x}
+jobs:
+  a:
+    source: %s
+    sink: {type: console}
+"""
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return a maker of distributions: a module, and its entry points, on the path of this process."""
+
+    def install(name: str, entries: str, code: str = WEATHER) -> None:
+        folder = tmp_path / name
+        module = name.replace("-", "_")
+        about = folder / f"{module}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (folder / f"{module}.py").write_text(code)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(dedent(entries))
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return install
+
+
+def source(of: str) -> str:
+    return f"[jobpipe.sources]\n{of}\n"
+
+
+def test_a_stranger(install: Install, write: Write) -> None:
+    """Declared as the built-in ones are; its options are checked by its own model, with the same words."""
+    install("acme-weather", source("weather = acme_weather:Weather"))
+    pipeline = loaded(write(FILE % "{type: weather, station-name: Berlin}"))
+    plugin = pipeline.jobs["a"].stages[0].plugin
+    assert (type(plugin).__module__, plugin.options.station_name, plugin.options.every) == ("acme_weather", "Berlin", 5)
+    found = problems(write(FILE % "{type: weather, station: Berlin, every: 0}"))
+    assert [(problem.line, problem.key, problem.remedy) for problem in found] == [
+        (5, "jobs.a.source.station-name", "give it: Its name."),
+        (5, "jobs.a.source.every", "give input should be greater than or equal to 1"),
+        (5, "jobs.a.source.station", "did you mean station-name?"),
+    ]
+    (problem,) = problems(write(FILE % "{type: weather, station-name: nowhere}"))
+    assert (problem.key, problem.remedy) == ("jobs.a.source.station-name", "name another")
+    text = explain(Plugins(), "weather")
+    assert text.splitlines()[:2] == ["weather (source of acme-weather)", "  Rows of a weather station."]
+    assert "  station-name (required)\n      Its name." in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ("weather = acme_weather:Nosuch", "cannot be imported: AttributeError"),
+        ("weather = acme_nosuch:Weather", "cannot be imported: ModuleNotFoundError"),
+        ("weather = acme_weather:Topics", "is not a subclass of Source"),
+        ("weather = acme_weather:WEATHER", "cannot be imported"),
+        ("weather = acme_weather:Mail", "is not a subclass of Source"),
+        ("weather = acme_weather:Broken", "says that its type is 'broken'"),
+        ("silent = acme_weather:Silent", "has no docstring"),
+        ("broken = acme_weather:Broken", "the plug-in fails: RuntimeError: out of order"),
+    ],
+)
+def test_a_broken_one(install: Install, write: Write, entry: str, what: str) -> None:
+    """It is a problem of the file that names it, not a crash."""
+    install("acme-weather", source(entry))
+    (problem,) = problems(write(FILE % f"{{type: {entry.partition(' ')[0]}, station-name: x}}"))
+    assert (problem.line, problem.key) == (5, "jobs.a.source.type")
+    assert what in problem.what
+
+
+def test_a_module_that_ends_the_process(install: Install, write: Write) -> None:
+    install("acme-weather", source("weather = acme_weather:Weather"), "raise SystemExit(3)")
+    (problem,) = problems(write(FILE % "{type: weather}"))
+    assert "cannot be imported: SystemExit" in problem.what
+
+
+@pytest.mark.parametrize(("name", "what"), [("Mail", "lacks write"), ("NoPromise", "does not say what it promises")])
+def test_a_broken_sink(install: Install, name: str, what: str) -> None:
+    install("acme-weather", f"[jobpipe.sinks]\n{name.lower()} = acme_weather:{name}\n")
+    with pytest.raises(PlugInError, match=what):
+        Plugins().find(PlugInKind.SINK, name.lower())
+
+
+def test_two_of_one_name(install: Install, write: Write) -> None:
+    """Both distributions are named; files that do not use it are fine."""
+    install("acme-weather", source("weather = acme_weather:Weather"))
+    install("other-weather", source("weather = other_weather:Weather"))
+    install("my-csv", source("csv = my_csv:Weather"))
+    (problem,) = problems(write(FILE % "{type: weather, station-name: x}"))
+    assert "acme-weather (acme_weather:Weather)" in problem.what
+    assert "other-weather (other_weather:Weather)" in problem.what
+    (problem,) = problems(write(FILE % "{type: csv, path: x}"))
+    assert "two sources of type csv, of" in problem.what
+    assert "jobpipe (jobpipe.pipelines.sources.formats:CsvSource)" in problem.what
+    loaded(write(FILE % "{type: rate}"))
+
+
+def test_the_built_in_ones() -> None:
+    """All can be loaded, say what they are, and are explained; each option has a description."""
+    plugins = Plugins()
+    mine = [each for each in plugins.all() if each.distribution == BUILT_IN]
+    assert {(each.kind, each.type) for each in mine} >= {
+        (PlugInKind.SOURCE, "jobpipe"),
+        (PlugInKind.SOURCE, "python"),
+        (PlugInKind.TRANSFORM, "Cast"),
+        (PlugInKind.TRANSFORM, "sql"),
+        (PlugInKind.SINK, "jobpipe"),
+        (PlugInKind.LAUNCHER, "local"),
+    }
+    for each in mine:
+        found = each.load()
+        schema = found.Options.model_json_schema()
+        assert all(field.get("description") or "$ref" in field for field in schema["properties"].values()), each
+        assert f"{each.type} ({each.kind} of jobpipe)" in explain(plugins, each.type)
+        if each.type == "jobpipe" and each.kind is PlugInKind.SOURCE:
+            assert "expected: earliest, latest, committed, or JSON" in explain(plugins, each.type)
+        if issubclass(found, Sink):
+            assert str(found.promise) in explain(plugins, each.type)
+
+
+def test_an_unknown_type_is_explained_by_the_nearest() -> None:
+    with pytest.raises(PlugInError, match=r"no plug-in of type 'jsonn'; did you mean json\?"):
+        explain(Plugins(), "jsonn")
+
+
+def test_a_missing_column_is_told_with_those_that_are_there() -> None:
+    frame: Any = SimpleNamespace(columns=["id", "a.b"])
+    require_columns(frame, ["a.b"], "weather")
+    with pytest.raises(ConfigError, match=r"^weather: the rows have no column b, c; there are id, a\.b$") as told:
+        require_columns(frame, ["id", "b", "c"], "weather")
+    assert told.value.fields["columns"] == ["b", "c"]

@@ -1,0 +1,103 @@
+"""Free keys whose values are secrets, those that only look so, and what becomes of references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobpipe.config.secrets import Secret, encrypt, make_key
+from jobpipe.pipelines.kinds import is_secret, revealed
+from jobpipe.pipelines.loading import load_pipeline
+from tests.pipelines.conftest import Write, problems
+
+SECRET = (
+    *("password", "db.passwd", "pass", "mail-pass", "pwd", "db_pwd", "ssl.key.passphrase", "client_secret"),
+    *(
+        "token",
+        "refresh_token",
+        "id_token",
+        "idToken",
+        "refreshToken",
+        "github.token",
+        "apiToken",
+        "spark.cosmos.accountKey",
+    ),
+    *(
+        "api-key",
+        "private_key",
+        "privateKey",
+        "fs.gs.auth.service.account.private.key",
+        "kafka.ssl.keystore.key",
+    ),
+    *("credentials", "credential", "catalog.credential", "fs.s3a.secret.key", "aws_secret_access_key"),
+    *("kafka.sasl.jaas.config", "KAFKA.SSL.KEYSTORE.KEY", "spark.hadoop.fs.azure.account.key"),
+    "spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net",
+    "fs.azure.account.oauth2.client.secret.shop.dfs.core.windows.net",
+    "fs.azure.account.oauth2.user.password.shop.dfs.core.windows.net",
+    "fs.azure.sas.fixed.token.shop.dfs.core.windows.net",
+    *("fs.s3a.encryption.key", "fs.s3a.server-side-encryption.key", "spark.hadoop.fs.s3a.bucket.b.encryption.key"),
+    *("fs.azure.sas.container.account", "spark.hadoop.fs.azure.sas.box.shop.blob.core.windows.net"),
+)
+INNOCENT = (
+    *("key", "partition.key", "primary-key", "sort.key", "keys", "row_key", "max.tokens", "tokens", "tokenizer"),
+    *("kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.truststore.certificates", "keystore"),
+    *("private.key.id", "kafka.sasl.oauthbearer.token.endpoint.url", "token.file", "access.key", "passes", "bypass"),
+    *("compass", "credentialsFile", "fs.s3a.aws.credentials.provider", "fs.s3a.security.credential.provider.path"),
+    *("fs.azure.account.auth.type.shop.dfs.core.windows.net", "fs.azure.account.keyprovider.shop", "secret.name"),
+    *("fs.azure.account.oauth2.refresh.token.endpoint", "fs.azure.sas.token.provider.type", "account.keyspace"),
+    *("fs.azure.sas.expiry.period", "fs.s3a.encryption.algorithm", "spark.io.encryption.keySizeBits"),
+)
+
+
+@pytest.mark.parametrize("key", SECRET)
+def test_secret_keys(key: str) -> None:
+    assert is_secret(key)
+
+
+@pytest.mark.parametrize("key", INNOCENT)
+def test_innocent_keys(key: str) -> None:
+    assert not is_secret(key)
+
+
+def test_in_clear_is_told_without_it(write: Write) -> None:
+    """Nested keys, arguments of functions and Spark's configuration."""
+    text = """
+pipeline:
+  name: x
+  configuration: {spark.hadoop.fs.azure.account: {key.shop.dfs.core.windows.net: hunter2, auth.type: SharedKey}}
+source: {type: python, function: 'a:b', options: {refresh_token: hunter2, max.tokens: 9}}
+sink: {type: console, options: {kafka.ssl.keystore: {key: hunter2, location: /x}}}
+"""
+    found = problems(write(text))
+    assert [problem.key.rpartition(".options.")[2] for problem in found] == [
+        "pipeline.configuration.spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net",
+        "refresh_token",
+        "kafka.ssl.keystore.key",
+    ]
+    assert "hunter2" not in "".join(map(str, found))
+    load_pipeline(write(text.replace("hunter2", "env:HUNTER")))
+
+
+def test_what_is_revealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """References under secret keys, and what is encrypted under any; another value stays as it is."""
+    monkeypatch.setenv("JOBPIPE_SECRET_KEY", f"file:{tmp_path / 'secret.key'}")
+    monkeypatch.setenv("HUNTER", "hunter2")
+    make_key(Secret(f"file:{tmp_path / 'secret.key'}"))
+    encrypted = encrypt("hunter3")
+    given = {
+        "id_token": "env:HUNTER",
+        "sasl.user": encrypted,
+        "token": encrypted,
+        "home": "env:HUNTER",
+        "codec": "enc:utf-8",
+        "schema": "file:columns",
+        "password": "env:HUNTER",
+        "count": 7,
+    }
+    assert revealed(given, tmp_path) == given | {
+        "id_token": "hunter2",
+        "sasl.user": "hunter3",
+        "token": "hunter3",
+        "password": "hunter2",
+    }

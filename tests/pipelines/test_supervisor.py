@@ -1,0 +1,531 @@
+"""Jobs under supervision: attempts that are ordered, started, heard of, stopped, and started again."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines import supervisor
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
+from jobpipe.pipelines.snapshot import Parent, Snapshot
+from jobpipe.pipelines.states import MISCONFIGURED, JobState
+from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
+from registry.errors import Unavailable
+from registry.job_records import EndRecord, Lease, Order
+from registry.jobs import Jobs
+from registry.memory import MemoryRegisterServerHandler, MemoryTree
+from tests.pipelines.conftest import Write, loaded
+from tests.pipelines.waiting import DEADLINE, eventually
+
+JOB = ("flights", "report")
+FILE = """
+pipeline:
+  name: flights
+  restart: {delay: 20ms, max-delay: 50ms, max-attempts: 3}
+jobs:
+  report:
+    source: {type: rate}
+    sink: {type: console}
+"""
+KILLED = -9
+
+
+class Fake(Launcher):
+    """Attempts that the test ends; ``heeds`` is how many times it must be told to cancel one."""
+
+    type = "fake"
+
+    def __init__(self) -> None:
+        super().__init__(PluginOptions())
+        self.submitted: queue.Queue[Attempt] = queue.Queue()
+        self.fails: list[Exception] = []
+        self.heeds = 1
+        self.canceled: list[str] = []
+        self._ended: dict[str, int | None] = {}
+
+    def submit(self, attempt: Attempt) -> str:
+        if self.fails:
+            raise self.fails.pop(0)
+        self.submitted.put(attempt)
+        return str(attempt.number)
+
+    def status(self, launched: str) -> LaunchStatus:
+        if launched in self._ended:
+            return LaunchStatus(LaunchState.ENDED, self._ended[launched])
+        return LaunchStatus(LaunchState.RUNNING)
+
+    def cancel(self, launched: str) -> None:
+        self.canceled.append(launched)
+        if len(self.canceled) >= self.heeds:
+            self._ended.setdefault(launched, KILLED)
+
+    def end(self, number: int, code: int | None) -> None:
+        self._ended[str(number)] = code
+
+
+class Away:
+    """Jobs of a registry that does not answer while ``away`` is set."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self.away = threading.Event()
+        self.asked = threading.Semaphore(0)
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._jobs, name)
+
+        def answered(*arguments: Any) -> Any:
+            if self.away.is_set() and name != "watch":
+                self.asked.release()
+                raise Unavailable("memory", "it is away")
+            return call(*arguments)
+
+        return answered
+
+
+class World:
+    """A supervised job, its registry, and the attempts that act in it."""
+
+    def __init__(self, write: Write, home: Path) -> None:
+        self.tree = MemoryTree()
+        self.handlers: list[MemoryRegisterServerHandler] = []
+        self.jobs = Away(self.session().jobs)
+        self.launcher = Fake()
+        pipeline = loaded(write(FILE))
+        self.setting = Setting(
+            pipeline=replace(pipeline, launcher=replace(pipeline.launcher, plugin=self.launcher)),
+            places=Places.of(home, "flights"),
+            jobs=self.jobs,  # type: ignore[arg-type]
+            run="r1",
+            config=None,
+            stop_seconds=DEADLINE,
+            parent=Parent(pid=4711, started=1.5e9, ticks=1),
+            environment={"MORE": "given"},
+        )
+        self.job: SupervisedJob | None = None
+
+    def session(self) -> MemoryRegisterServerHandler:
+        handler = MemoryRegisterServerHandler(self.tree)
+        handler.start({"topic.storage": "/test/topics", "connect.timeout": "5"})
+        self.handlers.append(handler)
+        return handler
+
+    def start(self, **setting: Any) -> SupervisedJob:
+        self.setting = replace(self.setting, **setting)
+        self.job = SupervisedJob(self.setting, self.setting.pipeline.jobs["report"])
+        self.job.start()
+        return self.job
+
+    def attempt(self) -> Attempt:
+        return self.launcher.submitted.get(timeout=DEADLINE)
+
+    @property
+    def order(self) -> Order | None:
+        return self.jobs._jobs.state(*JOB).order
+
+    def run(self, number: int, run: str = "r1") -> MemoryRegisterServerHandler:
+        """Take the lease as that attempt."""
+        handler = self.session()
+        handler.jobs.take_lease(*JOB, Lease(run, number, "host", 4711, 1.5e9, f"{run}-{number}"), lambda why: None)
+        return handler
+
+    def leave(self, handler: MemoryRegisterServerHandler, number: int, state: str, code: int, **more: Any) -> None:
+        """Leave an end record, and end."""
+        handler.jobs.release_lease(*JOB, EndRecord("r1", number, state, 1.5e9, **more))
+        self.launcher.end(number, code)
+
+    def wait(self, state: JobState) -> JobView:
+        assert self.job is not None
+        eventually(lambda: self.job.view.state is state)
+        return self.job.view
+
+    def end(self) -> JobView:
+        assert self.job is not None
+        self.job.join(DEADLINE)
+        assert self.job.ended
+        return self.job.view
+
+    def close(self) -> None:
+        self.jobs.away.clear()
+        if self.job is not None:
+            self.job.kill()
+            self.job.join(DEADLINE)
+            assert self.job.ended
+        for handler in self.handlers:
+            handler.shutdown()
+
+
+@pytest.fixture
+def world(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.02)
+    found = World(write, tmp_path / "home")
+    yield found
+    found.close()
+
+
+def test_a_job_that_finishes(world: World) -> None:
+    job = world.start()
+    attempt = world.attempt()
+    assert (attempt.pipeline, attempt.job, attempt.run, attempt.number) == ("flights", "report", "r1", 1)
+    assert attempt.environment == {"MORE": "given"}
+    assert attempt.log == world.setting.places.log("report") == job.view.log
+    assert world.order == Order("r1", 1, "run")
+    snapshot = Snapshot.read(attempt.snapshot)
+    assert (snapshot.job, snapshot.run, snapshot.attempt) == ("report", "r1", 1)
+    assert (snapshot.parent, snapshot.stop_seconds) == (world.setting.parent, DEADLINE)
+    assert snapshot.storage == world.setting.places.storage(world.setting.pipeline, "report")
+    view = world.wait(JobState.SUBMITTED)
+    assert (view.attempt, view.attempts, view.detail) == (1, 1, "")
+
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    assert not job.ended
+    world.leave(handler, 1, "FINISHED", 0, batches=3, rows=500)
+    view = world.end()
+    assert (view.state, view.detail, view.batches, view.rows) == (JobState.FINISHED, "", 3, 500)
+    assert not attempt.snapshot.exists()
+    assert world.launcher.canceled == []
+    assert view.seconds == job.view.seconds > 0.0
+
+
+def test_a_job_that_was_not_started_has_not_ended(world: World) -> None:
+    job = SupervisedJob(world.setting, world.setting.pipeline.jobs["report"])
+    assert not job.ended
+    assert (job.view.state, job.view.seconds, job.view.attempt) == (JobState.SUBMITTED, 0.0, 0)
+    job.join(0.0)
+
+
+def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
+    world.start()
+    for number in (1, 2):
+        attempt = world.attempt()
+        assert attempt.number == number
+        assert world.order == Order("r1", number, "run")
+        assert Snapshot.read(attempt.snapshot).attempt == number
+        handler = world.run(number)
+        world.wait(JobState.RUNNING)
+        world.leave(handler, number, "FAILED", 1, error="OSError", place="topic a", batches=2, rows=10)
+    assert world.attempt().number == 3
+    assert world.jobs._jobs.state(*JOB).end is None  # it was read, and removed
+    world.leave(world.run(3), 3, "FAILED", 1, error="OSError", place="topic a", batches=2, rows=10)
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.FAILED, "OSError (topic a)")
+    assert (view.attempt, view.attempts, view.batches, view.rows) == (3, 3, 6, 30)
+    assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
+
+
+def test_between_two_attempts_it_says_what_comes(world: World) -> None:
+    spec = world.setting.pipeline.spec
+    restart = spec.restart.model_copy(update={"delay": 300.0, "max_delay": 300.0})
+    pipeline = replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart}))
+    job = world.start(pipeline=pipeline)
+    world.attempt()
+    world.leave(world.run(1), 1, "FAILED", 1, error="OSError")
+    view = world.wait(JobState.RESTARTING)
+    assert view.detail == "attempt 1: OSError; the next one in 300 s"
+    job.stop()
+    assert world.end().state is JobState.STOPPED
+
+
+def test_a_final_error_ends_it_at_once(world: World) -> None:
+    world.start()
+    world.attempt()
+    world.leave(world.run(1), 1, "FAILED", 1, error="SchemaMismatch", place="stage 2")
+    view = world.end()
+    assert (view.state, view.detail, view.attempts) == (JobState.FAILED, "SchemaMismatch (stage 2)", 1)
+
+
+def test_numbers_go_on_after_other_runs(world: World) -> None:
+    world.jobs.set_order(*JOB, Order("r0", 41, "run"), -1)
+    world.start()
+    assert world.attempt().number == 42
+    assert world.job.view.attempts == 1
+
+
+def test_the_end_record_of_another_run_says_nothing_of_ours(world: World) -> None:
+    world.jobs.set_order(*JOB, Order("r0", 1, "run"), -1)
+    handler = world.session()
+    handler.jobs.take_lease(*JOB, Lease("r0", 1, "host", 4711, 1.5e9, "a"), lambda why: None)
+    handler.jobs.release_lease(*JOB, EndRecord("r0", 1, "FINISHED", 1.5e9, batches=7))
+    world.start()
+    assert world.attempt().number == 2
+    assert world.jobs._jobs.state(*JOB).end is None
+    world.launcher.end(2, 1)
+    assert world.attempt().number == 3
+
+
+def test_replaced_by_another_run(world: World) -> None:
+    world.start()
+    world.attempt()
+    world.launcher.end(1, 75)
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.CANCELED, "another run of this pipeline has taken its place")
+
+
+def test_a_run_that_was_replaced_between_two_attempts_makes_no_more(world: World) -> None:
+    """Else it would take the job away from the newer run."""
+    world.start()
+    world.attempt()
+    state = world.jobs._jobs.state(*JOB)
+    world.jobs.set_order(*JOB, Order("r2", 2, "run"), state.version)
+    world.launcher.end(1, KILLED)  # it died just then
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.CANCELED, "another run of this pipeline has taken its place")
+    assert world.order == Order("r2", 2, "run")
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(KILLED, "was killed by signal 9"), (1, "ended with code 1"), (0, "ended with code 0"), (None, "ended")],
+)
+def test_without_an_end_record_it_is_started_again(world: World, code: int | None, how: str) -> None:
+    spec = world.setting.pipeline.spec
+    restart = spec.restart.model_copy(update={"max_attempts": 2})
+    world.start(pipeline=replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart})))
+    assert world.attempt().number == 1
+    world.launcher.end(1, code)
+    assert world.attempt().number == 2
+    world.launcher.end(2, code)
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.FAILED, f"its process {how}, without an end record")
+
+
+def test_a_wrong_configuration_is_not_tried_again(world: World) -> None:
+    world.start()
+    world.attempt()
+    world.launcher.end(1, MISCONFIGURED)
+    view = world.end()
+    assert (view.state, view.attempts) == (JobState.FAILED, 1)
+    assert "its file or configuration is wrong" in view.detail
+
+
+def test_a_stop_that_nobody_ordered_is_a_failure(world: World) -> None:
+    """As by the system, which is short of memory."""
+    world.start()
+    world.attempt()
+    world.leave(world.run(1), 1, "STOPPED", 0)
+    assert world.attempt().number == 2
+
+
+def test_a_stop_that_another_program_ordered(world: World) -> None:
+    world.start()
+    world.attempt()
+    handler = world.run(1)
+    jobs = world.session().jobs
+    jobs.set_order(*JOB, Order("r1", 1, "stop"), jobs.state(*JOB).version)
+    world.leave(handler, 1, "STOPPED", 0)
+    assert (world.end().state, world.launcher.submitted.empty()) == (JobState.STOPPED, True)
+
+
+def test_a_stop_changes_the_order(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    job.stop()
+    job.stop()
+    world.wait(JobState.STOPPING)
+    eventually(lambda: world.order == Order("r1", 1, "stop"))
+    world.leave(handler, 1, "STOPPED", 0, batches=4)
+    view = world.end()
+    assert (view.state, view.batches, world.launcher.canceled) == (JobState.STOPPED, 4, [])
+
+
+def test_a_stop_that_finds_it_finished(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    job.stop()
+    world.leave(handler, 1, "FINISHED", 0)
+    assert world.end().state is JobState.FINISHED
+
+
+def test_a_stop_before_it_has_the_lease(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    job.stop()
+    eventually(lambda: world.order == Order("r1", 1, "stop"))
+    world.launcher.end(1, 0)
+    assert world.end().state is JobState.STOPPED
+
+
+def test_a_stop_before_it_was_started(world: World) -> None:
+    job = SupervisedJob(world.setting, world.setting.pipeline.jobs["report"])
+    world.job = job
+    job.stop()
+    job.start()
+    assert (world.end().state, world.order) == (JobState.STOPPED, None)
+
+
+def test_a_failure_after_a_stop_is_not_repeated(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    job.stop()
+    world.leave(handler, 1, "FAILED", 1, error="OSError")
+    view = world.end()
+    assert (view.state, view.attempts) == (JobState.FAILED, 1)
+
+
+def test_a_stop_that_is_not_heeded(world: World) -> None:
+    job = world.start(stop_seconds=0.05)
+    world.attempt()
+    world.run(1)
+    job.stop()
+    view = world.end()
+    assert (view.state, world.launcher.canceled) == (JobState.CANCELED, ["1"])
+    assert "repeated" in view.detail
+
+
+def test_kill_does_not_wait(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    world.run(1)
+    job.kill()
+    assert (world.end().state, world.launcher.canceled) == (JobState.CANCELED, ["1"])
+
+
+def test_a_process_that_cannot_be_killed_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher is asked now and then, not all the time."""
+    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.2)
+    world.launcher.heeds = 10**9
+    job = world.start()
+    world.attempt()
+    job.kill()
+    eventually(lambda: world.launcher.canceled)
+    job.join(0.5)
+    assert len(world.launcher.canceled) < 20
+    world.launcher.heeds = 1
+    assert world.end().state is JobState.CANCELED
+
+
+def test_a_stop_of_an_attempt_that_another_run_replaces(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    state = world.jobs._jobs.state(*JOB)
+    world.jobs.set_order(*JOB, Order("r2", 2, "run"), state.version)
+    job.stop()
+    world.wait(JobState.STOPPING)
+    world.launcher.end(1, 75)
+    assert world.end().state is JobState.CANCELED
+    assert world.order == Order("r2", 2, "run")
+
+
+def test_the_registry_is_away_at_the_order(world: World) -> None:
+    world.jobs.away.set()
+    job = world.start()
+    for _ in range(3):
+        assert world.jobs.asked.acquire(timeout=DEADLINE)
+    assert (job.view.state, job.view.attempt) == (JobState.SUBMITTED, 0)
+    assert "it is away" in job.view.detail
+    world.jobs.away.clear()
+    assert world.attempt().number == 1
+    assert eventually(lambda: not job.view.detail)
+
+
+def test_a_stop_while_the_registry_is_away(world: World) -> None:
+    world.jobs.away.set()
+    job = world.start()
+    assert world.jobs.asked.acquire(timeout=DEADLINE)
+    job.stop()
+    view = world.end()
+    assert (view.state, view.attempt) == (JobState.STOPPED, 0)
+
+
+def test_the_registry_is_away_at_the_stop(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    world.jobs.away.set()
+    job.stop()
+    for _ in range(3):
+        assert world.jobs.asked.acquire(timeout=DEADLINE)
+    world.jobs.away.clear()
+    eventually(lambda: world.order == Order("r1", 1, "stop"))
+    world.leave(handler, 1, "STOPPED", 0)
+    assert world.end().state is JobState.STOPPED
+
+
+def test_the_registry_is_away_at_the_end(world: World) -> None:
+    world.start()
+    world.attempt()
+    handler = world.run(1)
+    world.jobs.away.set()
+    world.leave(handler, 1, "FINISHED", 0, rows=5)
+    for _ in range(3):
+        assert world.jobs.asked.acquire(timeout=DEADLINE)
+    world.jobs.away.clear()
+    view = world.end()
+    assert (view.state, view.rows) == (JobState.FINISHED, 5)
+
+
+def test_a_launcher_that_cannot_start_it_now(world: World) -> None:
+    world.launcher.fails = [OSError("no more processes")]
+    world.start()
+    assert world.attempt().number == 2
+    assert [each.name for each in world.setting.places.snapshot("report", 1).parent.iterdir()] == ["report-2.json"]
+
+
+def test_a_launcher_that_never_will(world: World) -> None:
+    world.launcher.fails = [ConfigError("launcher fake is broken")]
+    world.start()
+    view = world.end()
+    assert (view.state, view.detail, view.attempts) == (
+        JobState.FAILED,
+        "it cannot be started: launcher fake is broken",
+        1,
+    )
+
+
+def test_a_launcher_with_a_bug(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.launcher.fails = [ZeroDivisionError("a bug")]
+    world.start()
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.FAILED, "ZeroDivisionError: a bug")
+    assert "ZeroDivisionError" in caplog.text
+    assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
+
+
+def test_a_topic_without_room(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    job.block("topic flights has no room")
+    assert job.view.state is JobState.SUBMITTED  # it does not run yet
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    job.block("topic flights has no room")
+    job.block("topic flights has no room")
+    assert (job.view.state, job.view.detail) == (JobState.BLOCKED, "topic flights has no room")
+    job.block(None)
+    assert (job.view.state, job.view.detail) == (JobState.RUNNING, "")
+    job.block("topic flights has no room")
+    world.leave(handler, 1, "FINISHED", 0)
+    assert world.end().state is JobState.FINISHED
+    job.block("topic flights has no room")
+    job.block(None)
+    assert job.view.state is JobState.FINISHED
+
+
+def test_no_state_follows_that_may_not(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    job = world.start()
+    world.attempt()
+    world.launcher.end(1, KILLED)
+    world.attempt()
+    handler = world.run(2)
+    world.wait(JobState.RUNNING)
+    job.block("no room")
+    job.stop()
+    world.wait(JobState.STOPPING)
+    world.leave(handler, 2, "STOPPED", 0)
+    world.end()
+    assert "does not follow" not in caplog.text

@@ -1,0 +1,113 @@
+"""Views and rates of topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import LinkTimeout, TopicNotFound
+from jobpipe.pipelines.topic_watch import Watcher
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Answers:
+    """Stands in for Admin: what the topics answer, an error or a status."""
+
+    def __init__(self, **answers: dict[str, Any] | Exception) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+        self.asked.append(topic)
+        answer = self.answers[topic]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def status(rows: int, *, lag: int = 0, ended: bool = False, reconnects: int = 0) -> dict[str, Any]:
+    line = {"name": "s", "state": "connected", "lag": {"batches": lag, "rows": lag * 10}, "reconnects": reconnects}
+    return {"rows": rows, "bytes": rows * 100, "waiting": None, "ended": ended, "subscriptions": [line]}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
+    admin = Answers(t=TopicNotFound("not yet"))
+    watcher = Watcher(admin, ["t"], clock)
+    watcher.poll()
+    assert watcher.views[0].state == "waiting"
+
+    admin.answers["t"] = status(0)
+    watcher.poll()
+    clock.now += 5
+    admin.answers["t"] = status(1000, lag=2)
+    watcher.poll()
+    view = watcher.views[0]
+    assert (view.state, view.rows, view.rows_per_second, view.bytes_per_second) == ("live", 1000, 200.0, 20_000.0)
+    assert (view.subscriptions[0].lag_batches, view.subscriptions[0].lag_rows) == (2, 20)
+
+    admin.answers["t"] = LinkTimeout("busy")
+    watcher.poll()
+    assert watcher.views[0] == view
+
+    admin.answers["t"] = status(1000, ended=True)
+    watcher.poll()
+    assert watcher.views[0].state == "ended"
+    count = len(admin.asked)
+    watcher.poll()
+    assert len(admin.asked) == count
+
+
+def test_an_ended_topic_with_a_lag_is_still_live(clock: Clock) -> None:
+    watcher = Watcher(Answers(t=status(10, lag=1, ended=True)), ["t"], clock)
+    watcher.poll()
+    assert watcher.views[0].state == "live"
+
+
+def test_rates_forget_what_is_long_ago(clock: Clock) -> None:
+    admin = Answers(t=status(0))
+    watcher = Watcher(admin, ["t"], clock)
+    for rows in (0, 1000, *([1000] * 30)):
+        admin.answers["t"] = status(rows)
+        watcher.poll()
+        clock.now += 1
+    assert watcher.views[0].rows_per_second == 0.0
+
+
+def test_the_end_is_read_from_the_catalog_and_rated_over_the_time_with_rows(clock: Clock) -> None:
+    admin = Answers(t=status(0))
+    watcher = Watcher(admin, ["t"], clock)
+    for rows in (0, 0, 0, 500, 1000, 1000, 1000):
+        admin.answers["t"] = status(rows, lag=1, reconnects=3)
+        watcher.poll()
+        clock.now += 1
+    line = {"name": "s", "lag": {"batches": 0, "rows": 0}}
+    last = {"total_rows": 1000, "total_bytes": 100_000, "ended": True, "subscriptions": [line]}
+    watcher.end(lambda topic: last)
+    view = watcher.views[0]
+    assert (view.state, view.rows, view.rows_per_second) == ("ended", 1000, 500.0)
+    assert (view.subscriptions[0].lag_rows, view.subscriptions[0].reconnects) == (0, 3)
+
+
+def test_a_topic_without_a_catalog_keeps_its_last_view_and_one_without_an_end_has_not_ended(clock: Clock) -> None:
+    admin = Answers(served=status(5, lag=1), stopped=status(5, lag=1))
+    watcher = Watcher(admin, ["served", "stopped"], clock)
+    watcher.poll()
+    line = {"name": "s", "lag": {"batches": 0, "rows": 0}}
+    last = {"total_rows": 7, "total_bytes": 700, "ended": False, "subscriptions": [line]}
+    watcher.end(lambda topic: None if topic == "served" else last)
+    served, stopped = watcher.views
+    assert (served.state, served.rows, served.subscriptions[0].lag_rows) == ("live", 5, 10)
+    assert (stopped.state, stopped.rows, stopped.subscriptions[0].lag_rows) == ("live", 7, 0)

@@ -1,0 +1,53 @@
+"""Where a job's rows were when it failed: out of what Spark says, without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobpipe.errors import DataLoss
+from jobpipe.pipelines.runner.whereabouts import _ranges, file_in
+from jobpipe.pipelines.runner.work import failure
+
+LOG = "0123456789abcdef"
+
+
+def offsets(**positions: tuple[int, int]) -> str:
+    """Return Spark's text of the offsets of a jobpipe source and of a source of files."""
+    source = {topic: {"log": LOG, "epoch": 1, "n": n, "r": r} for topic, (n, r) in positions.items()}
+    return f'[{json.dumps(source)}, {{"logOffset": 3}}, -]'
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "told"),
+    [
+        (offsets(t=(3, 0)), offsets(t=(5, 0)), "topic t, offsets 3 to 4"),
+        (offsets(t=(3, 0)), offsets(t=(4, 0)), "topic t, offset 3"),
+        (offsets(t=(3, 1)), offsets(t=(3, 7)), "topic t, offset 3"),
+        (offsets(t=(3, 0)), offsets(t=(3, 0)), ""),
+        ("[-]", offsets(t=(2, 0), u=(0, 4)), "topic t, up to offset 1; topic u, up to offset 0"),
+        ('[{"logOffset": 2}]', '[{"logOffset": 3}]', ""),
+        ("no offsets", '{"t": 1}', ""),
+    ],
+)
+def test_of_a_micro_batch(start: str, end: str, told: str) -> None:
+    assert _ranges(start, end) == told
+
+
+def test_of_many_topics() -> None:
+    """An end record has room for 300 characters."""
+    start, end = (offsets(**{f"t{number}": (at, 0) for number in range(9)}) for at in (1, 2))
+    assert _ranges(start, end).endswith("topic t4, offset 1; and 4 more topics")
+
+
+def test_of_a_file() -> None:
+    text = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a%20b/c.csv. SQLSTATE: KD001"
+    assert file_in(text) == "file file:///a%20b/c.csv"
+    assert file_in("[CAST_INVALID_INPUT] The value 'file a.csv' cannot be cast") == ""
+
+
+def test_what_failed_says_where() -> None:
+    assert failure("ValueError: no voice", place="topic t, offset 3").place == "topic t, offset 3"
+    assert failure(RuntimeError("x\nEncountered error while reading file file:///a.csv.")).place == "file file:///a.csv"
+    assert failure(DataLoss("gone", topic="t", offset=4)).place == "topic t, offset 4"

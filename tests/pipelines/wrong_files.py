@@ -1,0 +1,640 @@
+"""Wrong files, each with every problem that it must give: line, key, a part of what is wrong, a part of the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import dedent
+
+Expected = tuple[int | None, str, str, str]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A file, and its problems in order; ``W:`` before what is wrong marks a warning."""
+
+    name: str
+    text: str
+    problems: tuple[Expected, ...]
+
+
+def whole(name: str, text: str, *problems: Expected) -> Wrong:
+    """A whole file."""
+    return Wrong(name, dedent(text).lstrip("\n"), problems)
+
+
+def job(name: str, text: str, *problems: Expected) -> Wrong:
+    """A job ``a`` from line 4 on, beside a job that publishes the topic ``orders``; keys below ``jobs.a``."""
+    head = (
+        "pipeline: {name: shop}\n"
+        "jobs:\n  a:\n"
+        + "".join(f"    {line}\n" for line in dedent(text).strip("\n").splitlines())
+        + "  orders: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}\n"
+    )
+    told = tuple((line, f"jobs.a.{key}" if key else "jobs.a", what, remedy) for line, key, what, remedy in problems)
+    return Wrong(name, head, told)
+
+
+def pipeline(name: str, line: str, *problems: Expected) -> Wrong:
+    """A key of the section ``pipeline``, in line 3."""
+    text = f"pipeline:\n  name: shop\n  {line}\njobs: {{a: {{source: {{type: rate}}, sink: {{type: console}}}}}}\n"
+    told = tuple((line, f"pipeline.{key}", what, remedy) for line, key, what, remedy in problems)
+    return Wrong(name, text, told)
+
+
+def transform(name: str, stage: str, *problems: Expected) -> Wrong:
+    """A transform, in line 5; keys below it."""
+    text = f"source: {{type: rate}}\ntransform: [{stage}]\nsink: {{type: console}}"
+    told = ((line, f"transform[0]{'.' if key else ''}{key}", what, remedy) for line, key, what, remedy in problems)
+    return job(name, text, *told)
+
+
+RATE = "source: {type: rate}"
+CONSOLE = "sink: {type: console}"
+ORDERS = "source: {type: jobpipe, subscribe: orders}"
+BATCH = "execution.runtime-mode: BATCH"
+SECRET = "a reference to a secret, never the secret itself"
+
+WRONG: tuple[Wrong, ...] = (
+    # -- the file as a whole
+    whole("empty", "", (1, "", "it is empty", "jobpipe pipeline init")),
+    whole("comment", "# nothing\n", (1, "", "it is empty", "jobpipe pipeline init")),
+    whole("a list", "- a\n- b\n", (1, "", "a section with keys", "begin with pipeline:")),
+    whole("a text", "pipeline\n", (1, "", "a section with keys", "begin with pipeline:")),
+    whole("a tab", "pipeline:\n\tname: x\n", (2, "", "a tab stands", "indent with spaces")),
+    whole("brackets", "pipeline: {name: x\njobs: {}\n", (2, "", "it is not YAML", "brackets")),
+    whole("two documents", "pipeline: {name: x}\n---\njobs: {}\n", (2, "", "a second document", "one file is one")),
+    whole("undefined alias", "pipeline: {name: *x}\n", (1, "", "undefined alias", "&NAME")),
+    whole("nothing but a name", "pipeline: {name: x}\n", (1, "jobs", "there are no jobs", "name at least one")),
+    whole(
+        "no pipeline",
+        "jobs: {a: {source: {type: rate}, sink: {type: console}}}\n",
+        (1, "pipeline", "it is missing", "begin the file with pipeline:"),
+    ),
+    whole(
+        "jobs is empty",
+        "pipeline: {name: x}\njobs: {}\n",
+        (2, "jobs", "there are no jobs", "name at least one"),
+    ),
+    whole(
+        "unknown at the top",
+        """
+        pipelines: {name: x}
+        pipeline: {name: x}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (1, "pipelines", "no such key", "did you mean pipeline?"),
+    ),
+    whole(
+        "a key twice",
+        """
+        pipeline:
+          name: x
+          storage: /a
+          storage: /b
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (4, "pipeline.storage", "in line 3 already", "give it once"),
+    ),
+    whole(
+        "dotted and nested",
+        """
+        pipeline: {name: x}
+        jobs:
+          a:
+            execution: {runtime-mode: STREAMING}
+            execution.runtime-mode: STREAMING
+            source: {type: rate}
+            sink: {type: console}
+        """,
+        (5, "jobs.a.execution.runtime-mode", "in line 4 already", "dotted or nested"),
+    ),
+    whole(
+        "jobs and one job",
+        """
+        pipeline: {name: x}
+        source: {type: rate}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (2, "source", "has jobs: as well", "put it into a job"),
+    ),
+    whole(
+        "a tag",
+        """
+        pipeline: {name: !!python/name:os.system x}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (1, "pipeline.name", "YAML's tag", "write the plain value"),
+    ),
+    whole(
+        "a key that is a list",
+        """
+        pipeline: {name: x, [a]: b}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (1, "pipeline", "a key must be a plain name", "without"),
+    ),
+    whole(
+        "one job, wrong keys",
+        """
+        pipeline: {name: x, parallelism: 2}
+        source: {type: rate}
+        transform: [{source-table: t, projection: "*"}]
+        snik: {type: console}
+        """,
+        (1, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
+        (3, "transform[0].source-table", "no such key", "for all rows of its job"),
+        (4, "snik", "no such key", "did you mean sink?"),
+    ),
+    # -- the pipeline
+    whole(
+        "no name",
+        """
+        pipeline: {storage: /x}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (1, "pipeline.name", "it is missing", "Begins the names of its subscriptions"),
+    ),
+    whole(
+        "a name with a dot",
+        """
+        pipeline: {name: shop.eu}
+        jobs: {a: {source: {type: rate}, sink: {type: console}}}
+        """,
+        (1, "pipeline.name", "'shop.eu' does not fit", "no dot"),
+    ),
+    pipeline("unknown key", "storge: /x", (3, "storge", "no such key", "did you mean storage?")),
+    pipeline("parameters as a list", "parameters: [a]", (3, "parameters", "a list of 1", "a section with keys")),
+    pipeline("a parameter that is a list", "parameters: {a: [1]}", (3, "parameters.a", "a list of 1", "a plain value")),
+    pipeline(
+        "a parameter of parameters",
+        'parameters: {a: x, b: "${var.a}/y"}',
+        (3, "parameters.b", "cannot name others", "write it out"),
+    ),
+    pipeline(
+        "an unknown parameter",
+        'storage: "/x/${var.dat}"',
+        (3, "storage", "there is no ${var.dat}", "${"),
+    ),
+    pipeline("an open reference", 'storage: "/x/${var"', (3, "storage", "${ has no }", "$${ for the characters")),
+    pipeline("a run's value", 'storage: "/x/${run.id}"', (3, "storage", "${run.id} has no value here", "of a job")),
+    pipeline("a prefix", "topic-prefix: -x", (3, "topic-prefix", "'-x' does not fit", "a text of the form")),
+    pipeline(
+        "a key without spark.",
+        "configuration: {shuffle: 2}",
+        (3, "configuration.shuffle", "begin with spark.", "spark.hadoop.shuffle"),
+    ),
+    pipeline(
+        "a key of ours",
+        "configuration: {spool.dir: /x}",
+        (3, "configuration.spool.dir", "jobpipe's own", "spark.jobpipe.spool.dir"),
+    ),
+    pipeline(
+        "a key of the whole pipeline",
+        "configuration: {spark.jobpipe.home: /x, spark.jobpipe.registerserver.connect: a:2181}",
+        (3, "configuration.spark.jobpipe.home", "all jobs of the pipeline meet", "JOBPIPE__HOME"),
+        (3, "configuration.spark.jobpipe.registerserver.connect", "all jobs", "JOBPIPE__REGISTERSERVER__CONNECT"),
+    ),
+    pipeline(
+        "several of Spark's keys",
+        "configuration: {spark.jobpipe: {acks: some, spol.dir: /x}, spark.a.password: hunter2, spark.b: [1]}",
+        (3, "configuration.spark.jobpipe.acks", "'some' does not fit", "stored or all"),
+        (3, "configuration.spark.jobpipe.spol.dir", "no such key", "did you mean spark.jobpipe.spool.dir?"),
+        (3, "configuration.spark.a.password", "*** does not fit", SECRET),
+        (3, "configuration.spark.b", "a list of 1", "a plain value"),
+    ),
+    pipeline(
+        "libraries",
+        "libraries: [{glob: {include: ../x/**}}]",
+        (3, "libraries[0].glob.include", "'../x/**'", "below the folder"),
+    ),
+    pipeline(
+        "an unknown launcher",
+        "launcher: {type: locl}",
+        (3, "launcher.type", "no launcher of type 'locl'", "did you mean local?"),
+    ),
+    pipeline(
+        "a launcher's options",
+        "launcher: {type: local, mastr: x}",
+        (3, "launcher.mastr", "no such key", "did you mean master?"),
+    ),
+    pipeline(
+        "a token in clear",
+        "launcher: {type: spark-rest, url: 'http://x:1', master: 'spark://y:1', token: abc}",
+        (3, "launcher.token", "*** does not fit", SECRET),
+    ),
+    pipeline(
+        "restart",
+        "restart: {policy: sometimes, max-attempts: 0, delay: soon}",
+        (3, "restart.policy", "'sometimes' does not fit", "on-failure or never"),
+        (3, "restart.max-attempts", "0 does not fit", "at least 1"),
+        (3, "restart.delay", "'soon' does not fit", "500ms"),
+    ),
+    pipeline(
+        "delays", "restart: {delay: 1h, max-delay: 1m}", (3, "restart.max-delay", "shorter than delay", "a longer one")
+    ),
+    pipeline(
+        "alerts",
+        "alerts: [{type: webhook, url: 'https://example.com/T0KEN', on: [FALED]}]",
+        (3, "alerts[0].url", "*** does not fit", SECRET),
+        (3, "alerts[0].on[0]", "'FALED' does not fit", "FAILED, LOST, BLOCKED, LAGGING or GAP"),
+    ),
+    # -- jobs
+    whole(
+        "names of jobs",
+        """
+        pipeline: {name: x}
+        jobs:
+          a b: {source: {type: rate}, sink: {type: console}}
+          c: 7
+        """,
+        (3, "jobs.a b", "cannot name a job", "no dot"),
+        (4, "jobs.c", "it is not a section", "a source and a sink"),
+    ),
+    job("an unknown key", f"{RATE}\n{CONSOLE}\nsinc: x", (6, "sinc", "no such key", "did you mean sink?")),
+    job("no source", CONSOLE, (3, "source", "it is missing", "give source:")),
+    job("no sink", RATE, (3, "sink", "it is missing", "or sinks")),
+    job(
+        "source and sources",
+        f"{RATE}\nsources: {{x: {{type: rate}}}}\n{CONSOLE}",
+        (5, "sources", "source is given too", "give all under sources"),
+        (5, "sources", "nothing joins them", "query"),
+    ),
+    job("a source that is a text", f"source: kafka\n{CONSOLE}", (4, "source", "'kafka' does not fit", "a section")),
+    job(
+        "a source without type",
+        f"source: {{path: x}}\n{CONSOLE}",
+        (4, "source.type", "it is missing", "jobpipe plugins list"),
+    ),
+    job(
+        "an unknown source",
+        f"source: {{type: jobpip}}\n{CONSOLE}",
+        (4, "source.type", "no source of type 'jobpip'", "did you mean jobpipe?"),
+    ),
+    job(
+        "a sink as a source",
+        f"source: {{type: console}}\n{CONSOLE}",
+        (4, "source.type", "it is the type of a sink", ""),
+    ),
+    job(
+        "several problems in one job",
+        """
+        source: {type: jobpipe, subscrib: orders, startingOffsets: frist}
+        sink: {type: jobpipe, topic: a b, partition_by: x, retention.tiem: 1h}
+        trigger: {processing-time: -1}
+        errors: {max-ratio: 2}
+        """,
+        (4, "source.startingOffsets", "'frist' does not fit", "earliest, latest, committed"),
+        (4, "source.subscrib", "no such key", "did you mean subscribe?"),
+        (5, "sink.topic", "'a b' does not fit", "letters, digits"),
+        (5, "sink.partition_by", "no such key", "did you mean partition-by?"),
+        (5, "sink.retention.tiem", "no such key", "did you mean retention.time?"),
+        (6, "trigger.processing-time", "-1 does not fit", "500ms"),
+        (7, "errors.max-ratio", "2 does not fit", "0 to 1"),
+    ),
+    job(
+        "no topic",
+        f"source: {{type: jobpipe}}\n{CONSOLE}",
+        (4, "source.subscribe", "it is missing", "subscribePattern, or assign"),
+    ),
+    job(
+        "topics twice",
+        f"source: {{type: jobpipe, subscribe: orders, subscribePattern: x.*}}\n{CONSOLE}",
+        (4, "source.subscribe", "does not go with", "exactly one of"),
+        (4, "source.subscribePattern", "does not go with", "exactly one of"),
+    ),
+    job(
+        "a subscription's name",
+        f"source: {{type: jobpipe, subscribe: orders, name: x}}\n{CONSOLE}",
+        (4, "source.name", "no such key", "PIPELINE.JOB"),
+    ),
+    job(
+        "a key of the configuration",
+        f"source: {{type: jobpipe, subscribe: orders, read: {{timeout: soon}}}}\n{CONSOLE}",
+        (4, "source.read.timeout", "'soon' does not fit", "60s"),
+    ),
+    job(
+        "a file without columns",
+        f"source: {{type: csv, path: x}}\n{CONSOLE}",
+        (4, "source.schema", "needs its columns", "file:PATH"),
+    ),
+    job("a file without path", f"source: {{type: text}}\n{CONSOLE}", (4, "source.path", "it is missing", "A folder")),
+    job(
+        "Kafka without brokers",
+        f"source: {{type: kafka}}\n{CONSOLE}",
+        (4, "source.options", "brokers are missing", "kafka.bootstrap.servers"),
+        (4, "source.options", "topics are missing", "subscribe: TOPIC"),
+    ),
+    job(
+        "a password in clear",
+        f"source: {{type: rate, options: {{ssl: {{password: hunter2}}}}}}\n{CONSOLE}",
+        (4, "source.options.ssl.password", "*** does not fit", SECRET),
+    ),
+    job(
+        "a watermark",
+        f"source: {{type: rate, watermark: {{colum: ts}}}}\n{CONSOLE}",
+        (4, "source.watermark.column", "it is missing", "each row's time"),
+        (4, "source.watermark.delay", "it is missing", "10 minutes"),
+        (4, "source.watermark.colum", "no such key", "did you mean column?"),
+    ),
+    job(
+        "a password of a function",
+        f"{RATE}\nsink: {{type: python, foreach-batch: 'a:b', options: {{password: hunter2, x: [1]}}}}",
+        (5, "sink.options.password", "*** does not fit", SECRET),
+        (5, "sink.options.x", "a list of 1", "a plain value"),
+    ),
+    job(
+        "a function's name",
+        f"{RATE}\nsink: {{type: python, foreach-batch: report.Table}}",
+        (5, "sink.foreach-batch", "'report.Table' does not fit", "module:name"),
+    ),
+    job(
+        "an output mode",
+        f"{RATE}\nsink: {{type: console, output-mode: all}}",
+        (5, "sink.output-mode", "'all' does not fit", "append, update or complete"),
+    ),
+    job(
+        "the mode of a batch",
+        f"{RATE}\nsink: {{type: json, path: x, mode: overwrite}}",
+        (5, "sink.mode", "of BATCH jobs", "leave it out"),
+    ),
+    job(
+        "a partition",
+        f"{RATE}\nsink: {{type: jobpipe, topic: x, parallelism: 0}}",
+        (5, "sink.parallelism", "0 does not fit", "from 1"),
+    ),
+    job(
+        "what only a flow has", f"{RATE}\n{CONSOLE}\nfunction: a:b", (6, "function", "only a flow has it", "type: flow")
+    ),
+    job(
+        "arguments",
+        f"{RATE}\n{CONSOLE}\narguments: [x]",
+        (6, "arguments", "of a program of your own", "application: FILE"),
+    ),
+    job(
+        "triggers",
+        f"{RATE}\n{CONSOLE}\ntrigger: {{available-now: true, processing-time: 1s}}",
+        (6, "trigger", "says two things", "give available-now or"),
+    ),
+    job(
+        "routes",
+        f"{RATE}\n{CONSOLE}\nroute: [{{source-table: '(', sink-table: x}}]",
+        (6, "route[0].source-table", "'(' does not fit", "a Python regular expression"),
+    ),
+    job(
+        "routes to nowhere",
+        f"{RATE}\n{CONSOLE}\nroute: [{{source-table: .*, sink-table: x}}]",
+        (6, "route", "routes lead to topics", "type: jobpipe"),
+        (6, "route", "by the topics of the rows", "subscribePattern"),
+    ),
+    job(
+        "routes of a job that keeps more",
+        f"{ORDERS}\ntransform: [{{type: deduplicate, keys: [id]}}, {{query: SELECT 1}}]\n"
+        "sink: {type: jobpipe, topic: t}\nroute: [{source-table: .*, sink-table: x}]\nerrors: {tolerance: all}",
+        (7, "route", "a job with dead letters has none", "split the job"),
+        (5, "transform[0]", "keeps state, and each topic", "split the job"),
+        (5, "transform[1]", "W:with routes sql is applied", "no state"),
+        (5, "transform[0]", "keeps state, and dead letters", "split the job"),
+        (5, "transform[1]", "W:errors.tolerance does not cover", ""),
+    ),
+    job(
+        "routes by what is not there",
+        f"{ORDERS}\nsink: {{type: jobpipe, topic: t}}\nroute:\n"
+        "- {source-table: '(.*)', sink-table: 'eu-$2'}\n"
+        "- {source-table: '(.*)', sink-table: 'a\\q-$1'}\n"
+        "- {source-table: '(.*)', sink-table: 'eu-$1', replace-symbol: <>}",
+        (7, "route[0].sink-table", "has 1 groups, and group 2 is named", "in parentheses"),
+        (8, "route[1].sink-table", "cannot name a topic", "groups as $1"),
+        (9, "route[2].sink-table", "stand for nothing beside replace-symbol", "leave out one"),
+    ),
+    job(
+        "routes that go round",
+        "source: {type: jobpipe, subscribePattern: '(orders|copy).*'}\nsink: {type: jobpipe, topic: orders-others}\n"
+        "route: [{source-table: orders, sink-table: copy}]",
+        (6, "route[0].sink-table", "subscribePattern matches this topic", "a narrower subscribePattern"),
+        (5, "sink.topic", "subscribePattern matches this topic", "a narrower subscribePattern"),
+        (3, "", "W:rows go round in a circle", ""),
+    ),
+    job(
+        "several sources that nothing joins",
+        f"sources: {{x: {{type: rate}}, y: {{type: rate}}}}\n{CONSOLE}",
+        (4, "sources", "nothing joins them", "type: sql, query:"),
+    ),
+    job(
+        "several sinks",
+        f"{RATE}\nsinks: [{{type: jobpipe, topic: x}}, {{type: json, path: y}}]",
+        (5, "sinks[1]", "sink json would write it twice", "at-least-once: true"),
+    ),
+    job(
+        "an application with a source",
+        f"application: own.py\n{RATE}",
+        (4, "application", "W:there is no file 'own.py' here", "from the folder of this file"),
+        (5, "source", "does its own reading", "leave out one"),
+    ),
+    # -- flows
+    job(
+        "a flow",
+        """
+        type: flow
+        source: {type: jobpipe, subscribePattern: order.*}
+        publish: alerts
+        transform: []
+        """,
+        (3, "function", "a flow needs it", "module:name"),
+        (5, "source", "a flow reads one topic", "subscribe: TOPIC"),
+        (3, "schema", "publish and schema go together", "the columns"),
+        (7, "transform", "a flow has none", "leave it out"),
+    ),
+    job(
+        "a flow of another source",
+        f"type: flow\n{RATE}\nfunction: a:b",
+        (5, "source", "a flow reads one topic", "jobpipe"),
+    ),
+    job(
+        "partitions of nothing",
+        f"type: flow\n{ORDERS}\nfunction: a:b\npartitions: 2",
+        (7, "partitions", "that the flow publishes", "publish and schema"),
+    ),
+    job("another type", f"type: flwo\n{RATE}\n{CONSOLE}", (4, "type", "'flwo' does not fit", "flow")),
+    # -- bounded runs and schedules
+    job(
+        "a stream's sink in a run",
+        f"{BATCH}\n{ORDERS}\n{CONSOLE}\ntrigger: {{available-now: true}}",
+        (6, "sink", "for streams, and the job is BATCH", "another sink"),
+        (7, "trigger", "a BATCH job has none", "leave it out"),
+    ),
+    job(
+        "rate in a run",
+        f"{BATCH}\n{RATE}\nsink: {{type: json, path: x}}",
+        (5, "source.type", "never ends", "leave out"),
+    ),
+    job(
+        "bounds in a stream",
+        f'{RATE}\nsink: {{type: json, path: "x/${{run.lower}}"}}',
+        (5, "sink", "${run.lower} has no value in a STREAMING job", "BATCH"),
+    ),
+    job(
+        "a run's format",
+        f'{BATCH}\n{ORDERS}\nsink: {{type: json, path: "x/${{run.lower:yyyy}}"}}',
+        (6, "sink.path", "'yyyy' is not a time format", "%Y-%m-%d"),
+    ),
+    job(
+        "an unknown value of a run",
+        f'{BATCH}\n{ORDERS}\nsink: {{type: json, path: "x/${{run.lowr}}"}}',
+        (6, "sink.path", "there is no ${run.lowr}", "did you mean ${run.lower}?"),
+    ),
+    job(
+        "a schedule",
+        f"""
+        {BATCH}
+        {ORDERS}
+        sink: {{type: json, path: x}}
+        schedule: {{crontab: 61 * * * *, timezone: Berlin, catchup: some, selfDepend: true}}
+        """,
+        (7, "schedule.crontab", "does not fit", "0 to 59 as the minute"),
+        (7, "schedule.timezone", "'Berlin' does not fit", "Europe/Berlin"),
+        (7, "schedule.catchup", "'some' does not fit", "all, latest or none"),
+        (7, "schedule.selfDepend", "no such key", "did you mean self-depend?"),
+    ),
+    job(
+        "too many runs at once",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, max-active-runs: 101}}",
+        (7, "schedule.max-active-runs", "does not fit", "from 1 to 100"),
+    ),
+    job(
+        "a crontab of six fields",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{crontab: '0 */5 * * * ?'}}",
+        (7, "schedule.crontab", "does not fit", "five fields"),
+    ),
+    job(
+        "no rule",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{delay: 1m}}",
+        (7, "schedule", "needs one rule", "crontab or every"),
+    ),
+    job(
+        "two rules",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: hour, crontab: 0 * * * *}}",
+        (7, "schedule", "needs one rule", "one of them"),
+    ),
+    job(
+        "a start without zone",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, start: 2026-11-21}}",
+        (7, "schedule.start", "'2026-11-21' is not a time", "with its zone"),
+    ),
+    job(
+        "a schedule of a stream",
+        f"{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day}}",
+        (6, "schedule", "the job is STREAMING", "schedule.mode: available-now"),
+    ),
+    job(
+        "available-now of a run",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, mode: available-now}}",
+        (7, "schedule.mode", "the job is BATCH", "leave out"),
+    ),
+    job(
+        "offsets and catchup",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, boundaryType: OFFSET}}",
+        (7, "schedule.catchup", "cannot be known afterwards", "catchup: latest"),
+    ),
+    job(
+        "a source without bounds",
+        f"{BATCH}\nsource: {{type: parquet, path: x}}\nsink: {{type: json, path: y}}\nschedule: {{every: day}}",
+        (5, "source", "knows no bounds", "${run.lower:%Y-%m-%d}"),
+    ),
+    # -- transforms
+    transform(
+        "an unknown transform",
+        "{type: maskfield}",
+        (5, "type", "no transform of type 'maskfield'", "did you mean MaskField?"),
+    ),
+    transform("nothing to choose", "{type: sql}", (5, "", "it chooses nothing", "projection, filter or query")),
+    transform(
+        "a query and a filter", "{type: sql, query: SELECT 1, filter: x}", (5, "query", "given too", "all in the query")
+    ),
+    transform("no pairs", "{type: Cast, spec: temp}", (5, "spec", "'temp' does not fit", "temp:double")),
+    transform(
+        "a predicate",
+        "{type: Cast, spec: 'a:int', predicate: x}",
+        (5, "predicate", "no such key", "Filter, InsertField and MaskField"),
+    ),
+    transform("no columns", "{type: MaskField}", (5, "fields", "it is missing", "The columns")),
+    transform("a column twice", "{type: MaskField, fields: 'a,a'}", (5, "fields", "'a,a' does not fit", "each once")),
+    transform("no change", "{type: ReplaceField}", (5, "", "it changes nothing", "include, exclude or renames")),
+    transform(
+        "one name for two",
+        "{type: ReplaceField, renames: 'a:c,b:c'}",
+        (5, "renames", "two columns get one name", "its own"),
+    ),
+    transform("no condition", "{type: Filter}", (5, "predicate", "it is missing", "An SQL condition")),
+    transform("no column to insert", "{type: InsertField}", (5, "", "it adds no column", "static.field")),
+    transform(
+        "half of a column", "{type: InsertField, static.field: a}", (5, "static.value", "go together", "give both")
+    ),
+    transform(
+        "a text without pattern",
+        "{type: TimestampConverter, field: a, target.type: string}",
+        (5, "format", "needs its pattern", "yyyy-MM-dd"),
+    ),
+    transform(
+        "a target",
+        "{type: TimestampConverter, field: a, target.type: date}",
+        (5, "target.type", "'date' does not fit", "Date, Time or Timestamp"),
+    ),
+    transform("no function", "{type: python}", (5, "", "no function is given", "one of them")),
+    transform(
+        "rows without columns", "{type: python, row-function: 'a:b'}", (5, "schema", "are not known", "give schema")
+    ),
+    job(
+        "tolerance before state",
+        f"{RATE}\ntransform: [{{type: deduplicate, keys: [value]}}]\nsink: {{type: jobpipe, topic: t}}\n"
+        "errors: {tolerance: all}",
+        (5, "transform[0]", "keeps state", "split the job"),
+    ),
+    job(
+        "dead letters and a sink that may write twice",
+        f"{RATE}\n{CONSOLE}\nerrors: {{tolerance: all}}",
+        (5, "sink", "would write one twice", "at-least-once: true"),
+    ),
+    # -- between jobs
+    whole(
+        "two publishers",
+        """
+        pipeline: {name: shop, topic-prefix: dev.}
+        jobs:
+          a: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}
+          b:
+            source: {type: rate}
+            sink: {type: jobpipe, topic: orders}
+          c:
+            type: flow
+            source: {type: jobpipe, subscribe: orders}
+            function: c:d
+            publish: orders
+            schema: id bigint
+        """,
+        (6, "jobs.b.sink.topic", "topic dev.orders has two publishers: job a", "of its own"),
+        (11, "jobs.c.publish", "topic dev.orders has two publishers: job a", "of its own"),
+        (11, "jobs.c.publish", "the topic that the flow reads", "another"),
+        (7, "jobs.c", "W:rows go round in a circle: c → c", "a filter"),
+    ),
+    whole(
+        "a cluster",
+        """
+        pipeline:
+          name: shop
+          launcher: {type: spark-submit, master: yarn}
+        jobs:
+          a:
+            source: {type: rate}
+            sink: {type: jobpipe, topic: orders}
+          b:
+            source: {type: rate}
+            sink: {type: jobpipe, topic: refunds, spool.placement: shared}
+          c:
+            source: {type: rate}
+            configuration: {spark.jobpipe.spool.placement: host}
+            sink: {type: jobpipe, topic: returns}
+        """,
+        (1, "pipeline.storage", "W:checkpoints are in the home of one host", "every host reaches"),
+        (7, "jobs.a.sink.spool.placement", "spool.placement is driver", "shared or host"),
+    ),
+)

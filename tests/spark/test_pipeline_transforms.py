@@ -1,0 +1,248 @@
+"""The built-in transforms of pipelines, on rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.installed import PlugInKind, Plugins
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.spec import Mode
+
+pytestmark = pytest.mark.spark
+
+PLUGINS = Plugins()
+Apply = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobContext:
+    return JobContext(
+        pipeline="shop", job="a", mode=Mode.BATCH, storage=str(tmp_path), folder=tmp_path, run=RunValues("r1")
+    )
+
+
+@pytest.fixture
+def apply(job: JobContext) -> Apply:
+    """Return ``apply(type, frame, options)``, after a check of the options."""
+
+    def apply(type_: str, frame: DataFrame, _context: JobContext = job, **options: Any) -> DataFrame:
+        kind = PLUGINS.find(PlugInKind.TRANSFORM, type_)
+        made = kind(kind.parse({key.replace("__", "."): value for key, value in options.items()}, job.folder))
+        assert list(made.check(Mode.BATCH)) == []
+        return made.apply(frame, _context)
+
+    return apply
+
+
+@pytest.fixture
+def people(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [(1, "ada", 36.5, None), (2, "ben", 20.0, True), (3, None, 50.0, False)],
+        "id bigint, name string, age double, active boolean",
+    )
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_cast(people: DataFrame, apply: Apply) -> None:
+    """Spark's types and Kafka Connect's; the order of the columns stays."""
+    found = apply("Cast", people, spec="age:int32,id:string,name:string")
+    assert found.dtypes == [("id", "string"), ("name", "string"), ("age", "int"), ("active", "boolean")]
+    assert rows(found)[0] == ("1", "ada", 36, None)
+    assert dict(apply("Cast", people, spec=["age:decimal(10,2)"]).dtypes)["age"] == "decimal(10,2)"
+    assert dict(apply("Cast", people, spec={"age": "decimal(10,2)", "id": "int8"}).dtypes)["id"] == "tinyint"
+    with pytest.raises(ConfigError, match="Cast: the rows have no column nosuch; there are id, name, age, active"):
+        apply("Cast", people, spec="nosuch:int")
+
+
+def test_filter(people: DataFrame, apply: Apply) -> None:
+    """As Kafka Connect's: rows for which it is true are dropped; null is not true."""
+    assert [row[0] for row in rows(apply("Filter", people, predicate="name = 'ada'"))] == [2, 3]
+    assert [row[0] for row in rows(apply("Filter", people, predicate="name = 'ada'", negate=True))] == [1]
+
+
+def test_mask_field(people: DataFrame, apply: Apply) -> None:
+    """Values by their type; null stays null; only rows that the predicate means."""
+    found = apply("MaskField", people, fields=["id", "name", "age", "active"])
+    assert rows(found) == [(0, "", 0.0, None), (0, "", 0.0, False), (0, None, 0.0, False)]
+    assert found.dtypes == people.dtypes
+    only = apply("MaskField", people, fields="name", replacement="***", predicate="age < 30 OR active IS NULL")
+    assert [row[1] for row in rows(only)] == ["***", "***", None]
+    rest = apply("MaskField", people, fields="name", replacement="***", predicate="age < 30", negate=True)
+    assert [row[1] for row in rows(rest)] == ["***", "ben", None]
+    with pytest.raises(ConfigError, match="column active is of type boolean: only texts and numbers"):
+        apply("MaskField", people, fields="active", replacement="x")
+
+
+def test_replace_field(people: DataFrame, apply: Apply) -> None:
+    found = apply("ReplaceField", people, exclude="age", renames="id:key,name:who")
+    assert found.columns == ["key", "who", "active"]
+    assert apply("ReplaceField", people, include=["id", "age"], exclude="age").columns == ["id"]
+    with pytest.raises(ConfigError, match="no column is left"):
+        apply("ReplaceField", people, include="id", exclude="id")
+    with pytest.raises(ConfigError, match="no column nosuch"):
+        apply("ReplaceField", people, renames="nosuch:x")
+
+
+def test_structs(people: DataFrame, apply: Apply) -> None:
+    """HoistField, ExtractField and Flatten undo each other; dots and backquotes in names are no problem."""
+    hoisted = apply("HoistField", people, field="all.of`it")
+    assert hoisted.columns == ["all.of`it"]
+    twice = apply("HoistField", hoisted, field="outer")
+    assert rows(apply("Flatten", twice)) == rows(people)
+    assert apply("Flatten", twice, delimiter="_").columns[0] == "outer_all.of`it_id"
+    plain = apply("HoistField", people, field="person")
+    assert rows(apply("ExtractField", plain, field="person")) == rows(people)
+    assert apply("ExtractField", plain, field="person").columns == people.columns
+    assert rows(apply("ExtractField", people, field="id")) == [(1,), (2,), (3,)]
+    clash = people.selectExpr("id AS a_b", "named_struct('b', 1) AS a")
+    with pytest.raises(ConfigError, match="two columns would be named a_b"):
+        apply("Flatten", clash, delimiter="_")
+
+
+def test_insert_field(people: DataFrame, apply: Apply) -> None:
+    found = apply("InsertField", people, static__field="origin", static__value="shop")
+    assert found.columns[-1] == "origin"
+    assert {row[-1] for row in rows(found)} == {"shop"}
+    some = apply("InsertField", people, static__field="origin", static__value="shop", predicate="id = 1")
+    assert [row[-1] for row in rows(some)] == ["shop", None, None]
+    with pytest.raises(ConfigError, match=r"includeMetadata: true\): the rows have no column _jobpipe"):
+        apply("InsertField", people, topic__field="topic")
+    told = people.selectExpr("*", "named_struct('topic', 't', 'partition', 1, 'offset', 7L) AS _jobpipe")
+    with_topic = apply("InsertField", told, topic__field="topic", offset__field="at")
+    assert [(row.topic, row.at) for row in with_topic.collect()] == [("t", 7)] * 3
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "value"),
+    [
+        ("timestamp'2026-11-21 10:20:30.123456'", {"target__type": "unix"}, 1795256430123),
+        (
+            "timestamp'2026-11-21 10:20:30.123456'",
+            {"target__type": "unix", "unix__precision": "seconds"},
+            1795256430,
+        ),
+        (
+            "timestamp'2026-11-21 10:20:30.123456'",
+            {"target__type": "unix", "unix__precision": "nanoseconds"},
+            1795256430123456000,
+        ),
+        ("1795256430123L", {"target__type": "string", "format": "yyyy-MM-dd HH:mm:ss.SSS"}, "2026-11-21 10:20:30.123"),
+        ("1795256430", {"target__type": "Time", "unix__precision": "seconds"}, "10:20:30"),
+        ("1795256430123L", {"target__type": "Date"}, dt.date(2026, 11, 21)),
+        ("'21.11.2026'", {"target__type": "Date", "format": "dd.MM.yyyy"}, dt.date(2026, 11, 21)),
+        ("date'2026-11-21'", {"target__type": "unix"}, 1795219200000),
+        ("CAST(NULL AS BIGINT)", {"target__type": "Timestamp"}, None),
+        ("-1L", {"target__type": "string", "format": "yyyy-MM-dd HH:mm:ss.SSS"}, "1969-12-31 23:59:59.999"),
+        (
+            "1795256430123456789L",
+            {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
+            "10:20:30.123456",
+        ),
+    ],
+)
+def test_timestamp_converter(
+    spark: SparkSession, apply: Apply, source: str, options: dict[str, Any], value: object
+) -> None:
+    frame = spark.sql(f"SELECT {source} AS t")
+    ((found,),) = rows(apply("TimestampConverter", frame, field="t", **options))
+    assert found == value
+
+
+def test_timestamp_converter_of_other_types(people: DataFrame, apply: Apply) -> None:
+    with pytest.raises(ConfigError, match="active is of type boolean, which is no time"):
+        apply("TimestampConverter", people, field="active", target__type="unix")
+    with pytest.raises(ConfigError, match="name is a text: give its format"):
+        apply("TimestampConverter", people, field="name", target__type="unix")
+
+
+def temporary_views(spark: SparkSession) -> set[str]:
+    """Their names; other tests of the same session have some too."""
+    return {view.name for view in spark.catalog.listTables() if view.isTemporary}
+
+
+def test_sql(people: DataFrame, apply: Apply, job: JobContext, spark: SparkSession) -> None:
+    """A projection is what stands after SELECT; a query sees the rows as input, and the other sources."""
+    before = temporary_views(spark)
+    found = apply("sql", people, projection="* EXCEPT (age, active), upper(name) AS loud", filter="id < 3")
+    assert rows(found) == [(1, "ada", "ADA"), (2, "ben", "BEN")]
+    assert rows(apply("sql", people, filter="age > 40")) == [(3, None, 50.0, False)]
+    assert rows(apply("sql", people, query="SELECT count(*) FROM input")) == [(3,)]
+    towns = spark.createDataFrame([Row(id=1, town="London")])
+    context = replace(job, views={"people": people, "towns": towns})
+    once = apply("sql", people, projection="*, id + 1 AS a")
+    again = apply("sql", apply("sql", once, query="SELECT *, a + 1 AS b FROM input"), projection="b, b + 1 AS c")
+    assert rows(again)[0] == (3, 4)
+    stream = spark.readStream.format("rate").load()
+    assert apply("sql", apply("sql", stream, projection="value + 1 AS a"), projection="a").isStreaming
+    assert temporary_views(spark) == before
+    joined = apply("sql", people, context, query="SELECT name, town FROM people JOIN towns USING (id)")
+    assert rows(joined) == [("ada", "London")]
+    with pytest.raises(AnalysisException):
+        apply("sql", people, projection="nosuch").collect()
+
+
+def test_deduplicate_and_watermark(spark: SparkSession, people: DataFrame, apply: Apply) -> None:
+    twice = people.union(people)
+    assert sorted(row[0] for row in rows(apply("deduplicate", twice, keys="id"))) == [1, 2, 3]
+    assert apply("watermark", people, column="id", delay="1 minute") is people  # which is no stream
+    stream = spark.readStream.format("rate").load()
+    assert apply("watermark", stream, column="timestamp", delay="1 minute").isStreaming
+    kept = apply(
+        "deduplicate",
+        apply("watermark", stream, column="timestamp", delay="1 minute"),
+        keys="value",
+        **{"within-watermark": True},
+    )
+    assert kept.isStreaming
+    with pytest.raises(ConfigError, match="deduplicate: the rows have no column key"):
+        apply("deduplicate", people, keys="key")
+
+
+def test_python(
+    people: DataFrame, apply: Apply, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    """A function of the frame, of rows, of record batches; options are keyword arguments."""
+    code = (
+        "import pyarrow.compute as pc\n"
+        "def older(frame, years): return frame.where(frame.age > years)\n"
+        "def nothing(frame): return 5\n"
+    )
+    (tmp_path / "pipeline_functions.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = apply("python", people, function="pipeline_functions:older", options={"years": 30})
+    assert [row[0] for row in rows(found)] == [1, 3]
+    with pytest.raises(ConfigError, match="nothing returned int, not a DataFrame"):
+        apply("python", people, function="pipeline_functions:nothing")
+    with pytest.raises(ConfigError, match="pipeline_functions:nosuch cannot be imported: AttributeError"):
+        apply("python", people, function="pipeline_functions:nosuch")
+    name = "tests.spark.test_pipeline_transforms"
+    twice = apply("python", people, **{"row-function": f"{name}:twice", "schema": "id int, name string"})
+    assert sorted(rows(twice)) == [(1, "ada"), (1, "ada!"), (2, "ben"), (2, "ben!")]
+    ids = apply("python", people, **{"batch-function": f"{name}:only_ids", "schema": "id int"})
+    assert sorted(rows(ids)) == [(1,), (2,), (3,)]
+    assert ids.dtypes == [("id", "int")]
+
+
+def twice(row: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Of a person with a name two rows, of others none."""
+    if row["name"] is None:
+        return None
+    return [{"id": row["id"], "name": row["name"]}, {"id": row["id"], "name": row["name"] + "!"}]
+
+
+def only_ids(batch: Any) -> Any:
+    """A record batch with other types than the schema's."""
+    return batch.select(["id"])

@@ -1,0 +1,225 @@
+"""The files of a BATCH run, when its attempts are killed at each step of putting them in place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.sinks.formats import ParquetSink
+from jobpipe.pipelines.sinks.run_files import RunFiles
+from jobpipe.pipelines.spec import Mode
+
+pytestmark = pytest.mark.spark
+
+STEPS = ("_save", "_delete", "_rename", "_create")
+
+
+class Killed(BaseException):
+    """The attempt ends here."""
+
+
+class Writer:
+    """Runs that write a folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.spark = spark
+        self.folder = folder
+        self._patch = patch
+
+    def write(
+        self,
+        run: str,
+        attempt: int,
+        mode: str | None,
+        rows: range,
+        kill_at: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Write rows in two files, and two partitions; return how many steps it took."""
+        steps = count()
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*given: Any) -> Any:
+                if next(steps) == kill_at:
+                    raise Killed
+                return function(*given)
+
+            return step
+
+        job = JobContext(
+            pipeline="shop",
+            job="copy",
+            mode=Mode.BATCH,
+            storage=str(self.folder / "state"),
+            folder=self.folder,
+            run=RunValues(run),
+            attempt=attempt,
+            check=check,
+        )
+        given = {"path": "out", "partition-by": ["odd"], "options": {}}
+        sink = ParquetSink(ParquetSink.parse(given if mode is None else {**given, "mode": mode}, self.folder))
+        frame = self.spark.range(rows.start, rows.stop, 1, 2).selectExpr("id", "id % 2 AS odd")
+        with self._patch.context() as patch:
+            for name in STEPS:
+                patch.setattr(RunFiles, name, counted(getattr(RunFiles, name)))
+            sink.write(frame, 0, job)
+        return next(steps)
+
+    def rows(self) -> list[int]:
+        """Return the rows; none if the folder is not there."""
+        if not (self.folder / "out").exists():
+            return []
+        return sorted(row.id for row in self.spark.read.parquet(str(self.folder / "out")).collect())
+
+    def clear(self) -> None:
+        for path in (self.folder / "out", *self.folder.glob(".out*")):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def hidden(self) -> list[str]:
+        """Return what is left of attempts."""
+        chosen = [path.name for path in (self.folder / "out" / "_jobpipe_runs").glob("*.attempt")]
+        return chosen + [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def writer(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    return Writer(spark, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("append", True), ("overwrite", False), (None, None), ("ignore", None)])
+def test_killed_at_each_step(writer: Writer, mode: str | None, kept: bool | None) -> None:
+    """The rows are in place once, and whatever was there before is as the mode says; nothing is left beside it."""
+    before: list[int] = []
+    killed = 0
+    for step in count():
+        run, rows = f"r{step}", range(100 * (step + 1), 100 * (step + 1) + 10)
+        if kept is None and step:
+            writer.clear()
+        try:
+            writer.write(run, 1, mode, rows, kill_at=step)
+        except Killed:
+            killed += 1
+            if kept is not True and before and (writer.folder / "out").exists():
+                assert writer.rows() in (before, [*rows])
+            writer.write(run, 2, mode, rows)
+        before = [*before, *rows] if kept else [*rows]
+        assert writer.rows() == before, f"killed at step {step}"
+        assert writer.hidden() == []
+        if killed <= step:
+            break
+    assert killed >= 3
+
+
+OLD, KILLED, NEXT = [1, 2], [11, 12], [21, 22]
+
+
+@pytest.mark.parametrize(
+    ("mode", "following", "none", "whole"),
+    [
+        ("append", "append", OLD + NEXT, OLD + KILLED + NEXT),
+        ("append", "error", OLD, OLD + KILLED),
+        ("overwrite", "append", OLD + NEXT, KILLED + NEXT),
+        ("overwrite", "overwrite", NEXT, NEXT),
+        ("overwrite", "ignore", OLD, KILLED),
+        ("error", "error", NEXT, KILLED),
+        ("ignore", "append", NEXT, KILLED + NEXT),
+    ],
+)
+def test_another_run_follows_the_killed_one(
+    writer: Writer, mode: str, following: str, none: list[int], whole: list[int]
+) -> None:
+    """The rows of the killed one are there as a whole or not at all, those before it as the modes say."""
+    found = []
+    for step in count():
+        writer.clear()
+        if mode in ("append", "overwrite"):
+            writer.write("before", 1, None, range(1, 3))
+        ended = True
+        try:
+            writer.write("killed", 1, mode, range(11, 13), kill_at=step)
+        except Killed:
+            ended = False
+        with suppress(ConfigError):  # the folder is there already
+            writer.write("next", 1, following, range(21, 23))
+        found.append(writer.rows())
+        assert writer.hidden() == []
+        if ended:
+            break
+    assert len(found) > 3
+    assert (found[0], found[-1]) == (none, whole)
+    assert all(rows in (none, whole) for rows in found), found
+
+
+def test_folders_of_other_jobs_and_targets_stay(writer: Writer) -> None:
+    """Another job's attempt may be writing the same folder; a longer name is of another target."""
+    with pytest.raises(Killed):
+        writer.write("r1", 1, "append", range(3), kill_at=1)
+    (aside,) = writer.hidden()
+    others = [aside.replace(".out.", ".out.more."), ".out.0123456789abcdef.0123456789abcdef.1"]
+    for other in others:
+        (writer.folder / other).mkdir()
+    writer.write("r2", 1, "append", range(3))
+    assert sorted(writer.hidden()) == sorted(others)
+
+
+def test_an_attempt_that_was_replaced_deletes_nothing(writer: Writer) -> None:
+    """What is there may be its successor's, which is still being written."""
+
+    def replaced() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        writer.write("r2", 1, "append", range(3), kill_at=1)
+    (aside,) = writer.hidden()
+    with pytest.raises(Killed):
+        writer.write("r1", 1, "append", range(3), check=replaced)
+    assert writer.hidden() == [aside]
+
+
+def test_killed_twice(writer: Writer) -> None:
+    """The attempt that moves files is killed, and the next one, too."""
+    assert writer.write("r1", 1, "append", range(4)) > 5
+    with pytest.raises(Killed):
+        writer.write("r2", 1, "append", range(4, 9), kill_at=5)
+    with pytest.raises(Killed):
+        writer.write("r2", 2, "append", range(4, 9), kill_at=1)
+    writer.write("r2", 3, "append", range(4, 9))
+    assert writer.rows() == [*range(9)]
+
+
+def test_a_run_that_ended_is_not_repeated(writer: Writer) -> None:
+    """Its attempt was killed before it could say so."""
+    for mode in ("overwrite", "append"):
+        writer.write(mode, 1, mode, range(3))
+    assert writer.write("append", 2, "append", range(3)) <= 2
+    assert writer.rows() == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_is_there_already(writer: Writer) -> None:
+    writer.write("r1", 1, None, range(3))
+    with pytest.raises(ConfigError, match="is there already; give mode"):
+        writer.write("r2", 1, None, range(5))
+    writer.write("r2", 1, "ignore", range(5))
+    assert writer.rows() == [0, 1, 2]
+
+
+def test_partitions_alone(writer: Writer) -> None:
+    """As Spark's own key says."""
+    writer.write("r1", 1, None, range(3))
+    writer.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        writer._patch.setattr(SparkSession, "range", lambda self, *_: self.sql("SELECT 11 AS id"))
+        writer.write("r2", 1, "overwrite", range(1))
+    finally:
+        writer.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert writer.rows() == [0, 2, 11]
