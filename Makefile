@@ -4,15 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test check lint types contracts unit spark short-faults faults cluster-test bench bench-limits bench-kafka \
-	chaos fuzz model explore docs java lock audit sbom package clean
+.PHONY: demo test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
+	cluster-test bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
 
-test: lint types contracts unit short-faults spark
+# What every change must pass, in ten minutes on two cores; then a summary. See docs/testing.md.
+test: lint types contracts
+	$(PARTS) unit short-faults spark-core
 
-# Lint, types, contracts, and the unit tests of what changed since BASE, in two minutes or so: make check BASE=main
+# All tests there are, once before an issue is closed: an hour, and a summary with the minutes of each part.
+test-all: lint types contracts package
+	$(PARTS) unit slow short-faults faults spark-core spark cluster explore quarantined
+
+# Lint, types, contracts, and the unit tests of what changed since BASE, in a minute or so: make check BASE=main
 check: lint types contracts
 	$(BIN)/python -m tests.changed $(BASE)
 
@@ -26,32 +32,23 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-# Files go to the workers in the order of tests/conftest.py, those that take longest first.
-PYTEST = $(BIN)/pytest --durations=15
-WORKERS = --numprocesses 3 --dist loadfile --no-loadscope-reorder
-UNIT = $(PYTEST) $(WORKERS) -m "not spark and not slow" --ignore tests/faults --ignore tests/cluster
-FAULTS = $(PYTEST) $(WORKERS) tests/faults -m "not spark and not slow"
+# The parts of the tests are defined in tests/parts.py.
+PARTS = $(BIN)/python -m tests.parts
 
-unit: $(VENV)/.dev
-	$(UNIT)
+unit slow short-faults spark-core quarantined: $(VENV)/.dev
+	$(PARTS) $@
 
-# Two processes, each with one JVM for all of its tests that need no settings of their own: many tests wait for JVMs that
-# they start, and leave a core free.
-spark: $(VENV)/.dev
-	$(PYTEST) --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "spark and not slow"
-
-# Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored: at least one test of each class
-# of fault; those with Spark are in "spark".
-short-faults: $(VENV)/.dev
-	$(FAULTS)
-
-# All of them.
+# Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored. Those of "short-faults" are one
+# of each class; those with Spark are in "spark".
 faults: $(VENV)/.dev
-	$(BIN)/pytest tests/faults
+	$(PARTS) short-faults faults
+
+spark: $(VENV)/.dev
+	$(PARTS) spark-core spark
 
 # A Spark cluster of several hosts, made of namespaces: needs root; skipped, with the reason, where that is not allowed.
 cluster-test: $(VENV)/.dev
-	$(PYTEST) tests/cluster
+	$(PARTS) cluster
 
 # jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. A night on a quiet machine with 2 cores,
 # 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within three hours whether all works, in .bench/report/RESULTS.md.

@@ -18,6 +18,7 @@ from hypothesis import settings
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
 from registry.embedded import EmbeddedZooKeeper
+from tests.parts import RUN_AGAIN
 
 if TYPE_CHECKING:
     from tests.postgres import Postgres
@@ -52,17 +53,57 @@ LONG_FILES = (
     "bus/test_end.py",
     "cli/test_bus.py",
     "cli/test_topics.py",
-    "faults/test_process_stopped.py",
-    "faults/test_seal_killed.py",
     "faults/test_flows.py",
+    "faults/test_seal_killed.py",
+    "faults/test_process_stopped.py",
 )
 
 
+QUARANTINE = 10  # tests
+FIRST_FAILURE = pytest.StashKey[str]()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of long files first; the order is else that of collection."""
+    """Put the tests of long files first, let those that start processes run twice, and keep the quarantine small."""
     tests = Path(__file__).parent
     places = {tests / name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    quarantined = set()
+    for item in items:
+        if _starts_processes(item):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+        for mark in item.iter_markers("quarantined"):
+            if not {"reason", "since"} <= set(mark.kwargs):
+                raise pytest.UsageError(f"{item.nodeid}: quarantined(reason=..., since=date)")
+            quarantined.add(item.nodeid.partition("[")[0])
+    if len(quarantined) > QUARANTINE:
+        raise pytest.UsageError(f"{len(quarantined)} tests are quarantined; at most {QUARANTINE} may be")
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    """Tell whether a test, or a fixture of it, starts programs or a JVM."""
+    fixtures = getattr(item, "fixturenames", ())
+    return (
+        "home" in fixtures
+        or "fork_server" in fixtures
+        or item.path.parent.name in ("faults", "cluster")
+        or any(item.get_closest_marker(mark) for mark in ("spark", "zookeeper", "processes"))
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Keep why the first run of a test failed; tests/parts.py names it if the second one passes."""
+    report = yield
+    if report.failed:
+        item.stash[FIRST_FAILURE] = report.longreprtext.rstrip().splitlines()[-1] if report.longreprtext else "?"
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Write into the JUnit XML that this is the second run."""
+    if FIRST_FAILURE in item.stash:
+        item.user_properties.append((RUN_AGAIN, item.stash[FIRST_FAILURE]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

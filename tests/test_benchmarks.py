@@ -203,6 +203,7 @@ def test_growth_has_targets_of_its_own() -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_a_child_left_behind_is_counted_and_ended(tmp_path: Path) -> None:
     with Processes(tmp_path) as run:
         child = run.start([sys.executable, "-c", GRANDCHILD], "a", log="child")

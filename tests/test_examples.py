@@ -201,6 +201,7 @@ def test_ten_thousand_over_a_real_bus(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_follow_reads_a_topic_to_its_end(config: Config, settings_of_test: dict[str, str]) -> None:
     publisher = Publisher("flights", config=config, required_subscribers=("notebook",))  # served until it has come
@@ -218,6 +219,7 @@ def test_follow_reads_a_topic_to_its_end(config: Config, settings_of_test: dict[
     assert [(words[0], words[1], words[5]) for words in totals] == [("AA", "2", "1"), ("B6", "1", "0")]
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_flow_alerts_tells_of_each_alert_once(settings_of_test: dict[str, str]) -> None:
     names = {f"JOBPIPE__{key.removeprefix('jobpipe.').replace('.', '__').upper()}": key for key in settings_of_test}

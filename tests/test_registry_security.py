@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_commands_work(folder: Path) -> None:
     script = folder / "commands.sh"

@@ -27,6 +27,7 @@ def asked(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ops
 
 
+@pytest.mark.slow
 def test_one_question_a_batch(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch of a query asks, those after it do not; a second call in the run still is a mistake."""
     rows, publisher = NumberedRows(bus.topic), bus.publisher()
@@ -51,6 +52,7 @@ def test_another_query_asks(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops == ["begin", "seal", "begin", "seal"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [True, False], ids=["the next one serves", "nobody serves"])
 def test_an_old_admission_is_void(bus: Bus, monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
     """After a while, and without its coordinator: the next one knows of no batch in progress."""

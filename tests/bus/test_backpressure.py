@@ -60,6 +60,7 @@ def fill(publisher: Publisher, bus: Bus, rows: NumberedRows) -> int:
     return batch_id
 
 
+@pytest.mark.slow
 def test_full_spool_blocks_and_names_the_slow_subscription(bus: Bus) -> None:
     """Cases 56 and 57: the wait ends with the name, nothing is lost, and after an acknowledgement it goes on."""
     rows = rows_of(bus)
@@ -99,6 +100,7 @@ def test_blocked_publisher_goes_on_by_itself(bus: Bus) -> None:
     assert publisher.config.spool_max_bytes == 400_000
 
 
+@pytest.mark.slow
 def test_stopped_query_ends_the_wait(bus: Bus) -> None:
     """Every wait of the sink looks at its query: a stop is not held up by a slow subscriber."""
     rows = rows_of(bus)
@@ -127,6 +129,7 @@ def test_drop_oldest(bus: Bus) -> None:
     assert caught.value.fields["reason"] == "removed"
 
 
+@pytest.mark.slow
 def test_batch_larger_than_the_cap_fails_at_once(bus: Bus) -> None:
     """It could wait for ever; nothing of it is visible, and the next batch passes."""
     rows = rows_of(bus)
@@ -191,6 +194,7 @@ def test_acks_all_without_anybody_to_wait_for(bus: Bus, changes: dict[str, str],
         bus.publisher(changes, **options)
 
 
+@pytest.mark.slow
 def test_who_waits_says_for_whom(bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Promise 4: the publisher waits, naming the slow subscription; also to those who do not ask."""
     monkeypatch.setattr("jobpipe.publisher.messages.FIRST_SECONDS", 0.3)

@@ -95,6 +95,7 @@ def to_end(topics: Topics, query: Query, **ends: int) -> None:
     assert {letter: stands(topics, letter) for letter in ends} == ends
 
 
+@pytest.mark.slow
 def test_offsets_of_each_topic(topics: Topics) -> None:
     """-2, -1 and numbers, by JSON; the stream, and where it may a batch read, begin there."""
     for letter in "abc":
@@ -120,6 +121,7 @@ def test_offsets_of_each_topic(topics: Topics) -> None:
     assert [offsets(found, names[letter]) for letter in "abc"] == [[0], [3], []]
 
 
+@pytest.mark.slow
 def test_the_same_range_by_stream_and_by_batch_read(topics: Topics) -> None:
     """Any two ends, by offset, time or position: both read what a list of the batches has between them."""
     seed = random.randrange(10**6)
@@ -152,6 +154,7 @@ def test_the_same_range_by_stream_and_by_batch_read(topics: Topics) -> None:
         query.reader.stop()
 
 
+@pytest.mark.slow
 def test_from_a_time_on(topics: Topics) -> None:
     """The first batch published then or later; asked again before anything is committed, the answer is the same."""
     seal_apart(topics, "a", 0, 1, 2)
@@ -177,6 +180,7 @@ def test_from_a_time_on(topics: Topics) -> None:
         assert first_of(topics, **{**latest, "name": f"latest-{len(options)}"})[name]["n"] == 4
 
 
+@pytest.mark.slow
 def test_a_stream_ends_at_an_offset(topics: Topics) -> None:
     """It waits for one that is not there yet, never reads beyond it, acknowledges it, and rests although more comes."""
     topics.seal("a", 0, 1)
@@ -259,6 +263,7 @@ def test_available_now_ends_at_the_lower_of_both(topics: Topics) -> None:
     assert all_of(query, name) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_start_behind_its_end(topics: Topics) -> None:
     """An error where the log tells; a checkpoint that stands behind is at its end, and nothing between is no rows."""
     seal_apart(topics, "a", 0, 1, 2)
@@ -298,6 +303,7 @@ def test_ends_that_are_not_there(topics: Topics) -> None:
         read_once(**topics.options(subscribe=name, endingOffsets=json.dumps({name: 2})))
 
 
+@pytest.mark.slow
 def test_a_start_that_was_removed(topics: Topics) -> None:
     """Data loss with its range; ``failOnDataLoss=false`` begins with what is left, says so, and counts it."""
     topics.open("a", changes=AT_ONCE).declare(SCHEMA)
@@ -366,6 +372,7 @@ def test_a_plan_ends_inside_a_batch(topics: Topics) -> None:
     link.close()
 
 
+@pytest.mark.slow
 def test_a_schema_that_comes_behind_the_end(topics: Topics) -> None:
     """Concerns nobody who does not read it, also after a restart at the end."""
     topics.seal("a", 0, 1)

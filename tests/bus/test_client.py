@@ -16,6 +16,7 @@ from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, read, u
 from tests.troubleshooting import on_page
 
 
+@pytest.mark.slow
 def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
     """Case 59: several batches of one plan, three partitions: whoever stops in one reads that one again, whole."""
     rows = NumberedRows(bus.topic, partitions=3, rows=2)
@@ -95,6 +96,7 @@ def test_the_first_subscriber_says_what_it_waits_for(
         assert part in record.getMessage()
 
 
+@pytest.mark.slow
 def test_who_does_not_wait_says_nothing(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +109,7 @@ def test_who_does_not_wait_says_nothing(
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("waiting-")], PATIENCE, "its end")
 
 
+@pytest.mark.slow
 def test_a_publisher_that_takes_longer_than_the_discovery(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -151,6 +151,7 @@ def test_without_a_link_the_first_plan_does_not_wait(config: Config, fetched: li
     assert answers.asked[0].wait == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [NOTHING, None, replace(NOTHING, news=None)])
 def test_a_timeout_ends_it(config: Config, fetched: list[PlanReply], answer: PlanReply | None) -> None:
     answers = Answers(WHOLE, *[answer] * 100_000)

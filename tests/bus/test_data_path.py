@@ -60,6 +60,7 @@ def whole(topic: str, publisher: Publisher, end: Position, partition: int = 0) -
     return FetchRange(topic, start, end, partition, publisher.status()["data"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["deleted", "truncated", "emptied", "flipped"])
 def test_damaged_segment_is_never_delivered(bus: Bus, fault: str) -> None:
     """Case 33: the error names topic, offset and partition, at once."""
@@ -124,6 +125,7 @@ def test_removed_under_a_reader(bus: Bus) -> None:
     assert checker.check().rows == 60_000
 
 
+@pytest.mark.slow
 def test_data_process_killed(own_bus: Bus) -> None:
     """The coordinator starts another one, tells the registry, and readers and writers go on by themselves."""
     rows = NumberedRows(own_bus.topic, partitions=2, rows=1000, payload=100)
@@ -146,6 +148,7 @@ def test_data_process_killed(own_bus: Bus) -> None:
     assert reader.checker.check().rows == 9 * 2000
 
 
+@pytest.mark.slow
 def test_data_process_killed_with_no_port_left(own_bus: Bus) -> None:
     """It cannot be replaced at once: whatever the coordinator does, the publisher and its readers go on in the end."""
     rows = NumberedRows(own_bus.topic, rows=1000, payload=100)
@@ -160,6 +163,7 @@ def test_data_process_killed_with_no_port_left(own_bus: Bus) -> None:
     assert reader.checker.check().rows == 4000
 
 
+@pytest.mark.slow
 def test_fetch_cut_half_way_resumes(own_bus: Bus) -> None:
     """Case 14: the data process dies in the middle of a stream: the rest comes from the next one, each row once."""
     rows = NumberedRows(own_bus.topic, rows=120_000, payload=200)
@@ -178,6 +182,7 @@ def test_fetch_cut_half_way_resumes(own_bus: Bus) -> None:
     assert checker.check().rows == 120_000
 
 
+@pytest.mark.slow
 def test_upload_of_a_remote_task(bus: Bus) -> None:
     """A writer whose directory is not the coordinator's sends the same bytes over the link."""
     rows = NumberedRows(bus.topic, partitions=2, rows=5000, payload=200)
@@ -292,6 +297,7 @@ def data_link(config: Config, topic: str, role: str) -> BlockingLink:
     return BlockingLink.connect(endpoint, hello, tls=client_tls(config), server_hostname=topic_server_name(topic))
 
 
+@pytest.mark.slow
 def test_more_segments_than_one_seal_carries(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 4: refused here, before a byte is sent; the error says what to do, and the publisher goes on."""
     rows = NumberedRows(bus.topic, partitions=100)

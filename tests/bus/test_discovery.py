@@ -37,6 +37,7 @@ def free_port() -> Iterator[int]:
         yield probe.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_subscriber_starts_first(bus: Bus) -> None:
     """It waits for the publisher, and then misses nothing."""
     rows = NumberedRows(bus.topic)
@@ -48,6 +49,7 @@ def test_subscriber_starts_first(bus: Bus) -> None:
     assert reader.checker.check().rows == 30
 
 
+@pytest.mark.slow
 def test_topic_comes_back(bus: Bus) -> None:
     """Between two publishers the topic is not registered at all; the subscriber finds the second by itself."""
     rows = NumberedRows(bus.topic)
@@ -65,6 +67,7 @@ def test_topic_comes_back(bus: Bus) -> None:
     assert reader.checker.check().rows == 60
 
 
+@pytest.mark.slow
 def test_topic_that_does_not_come(bus: Bus) -> None:
     """Within the time-out, and with what to do about it."""
     began = time.monotonic()
@@ -74,6 +77,7 @@ def test_topic_that_does_not_come(bus: Bus) -> None:
     assert caught.value.fields["topic"] == bus.topic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["publisher", "subscriber"])
 def test_unreachable_registry(own_bus: Bus, free_port: int, who: str, tmp_path: Path) -> None:
     """Case 21: within the connect time-out, naming the hosts; certificates are not the issue here."""
@@ -96,6 +100,7 @@ def test_wrong_subnet(own_bus: Bus) -> None:
         own_bus.publisher({"sinkserver.subnet": "198.51.100.0/24"})
 
 
+@pytest.mark.slow
 def test_exhausted_port_range(own_bus: Bus, free_port: int) -> None:
     """One port is too few for control and data; a taken one is too few for anything."""
     with pytest.raises(AddressError, match=str(free_port)):
@@ -109,6 +114,7 @@ def test_exhausted_port_range(own_bus: Bus, free_port: int) -> None:
     own_bus.publisher().close()  # after the refusals nothing is in the way
 
 
+@pytest.mark.slow
 def test_encryption_on_one_side_only(own_bus: Bus) -> None:
     """Case 70: no guessing, no downgrade."""
     own_bus.publisher()
@@ -116,6 +122,7 @@ def test_encryption_on_one_side_only(own_bus: Bus) -> None:
         own_bus.subscribe("plain", changes={"security.ssl.enabled": "false"}).position()
 
 
+@pytest.mark.slow
 def test_certificate_of_another_ca(own_bus: Bus, tmp_path: Path, home: Path) -> None:
     """Case 67: the subscriber trusts another CA, and has a certificate of it."""
     own_bus.publisher()
@@ -123,6 +130,7 @@ def test_certificate_of_another_ca(own_bus: Bus, tmp_path: Path, home: Path) -> 
         own_bus.subscribe("stranger", changes=foreign_credentials(tmp_path)).position()
 
 
+@pytest.mark.slow
 def test_wholly_plaintext(own_bus: Bus) -> None:
     """Both sides off, on loopback: it works."""
     plain = {"security.ssl.enabled": "false"}
@@ -135,6 +143,7 @@ def test_wholly_plaintext(own_bus: Bus) -> None:
     assert reader.checker.check().rows == 20
 
 
+@pytest.mark.slow
 def test_higher_epoch_seen_by_a_subscriber_ends_the_publisher(bus: Bus) -> None:
     """Case 12: at once, though its own session lives; but an epoch of another log says nothing about this one."""
     publisher = bus.publisher()
@@ -171,6 +180,7 @@ def test_what_a_role_may_not_ask(bus: Bus) -> None:
     publisher.close()
 
 
+@pytest.mark.slow
 def test_something_else_at_the_registered_port(own_bus: Bus, home: Path) -> None:
     """Cases 20 and 69: a registration is a hint; what does not prove the topic is not believed, and is tried again."""
     config = own_bus.config()

@@ -15,6 +15,7 @@ from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, data_process_of, publish, read, until
 
 
+@pytest.mark.slow
 def test_drain_waits_for_all_and_names_who_lags(own_bus: Bus) -> None:
     """Every subscription, required or not; with a time-out it tells who is behind."""
     rows = NumberedRows(own_bus.topic)
@@ -28,6 +29,7 @@ def test_drain_waits_for_all_and_names_who_lags(own_bus: Bus) -> None:
     assert reader.checker.check().rows == 30
 
 
+@pytest.mark.slow
 def test_end_mark_ends_the_iteration(own_bus: Bus) -> None:
     """Without rows, once, whether the reader waits for it or comes later; what follows it is read by the next."""
     rows = NumberedRows(own_bus.topic)
@@ -50,6 +52,7 @@ def test_end_mark_ends_the_iteration(own_bus: Bus) -> None:
     assert early.checker.report().faults.keys() == {"lost"}  # the batch behind its end
 
 
+@pytest.mark.slow
 def test_closed_and_read_ends_the_coordinator(own_bus: Bus) -> None:
     """Both processes, although a subscriber stays connected and asks for more; and they end with exit code 0."""
     rows = NumberedRows(own_bus.topic)
@@ -64,6 +67,7 @@ def test_closed_and_read_ends_the_coordinator(own_bus: Bus) -> None:
     until(lambda: not alive(data.pid), 10, "the data process ends with it")
 
 
+@pytest.mark.slow
 def test_closed_and_not_read_lingers(own_bus: Bus) -> None:
     """It goes on serving while somebody reads on, and ends after ``linger`` seconds without progress."""
     rows = NumberedRows(own_bus.topic)
@@ -82,6 +86,7 @@ def test_closed_and_not_read_lingers(own_bus: Bus) -> None:
     assert lines == {"billing": 0, "never": 4}
 
 
+@pytest.mark.slow
 def test_killed_job_lingers(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
     """Case 1: nobody reads: the coordinator of a dead driver ends after ``linger``, and leaves nothing registered."""
     driver = drive({"coordinator.linger": "2s"})
@@ -101,6 +106,7 @@ def test_killed_job_lingers(own_bus: Bus, drive: Callable[..., Driver], tmp_path
     assert checker.check().rows == 20
 
 
+@pytest.mark.slow
 def test_one_coordinator_for_all_topics_of_a_job(own_bus: Bus) -> None:
     """It ends with the last of them; the next sink starts another one, even while the old one is ending."""
     first, second = own_bus.publisher(topic="a"), own_bus.publisher(topic="b")
@@ -121,6 +127,7 @@ def test_one_coordinator_for_all_topics_of_a_job(own_bus: Bus) -> None:
     publish(own_bus.publisher(topic="c"), NumberedRows("c"), Journal(), [9])
 
 
+@pytest.mark.slow
 def test_sigterm_ends_in_bounded_time(own_bus: Bus) -> None:
     """Case 7: with a reader in the middle, whose acknowledgements survive; exit code 0."""
     rows = NumberedRows(own_bus.topic, rows=2000, payload=100)

@@ -32,6 +32,7 @@ def write_epoch(config: Config, data: bytes) -> None:
     handler.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.parametrize(
     "data",
@@ -76,6 +77,7 @@ def test_refused_shown_and_mended(own_bus: Bus, settings_of_test: dict[str, str]
     assert checker.check().rows == 5 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_not_while_a_publisher_has_the_topic(own_bus: Bus) -> None:
     """S6: it seals on; what it does later needs no repair."""
@@ -91,6 +93,7 @@ def test_not_while_a_publisher_has_the_topic(own_bus: Bus) -> None:
     assert checker.check().rows == 2 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_without_the_catalog(own_bus: Bus, tmp_path: Path) -> None:
     """S6: the epoch of the log must be known, from the catalog or from whoever asks."""

@@ -13,6 +13,7 @@ from tests.troubleshooting import on_page
 LINES = "jobpipe.publisher.core"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("final", [False, True])
 def test_who_is_waited_for_is_named(bus: Bus, caplog: pytest.LogCaptureFixture, final: bool) -> None:
     """U5: by name, with what is unread, for how long, and with the command that keeps it."""

@@ -84,6 +84,7 @@ def test_a_flow_in_a_plain_process(config: Config, orders: jobpipe.PlainPublishe
     run("flow-test", **{name: known[name] for name in ("pa", "large", "SCHEMA")})
 
 
+@pytest.mark.slow
 def test_the_block_for_spark_runs_without_it(config: Config, orders: jobpipe.PlainPublisher) -> None:
     """Its function is the same in a plain process."""
     reader = Reader("alerts", config)
@@ -94,6 +95,7 @@ def test_the_block_for_spark_runs_without_it(config: Config, orders: jobpipe.Pla
     ending.join()
 
 
+@pytest.mark.slow
 def test_the_commands(config: Config, orders: jobpipe.PlainPublisher, tmp_path: Path) -> None:
     with jobpipe.flow(subscribe="orders", name="alerts", function=lambda *_: None, starting="earliest", config=config):
         done = shell(block(PAGE, "flow-look"), tmp_path)
@@ -106,6 +108,7 @@ def test_the_commands(config: Config, orders: jobpipe.PlainPublisher, tmp_path: 
 # -- the page of errors --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_function_that_fails(config: Config, orders: jobpipe.PlainPublisher) -> None:
     def function(batch: pa.RecordBatch, context: jobpipe.FlowContext) -> None:
         raise ValueError("no such customer")
@@ -119,6 +122,7 @@ def test_a_function_that_fails(config: Config, orders: jobpipe.PlainPublisher) -
         assert flow.exception() is told.value
 
 
+@pytest.mark.slow
 def test_a_setup_that_fails(config: Config, orders: jobpipe.PlainPublisher) -> None:
     def setup() -> None:
         raise FileNotFoundError("model.joblib")

@@ -92,6 +92,7 @@ def start_again(config: Config, orders: jobpipe.PlainPublisher) -> tuple[list[in
     return gate.called, found
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_after_the_call(
     config: Config, orders: jobpipe.PlainPublisher, settings_of_test: dict[str, str], tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_ctrl_c_ends_after_the_call(
     assert start_again(config, orders) == ([1], [0, 1])
 
 
+@pytest.mark.slow
 def test_the_end_of_the_source(
     config: Config, orders: jobpipe.PlainPublisher, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +144,7 @@ def test_the_end_of_the_source(
     assert line.startswith("jobpipe: slow came to its end, after ")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(
     config: Config,
     orders: jobpipe.PlainPublisher,
@@ -171,6 +174,7 @@ def test_a_second_signal_ends_at_once(
     assert start_again(config, orders) == ([0, 1], [0, 1])
 
 
+@pytest.mark.slow
 def test_a_timeout_and_a_failure(
     config: Config, orders: jobpipe.PlainPublisher, capfd: pytest.CaptureFixture[str]
 ) -> None:

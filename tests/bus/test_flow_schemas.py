@@ -103,6 +103,7 @@ def line(config: Config) -> Iterator[Line]:
 FIRST = INT.to_pylist()
 
 
+@pytest.mark.slow
 def test_columns_come_and_go_under_a_running_flow(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     """Dropped ones are null, new ones left out, with a line in the log; numbers that narrow widen again."""
     line.seal(LONG, INT)
@@ -118,6 +119,7 @@ def test_columns_come_and_go_under_a_running_flow(line: Line, caplog: pytest.Log
     assert said.startswith("topic source: from offset 3 on there is a column that this flow does not read: new. ")
 
 
+@pytest.mark.slow
 def test_a_flow_started_again_learns_the_new_column(line: Line) -> None:
     """Rows of before that it has not done yet have null there."""
     line.seal(INT)
@@ -132,6 +134,7 @@ def test_a_flow_started_again_learns_the_new_column(line: Line) -> None:
     assert new == MORE.to_pylist()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_ends_the_flow_before_it(line: Line) -> None:
     """All before is published and acknowledged; started again, it goes on there, in the new schema."""
     line.seal(INT, INT)
@@ -149,6 +152,7 @@ def test_what_does_not_fit_ends_the_flow_before_it(line: Line) -> None:
     assert [rows for _, rows in line.published()] == [FIRST, FIRST, WORD.to_pylist(), WORD.to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_backlog_of_schemas_that_do_not_fit_each_other(line: Line) -> None:
     """Each start does all up to the next one, although the newest schema is another: none has to be skipped."""
     line.seal(INT, WORD, LONG)
@@ -161,6 +165,7 @@ def test_a_backlog_of_schemas_that_do_not_fit_each_other(line: Line) -> None:
     assert [rows for _, rows in line.published()] == [FIRST, WORD.to_pylist(), LONG.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "line_of_error"),
     [
@@ -181,6 +186,7 @@ def test_strict(line: Line, table: pa.Table, line_of_error: str) -> None:
     assert [rows for _, rows in line.published()] == [FIRST, FIRST]
 
 
+@pytest.mark.slow
 def test_a_source_without_a_schema_yet(line: Line) -> None:
     """It is learned with the first batch, and holds from then on; the same where nothing is published."""
     got: list[list[str]] = []
@@ -193,6 +199,7 @@ def test_a_source_without_a_schema_yet(line: Line) -> None:
     assert got == [["id", "text"], ["id", "text"]]
 
 
+@pytest.mark.slow
 def test_a_flow_that_publishes_nothing(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     """The same rules; its cursors lie with the source."""
     line.seal(INT)

@@ -38,6 +38,7 @@ def line(configure: Callable[..., Config]) -> Iterator[Chain]:
         yield made
 
 
+@pytest.mark.slow
 def test_each_row_once_and_the_end_passes_through(line: Chain) -> None:
     """Published, passed on, read; the flow has ended, and what it publishes too."""
     flow, checker = line.flow(), line.reader()
@@ -54,6 +55,7 @@ def test_each_row_once_and_the_end_passes_through(line: Chain) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_two_flows_in_a_chain(line: Chain) -> None:
     """The end of the first one's target ends the second."""
     line.flow(publish="middle", name="first")
@@ -65,6 +67,7 @@ def test_two_flows_in_a_chain(line: Chain) -> None:
     assert second.status().state is FlowState.ENDED
 
 
+@pytest.mark.slow
 def test_goes_on_after_a_stop(line: Chain) -> None:
     """Each time where it stopped; an idle one stops within a second."""
     checker = line.reader()
@@ -83,6 +86,7 @@ def test_goes_on_after_a_stop(line: Chain) -> None:
     line.end(checker)
 
 
+@pytest.mark.slow
 def test_fails_once(line: Chain) -> None:
     """The record batch is given again."""
     failed: list[FlowContext] = []
@@ -100,6 +104,7 @@ def test_fails_once(line: Chain) -> None:
     assert len(failed) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=["error", "exit"])
 def test_fails_at_one_place(line: Chain, error: BaseException) -> None:
     """Four times: the flow fails, names the place, and has published what lies before; mended, it goes on there."""
@@ -126,6 +131,7 @@ def test_fails_at_one_place(line: Chain, error: BaseException) -> None:
     line.end(checker)
 
 
+@pytest.mark.slow
 def test_setup_that_fails(line: Chain) -> None:
     """Told as such; the setup of a later start is called once in each task."""
     made: list[int] = []
@@ -151,6 +157,7 @@ def test_setup_that_fails(line: Chain) -> None:
     assert (seen, len(made)) == ({7}, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
@@ -187,6 +194,7 @@ def test_nothing_published(line: Chain) -> None:
     assert sorted(places) == [("source", n, partition, 0) for n in range(6) for partition in (0, 1)]
 
 
+@pytest.mark.slow
 def test_the_source_waits_for_the_flow(configure: Callable[..., Config]) -> None:
     """acks=all, the flow required: its writes return once the flow has published."""
     with chain(configure(), partitions=2) as line:
@@ -201,6 +209,7 @@ def test_the_source_waits_for_the_flow(configure: Callable[..., Config]) -> None
         line.end(checker)
 
 
+@pytest.mark.slow
 def test_large_rows(configure: Callable[..., Config]) -> None:
     """Files instead of bytes in the catalog, on both sides."""
     with chain(configure(), partitions=2, rows=1500, payload=1000) as line:
@@ -210,6 +219,7 @@ def test_large_rows(configure: Callable[..., Config]) -> None:
         line.end(checker)
 
 
+@pytest.mark.slow
 def test_a_backlog(configure: Callable[..., Config]) -> None:
     """Many batches before the flow begins; they are taken together."""
     with chain(configure(), partitions=3, rows=5) as line:
@@ -222,6 +232,7 @@ def test_a_backlog(configure: Callable[..., Config]) -> None:
         line.end(checker)
 
 
+@pytest.mark.slow
 def test_a_full_target(configure: Callable[..., Config]) -> None:
     """The flow waits for the slow reader; nothing is lost."""
     with chain(configure(), partitions=2, rows=300, payload=500) as line:
@@ -232,6 +243,7 @@ def test_a_full_target(configure: Callable[..., Config]) -> None:
         line.end(checker)
 
 
+@pytest.mark.slow
 def test_more_partitions_then_fewer(configure: Callable[..., Config]) -> None:
     """Each change is waited for; order within a partition stays."""
     with chain(configure(), partitions=4) as line:
@@ -248,6 +260,7 @@ def test_more_partitions_then_fewer(configure: Callable[..., Config]) -> None:
         line.end(checker)
 
 
+@pytest.mark.slow
 def test_reset_while_it_runs(line: Chain) -> None:
     """The flow ends and says why; the next one begins where the subscription stands, or where it is told."""
     flow, checker = line.flow(), line.reader()
@@ -266,6 +279,7 @@ def test_reset_while_it_runs(line: Chain) -> None:
     line.end(checker)
 
 
+@pytest.mark.slow
 def test_another_task_takes_the_partitions(line: Chain) -> None:
     """One hangs in its function and seals late: that is refused, and nothing is there twice."""
     hangs, goes_on = threading.Event(), threading.Event()
@@ -294,6 +308,7 @@ def test_another_task_takes_the_partitions(line: Chain) -> None:
     line.end(checker)
 
 
+@pytest.mark.slow
 def test_a_hanging_function_does_not_hold_the_stop(line: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left to itself after a while; what it returns later is refused, and given to the next start."""
     monkeypatch.setattr("jobpipe.flows.driver.STOP_SECONDS", 0.5)
@@ -317,6 +332,7 @@ def test_a_hanging_function_does_not_hold_the_stop(line: Chain, monkeypatch: pyt
     line.end(checker)
 
 
+@pytest.mark.slow
 def test_functions_that_return_many_or_nothing(line: Chain) -> None:
     """Iterables, tables, None: the cursor moves on in any case."""
     kept: list[int] = []
@@ -336,6 +352,7 @@ def test_functions_that_return_many_or_nothing(line: Chain) -> None:
     assert not {"duplicated", "misordered", "damaged"} & checker.report().faults.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("publish", ["target", None], ids=["published", "nothing"])
 def test_cursors_move_at_once_while_the_source_waits(
     configure: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, publish: str | None
@@ -351,6 +368,7 @@ def test_cursors_move_at_once_while_the_source_waits(
         assert time.monotonic() - began < 30.0
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_room(configure: Callable[..., Config]) -> None:
     """What the function returned and has no room is read again by the next start."""
     with chain(configure(), partitions=2, rows=300, payload=500) as line:
@@ -369,6 +387,7 @@ def test_a_stop_does_not_wait_for_room(configure: Callable[..., Config]) -> None
         line.end(checker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("publish", ["target", None], ids=["published", "nothing"])
 def test_a_dropped_subscription_stands_where_the_cursors_are(line: Chain, publish: str | None) -> None:
     """The flow's place is where its cursors are, whatever ``starting`` says; so nothing beyond is taken for done."""

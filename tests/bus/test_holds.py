@@ -40,6 +40,7 @@ def command(bus: Bus, tmp_path: Path) -> Callable[..., Result]:
     return lambda *words: CliRunner().invoke(cli, ["--config", str(file), *words])
 
 
+@pytest.mark.slow
 def test_a_hold_keeps_rows_until_it_is_moved_on(bus: Bus) -> None:
     rows, checker = NumberedRows(bus.topic), Checker(NumberedRows(bus.topic), bus.journal)
     publisher = bus.publisher(SOON)
@@ -68,6 +69,7 @@ def test_a_hold_keeps_rows_until_it_is_moved_on(bus: Bus) -> None:
         assert admin.holds(bus.topic) == []
 
 
+@pytest.mark.slow
 def test_a_hold_outlives_the_coordinator(own_bus: Bus) -> None:
     rows = NumberedRows(own_bus.topic)
     publisher = own_bus.publisher({**SOON, "hold.max_time": "600s"})
@@ -86,6 +88,7 @@ def test_a_hold_outlives_the_coordinator(own_bus: Bus) -> None:
         until(lambda: publisher.status()["tail"] == 1, PATIENCE, "that all goes but what is held")
 
 
+@pytest.mark.slow
 def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> None:
     rows = NumberedRows(bus.topic, rows=1000, payload=100)
     publisher = bus.publisher({**SMALL, **SOON})
@@ -138,6 +141,7 @@ def test_the_command_lists_and_drops_holds(bus: Bus, command: Callable[..., Resu
     assert "has no hold 'nightly.audit'" in again.output
 
 
+@pytest.mark.slow
 def test_a_publisher_that_waits_goes_on_at_once_when_a_name_is_required_no_more(bus: Bus) -> None:
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher({"acks": "all", "acks.timeout": "60s"}, required_subscribers=["billing"])
@@ -159,6 +163,7 @@ def test_a_publisher_that_waits_goes_on_at_once_when_a_name_is_required_no_more(
         finish(thread, errors)
 
 
+@pytest.mark.slow
 def test_required_names_outlive_the_coordinator_until_others_are_declared(own_bus: Bus) -> None:
     rows = NumberedRows(own_bus.topic)
     changes = {"acks": "all", "acks.timeout": "1s"}
@@ -184,6 +189,7 @@ def test_required_names_outlive_the_coordinator_until_others_are_declared(own_bu
         }
 
 
+@pytest.mark.slow
 def test_the_command_requires_names(bus: Bus, command: Callable[..., Result]) -> None:
     bus.publisher(required_subscribers=["billing"])
     said = [
@@ -199,6 +205,7 @@ def test_the_command_requires_names(bus: Bus, command: Callable[..., Result]) ->
     ]
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_topic_that_is_away_can_be_asked_later(own_bus: Bus) -> None:
     """A caller queues it on a typed error; `jobpipe serve` on the host of the spool lets an administrator do it."""
     topic = own_bus.topic
@@ -239,6 +246,7 @@ def test_what_is_asked_of_a_topic_that_is_away_can_be_asked_later(own_bus: Bus) 
         admin.delete(topic, unread=True)
 
 
+@pytest.mark.slow
 def test_a_hold_by_time(bus: Bus) -> None:
     publisher = bus.publisher()
     with Admin(bus.config()) as admin:

@@ -87,6 +87,7 @@ def newest(publisher: Publisher) -> tuple[int, int]:
         link.close()
 
 
+@pytest.mark.slow
 def test_segments_stay_where_they_were_written(place: Place) -> None:
     """Each host keeps its own; where there is none the coordinator does; the status tells who served what."""
     publisher = place.publisher(HOST)
@@ -111,6 +112,7 @@ def test_segments_stay_where_they_were_written(place: Place) -> None:
     assert line[1:4] == ["registered", "-", "4"]
 
 
+@pytest.mark.slow
 def test_a_task_of_another_user_uploads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may not write into the server's folder: then the server writes."""
     publisher = place.publisher(HOST)
@@ -123,6 +125,7 @@ def test_a_task_of_another_user_uploads(place: Place, monkeypatch: pytest.Monkey
     checker.check()
 
 
+@pytest.mark.slow
 def test_a_host_server_that_fails_in_the_middle_is_passed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies after the rows were written into its folder: the coordinator gets the file, and nothing is left there."""
     publisher = place.publisher(HOST)
@@ -144,6 +147,7 @@ def test_a_host_server_that_fails_in_the_middle_is_passed_over(place: Place, mon
     checker.check()
 
 
+@pytest.mark.slow
 def test_a_host_that_comes_back_serves_its_segments_again(place: Place) -> None:
     """Readers wait for it meanwhile; it has its old id at another port."""
     publisher = place.publisher(HOST)
@@ -164,6 +168,7 @@ def test_a_host_that_comes_back_serves_its_segments_again(place: Place) -> None:
         reader.close()
 
 
+@pytest.mark.slow
 def test_a_lost_host_is_named_with_the_exact_range(place: Place) -> None:
     publisher = place.publisher(SOON)
     for batch_id, host in enumerate((place.b, place.a, place.a, place.b, place.a)):
@@ -193,6 +198,7 @@ def test_a_lost_host_is_named_with_the_exact_range(place: Place) -> None:
     assert place.a.id in caught.value.message
 
 
+@pytest.mark.slow
 def test_a_silent_host_ends_a_read_with_its_name(place: Place) -> None:
     """Registered, and it does not answer: only the deadline tells (read.timeout)."""
     publisher = place.publisher(HOST)
@@ -212,6 +218,7 @@ def test_a_silent_host_ends_a_read_with_its_name(place: Place) -> None:
     assert list(fetch(wanted, publisher.config))
 
 
+@pytest.mark.slow
 def test_another_servers_bytes_are_not_believed(place: Place) -> None:
     """A host server's folder is damaged, or filled from elsewhere: the checksums are the catalog's."""
     publisher = place.publisher(HOST)
@@ -232,6 +239,7 @@ def test_another_servers_bytes_are_not_believed(place: Place) -> None:
     assert caught.value.fields["offset"] == 0
 
 
+@pytest.mark.slow
 def test_what_is_not_needed_is_removed(place: Place) -> None:
     """Acknowledged batches, and files that lost attempts left; never those of the batch in progress (case 41)."""
     publisher = place.publisher({**SOON, "retention.time": "0s", "retention.ack_grace": "0s"})
@@ -253,6 +261,7 @@ def test_what_is_not_needed_is_removed(place: Place) -> None:
     assert publisher.status()["hosts"][place.a.id]["segments"] == 0
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_lost_before_all_have_it_is_written_anew(place: Place) -> None:
     """acks=all: the sink says so, Spark repeats the batch at the next start, and nothing is lost."""
     changes = {**SOON, "acks": "all"}
@@ -304,6 +313,7 @@ def test_a_batch_that_is_lost_before_all_have_it_is_written_anew(place: Place) -
     assert publisher.status()["head"] == 3
 
 
+@pytest.mark.slow
 def test_a_lost_batch_is_written_anew_by_a_coordinator_that_was_just_started(place: Place) -> None:
     """acks=all: it cannot know how long the host has been away; once that is long enough, it needs no other start."""
     options: dict[str, Any] = {"required_subscribers": ("s",)}
@@ -324,6 +334,7 @@ def test_a_lost_batch_is_written_anew_by_a_coordinator_that_was_just_started(pla
     checker.check()
 
 
+@pytest.mark.slow
 def test_the_coordinator_dies_and_knows_its_hosts_again(place: Place) -> None:
     publisher = place.publisher(HOST)
     place.publish(publisher, 0, place.a)
@@ -335,6 +346,7 @@ def test_the_coordinator_dies_and_knows_its_hosts_again(place: Place) -> None:
     assert publisher.status()["hosts"][place.a.id]["segments"] == 4
 
 
+@pytest.mark.slow
 def test_one_server_a_folder(place: Place, tmp_path: Path, configure: Callable[..., Config]) -> None:
     """The second one says so and ends; SIGTERM ends the first with 0, and its announcement is gone (case 42)."""
     file = tmp_path / "a.yaml"
@@ -352,6 +364,7 @@ def test_one_server_a_folder(place: Place, tmp_path: Path, configure: Callable[.
     assert not (tmp_path / "a" / "server.json").exists()
 
 
+@pytest.mark.slow
 def test_reading_ahead_stops_before_what_is_lost(place: Place, settings_of_test: dict[str, str]) -> None:
     """A slot is bound up to there; what lies before is read and acknowledged, then the query fails with the offset."""
     publisher = place.publisher(SOON)

@@ -39,6 +39,7 @@ def take(link: BlockingLink, key: str, first: int = 0, last: int = 3, seconds: f
     link.call("lease", {"id": key, "first": first, "last": last, "seconds": seconds}, timeout=10.0)
 
 
+@pytest.mark.slow
 def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
     """S3: nobody could list or remove them."""
     take(reader, "one")
@@ -77,6 +78,7 @@ def test_a_link_that_ends_takes_its_leases_with_it(bus: Bus, reader: BlockingLin
             assert 70_000 < float(str(line()["left"])) <= 80_000
 
 
+@pytest.mark.slow
 def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
     """S3, R14: it named a subscription that had read everything."""
     small = {"spool.max_bytes": "40KiB", "segment.max_bytes": "4KiB", "acks.timeout": "1s"}
@@ -97,6 +99,7 @@ def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
         assert "jobpipe leases drop" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_path: Path) -> None:
     take(reader, "mine")
     file = tmp_path / "jobpipe.yaml"
@@ -109,6 +112,7 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
     assert run("list", bus.topic).output.strip() == "no leases"
 
 
+@pytest.mark.slow
 def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """R14: `spark.read` took one lease and never renewed it: a long batch read lost its rows in the middle."""
     monkeypatch.setattr(lease_keeping, "_renewed", {})
@@ -124,6 +128,7 @@ def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatc
     json.dumps(held.request().to_json())
 
 
+@pytest.mark.slow
 def test_a_read_that_takes_longer_than_its_lease(bus: Bus, module_settings: dict[str, str]) -> None:
     """R14: tasks that read slowly, one after the other, find their rows, though retention keeps none of them."""
     rows = NumberedRows(bus.topic, partitions=2)

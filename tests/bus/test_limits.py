@@ -122,6 +122,7 @@ def micro_batches(query: Query, topic: str) -> list[tuple[int, int, int]]:
 # -- most --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_rows", "max_bytes"), [(25, 1 << 30), (1 << 30, 3000), (45, 2500), (1, 1)])
 def test_rows_and_bytes_both_hold(world: World, max_rows: int, max_bytes: int) -> None:
     """Batches larger than either limit are read in parts, and one record batch is taken whatever its size."""
@@ -134,6 +135,7 @@ def test_rows_and_bytes_both_hold(world: World, max_rows: int, max_bytes: int) -
     assert len(found) > 3, found
 
 
+@pytest.mark.slow
 def test_a_split_batch_is_acknowledged_as_a_whole(world: World) -> None:
     """A restart in the middle of it goes on inside; its publisher keeps it until its end is committed."""
     publisher = world.open("a")
@@ -240,6 +242,7 @@ def calls(query: Query, seconds: float) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_few_rows_wait_for_more(world: World) -> None:
     """Over all topics together; what was committed is acknowledged meanwhile, and the waiting does not spin."""
     for letter in "ab":
@@ -260,6 +263,7 @@ def test_few_rows_wait_for_more(world: World) -> None:
     world.check(query, "a")
 
 
+@pytest.mark.slow
 def test_a_trickle_of_rows_keeps_nobody_busy(world: World) -> None:
     """Each batch is news, and none is enough: they are counted ten times a second, not a hundred."""
     world.open("a", partitions=1, rows=1)
@@ -282,6 +286,7 @@ def test_a_trickle_of_rows_keeps_nobody_busy(world: World) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 def test_rows_that_come_are_seen_at_once(world: World) -> None:
     """While it waits, news wake it: the row that was missing is read long before the wait would be over."""
     world.open("a", partitions=1, rows=60)
@@ -320,6 +325,7 @@ def test_the_longest_delay(world: World) -> None:
     assert query.plan()
 
 
+@pytest.mark.slow
 def test_the_delay_ends_a_wait(world: World) -> None:
     """A wait is not longer than what is left of maxTriggerDelay."""
     world.open("a", partitions=1, rows=40)
@@ -479,6 +485,7 @@ def test_tasks_are_shared_over_topics_by_rows(world: World, parts_of: Parts) -> 
     assert numbers(found, world.name("b")) == {0: list(range(300))}
 
 
+@pytest.mark.slow
 def test_a_replay_may_be_cut_otherwise(world: World) -> None:
     """A restart with other options brings the same rows of the micro-batch in other tasks."""
     world.open("a", partitions=1)

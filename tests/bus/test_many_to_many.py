@@ -9,6 +9,7 @@ from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import Bus, publish, read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2, 3, 5])
 def test_partitions(bus: Bus, partitions: int) -> None:
     """Every row of every partition, in order, while the publisher goes on; small batches and ones with files."""
@@ -66,6 +67,7 @@ def test_three_publishers_into_one_subscriber(bus: Bus) -> None:
     assert [checkers[topic].check().rows for topic in topics] == [6 * 50, 6 * 100, 6 * 150]
 
 
+@pytest.mark.slow
 def test_one_publisher_into_three_subscribers(bus: Bus) -> None:
     """Each name gets everything, at its own pace, and none waits for another."""
     rows = NumberedRows(bus.topic, partitions=2, rows=100)

@@ -21,6 +21,7 @@ from tests.bus.kit import PATIENCE, Bus, Driver, named_link, publish, read, stop
 from tests.troubleshooting import on_page
 
 
+@pytest.mark.slow
 def test_second_live_subscriber_is_refused(bus: Bus) -> None:
     """Case 51: the error names the first; closed, it lets the name go, and the position stays."""
     rows = NumberedRows(bus.topic)
@@ -44,6 +45,7 @@ def test_second_live_subscriber_is_refused(bus: Bus) -> None:
     assert other.check().rows == 40
 
 
+@pytest.mark.slow
 def test_name_of_a_dead_process_passes_on(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
     """Killed, or only stopped: the newcomer waits for no time-out longer than a ping."""
     rows = NumberedRows(own_bus.topic)
@@ -69,6 +71,7 @@ def test_name_of_a_dead_process_passes_on(own_bus: Bus, drive: Callable[..., Dri
     assert checker.check().rows == 30
 
 
+@pytest.mark.slow
 def test_grants_fence_the_older_holder(bus: Bus) -> None:
     """Cases 16 and 76: a late acknowledgement under an old grant, or of another's name, changes nothing."""
     rows = NumberedRows(bus.topic)
@@ -144,6 +147,7 @@ def test_names_and_starts_that_cannot_be(bus: Bus, name: str, starting: str) -> 
         bus.subscribe(name, starting=starting).position()
 
 
+@pytest.mark.slow
 def test_a_name_that_never_stood_anywhere_keeps_nothing(bus: Bus) -> None:
     """A reader that took it and went, not liking the schema, must not fill the publisher's disk for a day."""
     publisher = bus.publisher()

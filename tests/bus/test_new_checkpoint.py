@@ -18,6 +18,7 @@ from tests.troubleshooting import on_page
 FIRST, SECOND = (str(uuid.UUID(int=number)) for number in (1, 2))  # as Spark's queries have them
 
 
+@pytest.mark.slow
 def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     """U2: once, by the publisher's log; and the topic tells which query published last."""
     rows = NumberedRows(bus.topic)

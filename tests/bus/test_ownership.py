@@ -32,6 +32,7 @@ def open_topic(driver: Driver, journal: Path, **options: object) -> dict[str, ob
     return driver.ask("open", topic="orders", journal=str(journal), **SHAPE, **options)
 
 
+@pytest.mark.slow
 def test_second_publisher_of_the_same_job(own_bus: Bus) -> None:
     """Refused with the name of the first; once that one is closed, the topic is free."""
     first = own_bus.publisher(name="the-first")
@@ -48,6 +49,7 @@ def test_second_publisher_of_the_same_job(own_bus: Bus) -> None:
         own_bus.publisher()
 
 
+@pytest.mark.slow
 def test_publisher_of_another_job(own_bus: Bus, drive: Callable[..., Driver], journal: Path) -> None:
     """Case 50: refused while the first lives, naming it; taken over at once after its clean close, with its backlog."""
     driver = drive()
@@ -72,6 +74,7 @@ def test_publisher_of_another_job(own_bus: Bus, drive: Callable[..., Driver], jo
     assert Checker(ROWS, checked).take_all(own_bus.subscribe("all").batches(timeout=30)).check().rows == 6000
 
 
+@pytest.mark.slow
 def test_driver_killed(own_bus: Bus, drive: Callable[..., Driver], journal: Path) -> None:
     """Case 1: the coordinator serves the backlog and hands over at once; same log, higher epoch, nothing lost."""
     driver = drive()
@@ -98,6 +101,7 @@ def test_driver_killed(own_bus: Bus, drive: Callable[..., Driver], journal: Path
     until(lambda: not alive(driver.coordinators[0]), 30, "the old coordinator ends: it has nothing to serve")
 
 
+@pytest.mark.slow
 def test_coordinator_killed(own_bus: Bus) -> None:
     """The publisher goes on with a new coordinator and a new epoch; a reader loses and repeats nothing."""
     publisher = own_bus.publisher(parallelism=2)
@@ -116,6 +120,7 @@ def test_coordinator_killed(own_bus: Bus) -> None:
     assert [epoch for epoch, _ in epochs] == sorted({epoch for epoch, _ in epochs})
 
 
+@pytest.mark.slow
 def test_coordinator_killed_while_the_source_is_quiet(own_bus: Bus) -> None:
     """No batch comes that would notice: the backlog is served again all the same."""
     publisher = own_bus.publisher(parallelism=2)
@@ -128,6 +133,7 @@ def test_coordinator_killed_while_the_source_is_quiet(own_bus: Bus) -> None:
     assert coordinator_of(publisher) != first
 
 
+@pytest.mark.slow
 def test_coordinator_killed_between_write_and_seal(own_bus: Bus) -> None:
     """Case 2: files written for a batch in progress outlive the coordinator, and are sealed by the next one."""
     publisher = own_bus.publisher(parallelism=2)
@@ -144,6 +150,7 @@ def test_coordinator_killed_between_write_and_seal(own_bus: Bus) -> None:
     assert Checker(ROWS, own_bus.journal).take_all(own_bus.subscribe("all").batches(timeout=30)).check().rows == 1000
 
 
+@pytest.mark.slow
 def test_ghost_registration(own_bus: Bus, drive: Callable[..., Driver], journal: Path) -> None:
     """Case 23: driver and coordinator killed; the claim of a dead process of this host is not waited for."""
     driver = drive({"registerserver.session.timeout": "40s"})
@@ -162,6 +169,7 @@ def test_ghost_registration(own_bus: Bus, drive: Callable[..., Driver], journal:
     assert reader_done.check().rows == 5000
 
 
+@pytest.mark.slow
 def test_two_newcomers_at_once(drive: Callable[..., Driver], tmp_path: Path) -> None:
     """Case 50: of two that open the topic at the same moment exactly one gets it; the other learns which."""
     drivers = [drive(), drive()]
@@ -178,6 +186,7 @@ def test_two_newcomers_at_once(drive: Callable[..., Driver], tmp_path: Path) -> 
     assert f"'job-{won[0]}'" in str(refused[0])
 
 
+@pytest.mark.slow
 def test_stopped_owner_is_fenced(own_bus: Bus, drive: Callable[..., Driver], journal: Path) -> None:
     """Case 5: a coordinator stopped for longer than its session loses the topic; awake again, it seals nothing."""
     driver = drive()
@@ -196,6 +205,7 @@ def test_stopped_owner_is_fenced(own_bus: Bus, drive: Callable[..., Driver], jou
     assert checker.check().rows == 4000
 
 
+@pytest.mark.slow
 def test_with_acks_all_the_registry_fences_before_the_seal(bus: Bus) -> None:
     """Case 6: a publisher that was replaced on another host, with another spool, seals nothing more in its own."""
     rows = NumberedRows(bus.topic)
@@ -212,6 +222,7 @@ def test_with_acks_all_the_registry_fences_before_the_seal(bus: Bus) -> None:
     assert publisher.status()["head"] == 1
 
 
+@pytest.mark.slow
 def test_a_spool_belongs_to_one_namespace(own_bus: Bus) -> None:
     """Two topics that are alike in name only: neither is taken for the other, whoever opens the spool (case 34)."""
     first = own_bus.publisher()

@@ -48,6 +48,7 @@ def rows_of(bus: Bus, name: str = "all") -> list[dict[str, Any]]:
         return [row for batch in subscription.batches(timeout=PATIENCE) for row in batch.to_pylist()]
 
 
+@pytest.mark.slow
 def test_all_forms_of_rows(bus: Bus, opened: Any) -> None:
     """Record batches, tables and, with a schema, lists of dicts."""
     orders = opened(schema=SCHEMA)
@@ -209,6 +210,7 @@ def test_close_ends_the_wait_of_another_thread(bus: Bus) -> None:
         assert again.last_batch_id == 7
 
 
+@pytest.mark.slow
 def test_its_coordinator_dies(own_bus: Bus) -> None:
     """As a sink's: another one is started, and the batches go on, each once."""
     with jobpipe.publisher(own_bus.topic, name="importer", config=own_bus.config()) as orders:
@@ -220,6 +222,7 @@ def test_its_coordinator_dies(own_bus: Bus) -> None:
     assert [row["number"] for row in rows_of(own_bus)] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_replace_and_close_by_name(bus: Bus, opened: Any) -> None:
     """U8: a cell that is run again; and one whose publisher nobody kept."""
     first = opened()
@@ -245,6 +248,7 @@ def test_the_package_is_the_function() -> None:
     assert list(inspect.signature(jobpipe.publisher).parameters)[:2] == ["topic", "schema"]
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_writes(settings_of_test: dict[str, str], config: Config, tmp_path: Path) -> None:
     """``kill -9`` at random places, three times; each life goes on by ``last_batch_id``: 0 lost, 0 twice."""
     rows = NumberedRows("orders", partitions=2, rows=50)

@@ -17,6 +17,7 @@ from tests.bus.kit import PATIENCE, Bus, publish, read, until
 AT_ONCE = {"retention.time": "0s", "retention.bytes": "0", "retention.ack_grace": "0s"}
 
 
+@pytest.mark.slow
 def test_topic_wiped_and_made_again(own_bus: Bus) -> None:
     """Case 55: a subscriber that was away holds a position of a log that is gone: told by the log's random id."""
     rows = NumberedRows(own_bus.topic)
@@ -48,6 +49,7 @@ def test_topic_wiped_and_made_again(own_bus: Bus) -> None:
     session.close()
 
 
+@pytest.mark.slow
 def test_position_removed_by_retention(bus: Bus) -> None:
     """Case 54: an old checkpoint asks for what was acknowledged and removed: the error has the exact range."""
     rows = NumberedRows(bus.topic)
@@ -142,6 +144,7 @@ def test_acknowledged_when_the_next_is_asked_for(bus: Bus) -> None:
     assert [batch.column("number").to_pylist() for batch in again.batches(timeout=0.3)] == [[1]]
 
 
+@pytest.mark.slow
 def test_required_subscribers_exist_from_the_start(bus: Bus) -> None:
     """They hold all rows although they never came; a reader that has acknowledged all does not free them."""
     rows = NumberedRows(bus.topic)
@@ -160,6 +163,7 @@ def test_required_subscribers_exist_from_the_start(bus: Bus) -> None:
     until(lambda: publisher.status()["batches"] == 0, PATIENCE, "all is acknowledged, all may go")
 
 
+@pytest.mark.slow
 def test_min_subscribers_hold_retention(bus: Bus) -> None:
     """Nothing goes before so many subscriptions exist; what the first one read is there for the second."""
     rows = NumberedRows(bus.topic)

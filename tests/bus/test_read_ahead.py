@@ -98,6 +98,7 @@ def place(query: Query, topic: str, number: int = -1) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_rows_that_come_while_the_tasks_wait(world: World) -> None:
     """Planned before anything is there; the offset is canonical; each slot is acknowledged by the next one."""
     world.open()
@@ -134,6 +135,7 @@ def test_an_empty_slot_is_bound_too(world: World) -> None:
     world.drain(query)
 
 
+@pytest.mark.slow
 def test_restarts_between_any_two_steps(world: World) -> None:
     """After a slot was logged, was bound, was committed; a batch that comes again is as it was. With other limits."""
     seed = random.SystemRandom().randrange(10**6)
@@ -160,6 +162,7 @@ def test_restarts_between_any_two_steps(world: World) -> None:
     world.drain(query)
 
 
+@pytest.mark.slow
 def test_switched_on_and_off_on_one_checkpoint(world: World) -> None:
     """Between any two steps; each reader goes on where the other was, and repeats its batches as they were."""
     seed = random.SystemRandom().randrange(10**6)
@@ -223,6 +226,7 @@ def test_concurrent_tasks_share_one_binding(world: World) -> None:
     assert [list(query.reader.read(p)) for p in partitions] == batches[:2]
 
 
+@pytest.mark.slow
 def test_coordinator_killed_while_tasks_wait(own: World) -> None:
     """The next one finds the slot in the catalog; the tasks find the next one; nothing is lost or doubled."""
     own.open()
@@ -240,6 +244,7 @@ def test_coordinator_killed_while_tasks_wait(own: World) -> None:
     own.drain(query)
 
 
+@pytest.mark.slow
 def test_coordinator_killed_after_a_slot_was_bound(own: World) -> None:
     """A binding is in the catalog: the replay is as it was, and so is what the plain reader makes of it."""
     own.open()
@@ -257,6 +262,7 @@ def test_coordinator_killed_after_a_slot_was_bound(own: World) -> None:
     own.drain(query)
 
 
+@pytest.mark.slow
 def test_name_taken_by_another_query(world: World) -> None:
     """Tasks of the query that lost the name bind nothing: fenced by the grant."""
     world.open()
@@ -293,6 +299,7 @@ def test_a_slot_that_the_log_does_not_know(world: World) -> None:
             query.restart(readAhead=ahead)
 
 
+@pytest.mark.slow
 def test_a_committed_batch_that_no_task_has_read(own: World) -> None:
     """R13: foreachBatch did nothing with it: no row is passed over, in another epoch neither.
 
@@ -323,6 +330,7 @@ def test_a_committed_batch_that_no_task_has_read(own: World) -> None:
     on_page(caught.value, "DataLoss: topic '…': slot")
 
 
+@pytest.mark.slow
 def test_the_end_mark(world: World) -> None:
     """The stream stands at the end, says so, and has acknowledged it, as await_end needs it."""
     world.open()
@@ -410,6 +418,7 @@ def test_a_change_of_schema(world: World) -> None:
     assert world.acked() == 2
 
 
+@pytest.mark.slow
 def test_what_does_not_go_with_it(own: World) -> None:
     """acks=all, availableNow and Trigger.Once are refused at the start, each with its reason."""
     own.open()

@@ -18,6 +18,7 @@ from registry.embedded import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 
 
+@pytest.mark.slow
 def test_zookeeper_stopped_and_back(tmp_path: Path) -> None:
     """Case 21: publishing and reading go on without it; afterwards all is registered anew, and a newcomer finds it."""
     zookeeper = EmbeddedZooKeeper(tmp_path / "zk")

@@ -13,6 +13,7 @@ from tests.troubleshooting import on_page
 AT_ONCE = {"retention.time": "0s", "retention.bytes": "0", "retention.ack_grace": "0s"}
 
 
+@pytest.mark.slow
 def test_replay_by_a_new_run_publishes_nothing(bus: Bus) -> None:
     """Case 45: a crash after the sink returned, before Spark's commit."""
     rows = NumberedRows(bus.topic, partitions=2)

@@ -118,6 +118,7 @@ def rows(*tables: pa.Table, **more: Any) -> list[dict[str, Any]]:
     return [{**row, **more} for table in tables for row in table.to_pylist()]
 
 
+@pytest.mark.slow
 def test_columns_come_and_go_under_a_running_query(bus: Bus, load: Callable[..., Load]) -> None:
     """Case 60: dropped columns are null, new ones left out; each schema is asked for once, not for each batch."""
     publisher = bus.publisher()
@@ -386,6 +387,7 @@ def test_one_topic_ends_the_query_of_several(bus: Bus, load: Callable[..., Load]
     assert [acknowledged(publisher) for publisher in publishers] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_topic_that_a_pattern_finds_later(bus: Bus, load: Callable[..., Load]) -> None:
     """It is judged by ``schemaEvolution``, as a changed one is (of another schema: tests/bus/test_topics.py)."""
     names = [f"{bus.topic}-{letter}" for letter in "ab"]
@@ -427,6 +429,7 @@ def test_a_batch_read(bus: Bus, module_settings: dict[str, str]) -> None:
         read({**options, "subscribePattern": bus.topic}, columns(id=pa.int64()))
 
 
+@pytest.mark.slow
 def test_a_missing_name_is_told_at_load(
     bus: Bus, module_settings: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def nodes_below(client: KazooClient, path: str) -> list[str]:
     return [path, *(node for name in client.get_children(path) for node in nodes_below(client, f"{path}/{name}"))]
 
 
+@pytest.mark.slow
 def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZooKeeper, tmp_path: Path) -> None:
     """alice publishes; bob, who may only read in the registry, subscribes."""
     password = _secret(tmp_path / "password-2", f"{CANARY}-2")

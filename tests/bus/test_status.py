@@ -22,6 +22,7 @@ from tests.bus.kit import PATIENCE, Bus, Driver, kill, named_link, publish, read
 from tests.troubleshooting import on_page
 
 
+@pytest.mark.slow
 def test_status_of_a_topic(bus: Bus) -> None:
     """Every field, before and after reading; numbers agree with what was sealed."""
     rows = NumberedRows(bus.topic, partitions=2)
@@ -73,6 +74,7 @@ def test_status_of_a_topic(bus: Bus) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_link_that_breaks(own_bus: Bus) -> None:
     """Without a goodbye its reader is taken to come back; when it does, that is counted."""
     publisher = own_bus.publisher()
@@ -99,6 +101,7 @@ def test_a_link_that_breaks(own_bus: Bus) -> None:
     assert known["last_seen"] >= 0
 
 
+@pytest.mark.slow
 def test_a_subscriber_reports_its_links(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
     """What a query's progress shows: state, since when, reconnects, back-off, the next attempt, the last error."""
     driver = drive()
@@ -127,6 +130,7 @@ def test_a_subscriber_reports_its_links(own_bus: Bus, drive: Callable[..., Drive
         session.close()
 
 
+@pytest.mark.slow
 def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver], tmp_path: Path) -> None:
     """U3: at once, and not only after its time is over: gone since when, and served for how long yet."""
     driver = drive({"coordinator.linger": "50s"})
@@ -150,6 +154,7 @@ def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver],
         assert re.match(r"publisher gone for [\d.]+ s, served for another [\d.]+ s; the last", without_publisher(later))
 
 
+@pytest.mark.slow
 def test_a_publisher_that_closed(own_bus: Bus) -> None:
     """U3: it is served until all have read; how long that may take without progress is told."""
     publisher = own_bus.publisher({"coordinator.linger": "50s"}, required_subscribers=["billing"])
@@ -161,6 +166,7 @@ def test_a_publisher_that_closed(own_bus: Bus) -> None:
     assert 0 < status["served_for"] <= 50
 
 
+@pytest.mark.slow
 def test_admin(bus: Bus) -> None:
     """Lists topics with their places, and asks one that is served; an unknown one is told at once."""
     publisher = bus.publisher(parallelism=3)

@@ -104,6 +104,7 @@ def plan_with(query: Query, topic: str) -> Any:
         assert time.monotonic() < deadline, f"no offset with {topic} within {SOON:g} s: {query.end}"
 
 
+@pytest.mark.slow
 def test_a_topic_found_while_the_query_runs(topics: Topics) -> None:
     """It begins at earliest, wherever those of the start do; its first offset brings no rows."""
     topics.seal("a", 0, noted=False)
@@ -126,6 +127,7 @@ def test_a_topic_found_while_the_query_runs(topics: Topics) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["stored", "logged", "read"])
 def test_restart_before_the_first_batch_of_a_new_topic_is_committed(topics: Topics, moment: str) -> None:
     """Cases 3, 59: retention removes at once what it may; the first position stays what it was, and keeps the rows."""
@@ -151,6 +153,7 @@ def test_restart_before_the_first_batch_of_a_new_topic_is_committed(topics: Topi
     topics.check(query, "b")
 
 
+@pytest.mark.slow
 def test_a_new_topic_that_leaves_at_once(topics: Topics) -> None:
     """Case 25: between the plan of the batch that names it first and its run; nothing is asked of it then."""
     topics.seal("a", 0, noted=False)
@@ -196,6 +199,7 @@ def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
     assert {topic: position["n"] for topic, position in begin.items()} == {topics.name("a"): 2, topics.name("b"): 1}
 
 
+@pytest.mark.slow
 def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Topics, bus: Bus) -> None:
     """Case 23: a registration that leads to nothing is tried again; its topic comes once somebody serves it."""
     topics.seal("a", 0)
@@ -274,6 +278,7 @@ def fails(query: Query, error: type[JobpipeError]) -> JobpipeError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_new_topic_of_another_schema_ends_the_query(topics: Topics) -> None:
     """Case 60: before any of its rows is planned; named are topic and columns."""
     topics.seal("a", 0)
@@ -286,6 +291,7 @@ def test_a_new_topic_of_another_schema_ends_the_query(topics: Topics) -> None:
     assert list(query.end) == [topics.name("a")]
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_on_a_new_topic_ends_the_query(topics: Topics, bus: Bus) -> None:
     """Case 51: two queries under one name would each have a part of the rows."""
     topics.seal("a", 0)
@@ -298,6 +304,7 @@ def test_a_name_that_is_taken_on_a_new_topic_ends_the_query(topics: Topics, bus:
         assert fails(query, NameTaken).fields["topic"] == topics.name("b")
 
 
+@pytest.mark.slow
 def test_too_many_topics(topics: Topics) -> None:
     """At ``load()`` and while the query runs: named are the pattern and the count."""
     topics.seal("a", 0)
@@ -314,6 +321,7 @@ def test_too_many_topics(topics: Topics) -> None:
     assert caught.value.fields == wanted
 
 
+@pytest.mark.slow
 def test_load_waits_for_the_first_topic(topics: Topics) -> None:
     """A pattern that nothing matches says so; the whole name must match."""
     topics.seal("ab", 0)
@@ -362,6 +370,7 @@ def test_assigned_partitions(topics: Topics) -> None:
     assert batch_rows(topics.options(assign=json.dumps({name: [2]})), lambda b: None) == 20
 
 
+@pytest.mark.slow
 def test_an_assigned_partition_that_there_is_not(topics: Topics) -> None:
     """Case 53: at the start, and when the publisher comes back with less: in both cases before Spark logs an offset."""
     topics.open("a", partitions=3)

@@ -57,6 +57,7 @@ def put(link: BlockingLink, args: dict[str, Any]) -> None:
 # -- a coordinator's spool ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_are_taken_from_the_jobs_own_tasks_only(bus: Bus) -> None:
     """S8: neither without a ticket nor with that of another batch, topic or job."""
     publisher = bus.publisher()
@@ -135,6 +136,7 @@ def kept(own_bus: Bus, tmp_path: Path) -> Iterator[tuple[Bus, HostServer, Publis
         server.end()
 
 
+@pytest.mark.slow
 def test_another_publishers_files_stay(kept: tuple[Bus, HostServer, Publisher, NumberedRows, Journal]) -> None:
     """S8: without the log's token nothing is written, listed, removed or forgotten; with another it is elsewhere."""
     bus, server, publisher, *_ = kept
@@ -158,6 +160,7 @@ def test_another_publishers_files_stay(kept: tuple[Bus, HostServer, Publisher, N
     assert server.files() == [file]
 
 
+@pytest.mark.slow
 def test_the_token_stays_over_restarts(kept: tuple[Bus, HostServer, Publisher, NumberedRows, Journal]) -> None:
     """S8: of the coordinator, whose catalog has it, and of the host server, which keeps nothing of it."""
     bus, server, publisher, rows, journal = kept
@@ -238,6 +241,7 @@ def test_who_uploads_says_if_a_file_is_forced_to_disk(
     assert seen == [forced] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsync", [True, False])
 def test_a_task_says_what_its_sink_is_set_to(bus: Bus, fsync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """R4: two sinks of one job, and so of one coordinator, may differ."""

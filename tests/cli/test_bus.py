@@ -162,6 +162,7 @@ def test_a_topic_never_heard_of(run: Run, file: str, config: Config, publisher: 
     assert f"nobody has ever published it under {config.namespace}" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_topic_whose_publisher_is_gone(run: Run, file: str, topic: str, config: Config, publisher: Publisher) -> None:
     """The registry remembers its epoch; the message says how its spool can be read."""
     publisher.close()
@@ -179,6 +180,7 @@ def test_a_topic_whose_publisher_is_gone(run: Run, file: str, topic: str, config
     assert f"the last one had epoch {publisher.epoch}" in run("tail", topic, "--timeout", "0", file=file).stderr
 
 
+@pytest.mark.slow
 def test_a_closed_topic_that_is_served(
     run: Run, start: Start, file: str, topic: str, config: Config, publisher: Publisher
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_live_subscription_is_not_moved(
     assert publisher.status()["subscriptions"][0]["position"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["describe", "nosuch"], ["tail", "nosuch", "--timeout", "0"], ["serve", "nosuch"]])
 def test_a_topic_that_is_not_there_is_1(run: Run, file: str, publisher: Publisher, command: list[str]) -> None:
     result = run(*command, file=file)
@@ -261,6 +264,7 @@ def test_a_topic_that_is_not_there_is_1(run: Run, file: str, publisher: Publishe
     assert "'nosuch'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     """Its registration outlives it for the length of its session."""
     os.kill(publisher.coordinator.process.pid, signal.SIGKILL)
@@ -268,6 +272,7 @@ def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Pub
     assert run("describe", topic, file=file).exit_code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["describe"], ["tail", "--timeout", "0"]])
 def test_foreign_certificates_are_4(
     run: Run,
@@ -310,6 +315,7 @@ def test_tail_leaves_no_trace(run: Run, file: str, topic: str, publisher: Publis
     assert json.loads(run("describe", topic, "--json", file=file).stdout)["subscriptions"] == []
 
 
+@pytest.mark.slow
 def test_tail_follows_to_the_end_mark(start: Start, file: str, topic: str, publisher: Publisher) -> None:
     program = start("tail", topic, "--from", "earliest", "--json", file=file)
     assert [json.loads(program.line())["n"] for _ in range(12)] == list(range(12))
@@ -324,6 +330,7 @@ def test_tail_of_what_comes(run: Run, file: str, topic: str, publisher: Publishe
     assert run("tail", topic, "--timeout", "0.2", file=file).stdout == ""
 
 
+@pytest.mark.slow
 def test_tail_follows_a_publisher_that_returns(
     start: Start, file: str, topic: str, config: Config, publisher: Publisher
 ) -> None:
@@ -346,6 +353,7 @@ def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, t
     publisher.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--name", "me"]])
 def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, topic: str, options: list[str]) -> None:
     """On standard error, after two seconds; its rows are not disturbed."""
@@ -381,6 +389,7 @@ def test_committed_needs_a_name(run: Run, file: str) -> None:
     assert run("tail", "orders", "--from", "committed", file=file).exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--name", "me"]])
 def test_tail_ends_silently_with_its_reader(
     start: Start, file: str, topic: str, publisher: Publisher, options: list[str]
@@ -394,6 +403,7 @@ def test_tail_ends_silently_with_its_reader(
     assert program.process.stderr.read() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--name", "me"]])
 def test_ctrl_c_ends_tail(start: Start, file: str, topic: str, publisher: Publisher, options: list[str]) -> None:
     program = start("tail", topic, "--from", "earliest", *options, file=file)

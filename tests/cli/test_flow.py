@@ -145,6 +145,7 @@ def test_describe_shows_the_flows_of_a_topic(
     assert "FLOW" not in run("describe", f"{name}-orders", file=file).stdout
 
 
+@pytest.mark.slow
 def test_reset(run: Run, file: str, config: Config, name: str, orders: jobpipe.PlainPublisher) -> None:
     """The next start begins where the subscription stands, which ``seek`` moves."""
     with start(config, name) as flow:
@@ -177,6 +178,7 @@ def test_reset_of_a_flow_that_runs(
         on_page(error.value, "FlowFailed: flow '…'")
 
 
+@pytest.mark.slow
 def test_reset_of_a_name_that_two_topics_keep(
     run: Run, file: str, config: Config, name: str, orders: jobpipe.PlainPublisher
 ) -> None:

@@ -99,6 +99,7 @@ def assert_pythons_own(code: int, said: list[str]) -> None:
     assert not [line for line in said if "ignored" in line or "During handling" in line or "never" in line], said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [block("README.md", "client"), WITHOUT_WITH], ids=["README", "without with"])
 def test_a_client_that_waits_for_rows(start: Start, orders: Publisher, code: str) -> None:
     """The loop, and the context manager, end by Python's own KeyboardInterrupt; the name is free."""
@@ -113,6 +114,7 @@ def test_a_client_that_waits_for_rows(start: Start, orders: Publisher, code: str
     assert_pythons_own(*interrupted(again))
 
 
+@pytest.mark.slow
 def test_a_client_amid_rows(start: Start, orders: Publisher) -> None:
     """Whatever it is doing; the moments are drawn by the machine."""
     stop = threading.Event()
@@ -137,6 +139,7 @@ def test_a_client_amid_rows(start: Start, orders: Publisher) -> None:
         publisher.join()
 
 
+@pytest.mark.slow
 def test_a_client_that_waits_for_its_publisher(start: Start, config: Config) -> None:
     process = start(WITHOUT_WITH)
     assert process.stderr is not None
@@ -144,6 +147,7 @@ def test_a_client_that_waits_for_its_publisher(start: Start, config: Config) -> 
     assert_pythons_own(*interrupted(process))
 
 
+@pytest.mark.slow
 def test_a_client_of_a_coordinator_that_is_stopped(start: Start, orders: Publisher) -> None:
     """Closing waits for no answer for long."""
     process = start(block("README.md", "client"))
@@ -157,6 +161,7 @@ def test_a_client_of_a_coordinator_that_is_stopped(start: Start, orders: Publish
         coordinator.resume()
 
 
+@pytest.mark.slow
 def test_a_plain_publisher(start: Start, config: Config) -> None:
     """It closes its topic, says who is waited for, and ends as Python does."""
     process = start(PUBLISHER)
@@ -165,6 +170,7 @@ def test_a_plain_publisher(start: Start, config: Config) -> None:
     assert_pythons_own(*interrupted(process))
 
 
+@pytest.mark.slow
 def test_our_example(start: Start, config: Config) -> None:
     """A program of ours ends with 130, and without a trace."""
     publisher = Publisher("flights", config=config)

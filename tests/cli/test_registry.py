@@ -46,6 +46,7 @@ def test_status_starts_nothing(run: Run, fresh: str, tmp_path: Path) -> None:
     assert not (tmp_path / "fresh").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_start_status_stop(run: Run, fresh: str) -> None:
     started = run("registry", "start", file=fresh)
@@ -80,6 +81,7 @@ def test_status_of_an_ensemble_reads_it(run: Run, write: Callable[..., str], hom
     assert (facts["embedded"], facts["endpoint"], facts["topics"]) == (False, connect, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("tls", [True, False])
 def test_the_doctor_names_a_server_of_an_older_version(fresh: str, tmp_path: Path, tls: bool) -> None:
@@ -98,6 +100,7 @@ def test_an_ensemble_that_does_not_answer_is_3(run: Run, write: Callable[..., st
     assert (result.exit_code, result.stdout) == (3, "")
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_not_there_takes_one_line(start: Callable[..., Program], write: Callable[..., str]) -> None:
     """U12: the address is wrong: one line that says so, and none for each attempt."""
     settings = {**ensemble("127.0.0.1:1"), "jobpipe.registerserver.connect.timeout": "1500ms"}

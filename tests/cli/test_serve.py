@@ -39,6 +39,7 @@ def orphaned(publisher: Publisher, config: Config) -> Publisher:
     return publisher
 
 
+@pytest.mark.slow
 def test_serve_refuses_beside_a_publisher(run: Run, start: Start, file: str, publisher: Publisher) -> None:
     code, out, err = start("serve", "orders", file=file).end()
     assert (code, out) == (1, "")
@@ -50,6 +51,7 @@ def test_serve_refuses_names_that_leave_the_spool(run: Run, file: str) -> None:
     assert run("serve", "../orders", file=file).exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_until_told_to_stop(
     run: Run, start: Start, file: str, config: Config, orphaned: Publisher, number: signal.Signals
@@ -71,6 +73,7 @@ def test_serve_until_told_to_stop(
     again.close()
 
 
+@pytest.mark.slow
 def test_serve_gives_way_to_a_publisher(start: Start, file: str, config: Config, orphaned: Publisher) -> None:
     program = start("serve", "orders", file=file)
     assert program.line().startswith("serving orders at ")
@@ -82,6 +85,7 @@ def test_serve_gives_way_to_a_publisher(start: Start, file: str, config: Config,
     again.close()
 
 
+@pytest.mark.slow
 def test_serve_removes_nothing(
     run: Run, start: Start, write: Callable[..., str], settings_of_test: dict[str, str], orphaned: Publisher
 ) -> None:

@@ -47,6 +47,7 @@ def known(config: Config) -> list[str]:
         handler.shutdown()
 
 
+@pytest.mark.slow
 def test_a_topic_that_nobody_serves_is_listed(run: Run, file: str, left: Path) -> None:
     """U4: by --all, from the registry and this host's spools, with its folder and how to serve it."""
     assert listed(run, file) == {}
@@ -59,6 +60,7 @@ def test_a_topic_that_nobody_serves_is_listed(run: Run, file: str, left: Path) -
     assert "jobpipe serve TOPIC" in text
 
 
+@pytest.mark.slow
 def test_spools_that_cannot_be_read_or_are_of_others(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: a damaged one is named, one of another namespace is not ours, and what is no topic is passed over."""
     (config.spool_dir / "damaged").mkdir()
@@ -70,6 +72,7 @@ def test_spools_that_cannot_be_read_or_are_of_others(run: Run, file: str, config
     assert [row.split()[0] for row in result.stdout.splitlines()[1:2]] == ["orders"]
 
 
+@pytest.mark.slow
 def test_a_topic_is_deleted(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: spool and registry; the next publisher begins a new log at epoch 1."""
     said = run("topics", "delete", "orders", "--dry-run", file=file)
@@ -88,6 +91,7 @@ def test_a_topic_is_deleted(run: Run, file: str, config: Config, left: Path) -> 
     end_coordinators()
 
 
+@pytest.mark.slow
 def test_a_live_topic_is_not_deleted(run: Run, file: str, config: Config) -> None:
     """U4: the one who serves it is named."""
     publisher = Publisher("orders", config=config, name="shop", parallelism=2)
@@ -102,6 +106,7 @@ def test_a_live_topic_is_not_deleted(run: Run, file: str, config: Config) -> Non
     publisher.close()
 
 
+@pytest.mark.slow
 def test_an_open_catalog_is_not_deleted(run: Run, file: str, config: Config) -> None:
     """U4: its coordinator lives, though the registry has lost it."""
     publisher = Publisher("orders", config=config, name="shop", parallelism=2)
@@ -128,6 +133,7 @@ def test_an_open_catalog_is_not_deleted(run: Run, file: str, config: Config) -> 
     assert known(config) == ["orders"]
 
 
+@pytest.mark.slow
 def test_what_is_not_read_is_not_deleted(run: Run, file: str, config: Config) -> None:
     """U4: the subscriptions that lack something are named; --unread deletes it all the same."""
     publisher = Publisher("orders", config=config, name="shop", parallelism=2, required_subscribers=["billing"])
@@ -174,6 +180,7 @@ def test_a_registry_that_does_not_forget(
     assert run("topics", "delete", "orders", file=file).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_spool_on_another_host(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: whether all was read is not known here."""
     left.rename(left.parent.parent / "elsewhere")
@@ -194,6 +201,7 @@ def test_a_topic_that_does_not_exist(run: Run, file: str, left: Path, topic: str
     assert left.is_dir()
 
 
+@pytest.mark.slow
 def test_a_misspelt_topic(run: Run, file: str, left: Path) -> None:
     """U12: what was probably meant is offered, though nobody serves it."""
     for command in (["describe"], ["lag"], ["topics", "delete"], ["subscriptions", "seek"]):

@@ -63,6 +63,7 @@ def test_the_sink_has_these_arguments() -> None:
     assert [about.name for about in SINK_ARGUMENTS] == arguments
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("aZ0._-/ \n"), max_size=4) | st.text() | st.sampled_from(["a" * 128, "a" * 129]))
 def test_names_are_those_of_the_registry(name: str) -> None:
     """The rule is written twice, since this package may not import the registry's."""

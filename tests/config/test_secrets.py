@@ -83,6 +83,7 @@ def test_the_environment_is_read_when_it_is_asked_for() -> None:
             secret.reveal(environ)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=300))
 def test_what_is_encrypted_comes_back(text: str) -> None:
     environ = {KEY_VARIABLE: "env:THE_KEY", "THE_KEY": "x" * 43 + "="}

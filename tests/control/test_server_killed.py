@@ -167,6 +167,7 @@ def servers(tmp_path: Path, home: Path) -> Iterator[Servers]:
     found.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_at_random_moments(servers: Servers, kills: int) -> None:
     seed = int(os.environ.get("JOBPIPE_SEED", random.SystemRandom().randrange(2**32)))

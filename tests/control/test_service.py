@@ -176,6 +176,7 @@ def lost(world: World, server: ControlServer) -> None:
     assert wait(server, JobState.LOST).detail
 
 
+@pytest.mark.slow
 def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
     server = world.server()
     lost(world, server)
@@ -191,6 +192,7 @@ def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
     assert [run.state for run in server.runs(NAME)] == [JobState.RUNNING, JobState.CANCELED]
 
 
+@pytest.mark.slow
 def test_lost_ends_when_the_launcher_answers(world: World) -> None:
     server = world.server()
     lost(world, server)
@@ -212,6 +214,7 @@ def test_lost_and_found(world: World) -> None:
 # -- servers that end --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_server_goes_on(world: World) -> None:
     first = world.server()
     jobs = {name: job_of() for name in ("runs", "ends", "dies", "waits")}
@@ -398,6 +401,7 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 # -- what else there is ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_without_room_is_blocked(world: World) -> None:
     server = world.server()
     sink = {"type": "jobpipe", "topic": "flights"}

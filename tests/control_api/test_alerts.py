@@ -112,6 +112,7 @@ def test_what_happens_is_told_once(control: MemoryControl, receiver: Receiver, t
     assert receiver.got.empty()
 
 
+@pytest.mark.slow
 def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
     """With what happened while there was none; not with what was told."""
     submitted(control, tmp_path, on=["FAILED", "GAP"])

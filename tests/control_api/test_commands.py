@@ -179,6 +179,7 @@ def test_what_is_new_of_a_log(seen: str, found: str, new: str) -> None:
     assert _new_lines(tuple(seen), tuple(found)) == tuple(new)
 
 
+@pytest.mark.slow
 def test_new_lines_of_long_logs_are_found_at_once() -> None:
     """Logs of 10,000 lines that repeat themselves; linear, where a search by each length would take hours."""
     began = time.process_time()
@@ -254,6 +255,7 @@ def started(tmp_path: Path, *before: str, **environ: str) -> subprocess.Popen[st
     )
 
 
+@pytest.mark.slow
 def test_the_program(tmp_path: Path) -> None:
     """It says where it is, without the token where nobody looks; SIGTERM ends it, and a second one does not start."""
     home = tmp_path / "home"
@@ -285,6 +287,7 @@ def test_the_program(tmp_path: Path) -> None:
             process.communicate()
 
 
+@pytest.mark.slow
 def test_a_server_is_started_if_none_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One, for two commands at once; detached, its address in no log. `jobpipe server --stop` ends it."""
     monkeypatch.setattr(local_server, "_program", lambda: [sys.executable, "-m", "tests.control_api.program"])
@@ -325,6 +328,7 @@ def test_a_server_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monkey
     assert local_server._started == []
 
 
+@pytest.mark.slow
 def test_clients_need_no_web_framework() -> None:
     """Without the extra: the commands work, and the server says what is missing."""
     block = "import sys; sys.modules.update(starlette=None, uvicorn=None); from jobpipe.cli.main import main; main()"

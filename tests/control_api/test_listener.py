@@ -42,6 +42,7 @@ class TestTimes:
     def limits(self) -> Limits:
         return Limits(connections=4, request_seconds=0.4, idle_seconds=1)
 
+    @pytest.mark.slow
     def test_silence_and_drops_end(self, served: Served) -> None:
         """A connection that says nothing, half a header, or half a body; a byte now and then gives no more time."""
         host = served.host
@@ -100,6 +101,7 @@ def as_person(folder: Path, name: str) -> Config:
     return load(overrides={key: str(path) for key, path in given.items()}, environ={})
 
 
+@pytest.mark.slow
 def test_beyond_loopback_people_need_certificates(certificates: Path, tmp_path: Path, control: MemoryControl) -> None:
     """TLS and the access list, which is read again; no tokens there."""
     access = tmp_path / "access.yaml"

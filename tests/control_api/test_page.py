@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jobpipe.config import load
 from jobpipe.control.server_access import read_access_file
 from jobpipe.net.certs import describe
@@ -15,6 +17,7 @@ from tests.control_api.kit import Served, tree
 from tests.pages import block, shell
 
 
+@pytest.mark.slow
 def test_look_stop_delete(served: Served) -> None:
     """Sections 2 and 3, with a server of the home."""
     delays = {"source": {"type": "jobpipe", "subscribe": "flights-rows"}, "sink": {"type": "console"}}
@@ -34,6 +37,7 @@ def test_look_stop_delete(served: Served) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_files(tmp_path: Path) -> None:
     """Alerts are right; certificates are made as the configuration needs them; so is the access list."""
     whole = tree()

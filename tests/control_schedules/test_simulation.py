@@ -89,6 +89,7 @@ RULES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catchup", ["all", "latest", "none"])
 @settings(max_examples=12)
 @given(given_=st.sampled_from(COARSE), **RULES)
@@ -110,6 +111,7 @@ def test_a_year(
     event(f"left out: {bool(server.left_out)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catchup", ["all", "latest", "none"])
 @settings(max_examples=10)
 @given(given_=st.sampled_from(FINE), **{**RULES, "start": st.none(), "end": st.none()})

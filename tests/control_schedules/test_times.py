@@ -225,6 +225,7 @@ def series(times: Times, first: datetime, last: datetime) -> list[datetime]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(zone=st.sampled_from(sorted(ODD_ZONES)), minute=MINUTES, hour=HOURS, data=st.data())
 def test_crontab_by_counting(zone: str, minute: str, hour: str, data: st.DataObject) -> None:

@@ -217,6 +217,7 @@ def test_rows_of_its_partitions_wake_a_task_at_once(world: World, monkeypatch: p
     scenario(Source, world, work)
 
 
+@pytest.mark.slow
 def test_rows_of_others_wake_no_task_and_are_told_soon(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is not read for each batch of others, and the cursor moves on all the same, or nothing would be freed."""
     reads = Counted(monkeypatch, PartReader, "read")

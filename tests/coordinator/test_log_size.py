@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.store.files import Reserve
 from tests.coordinator.kit import World, run
@@ -25,6 +27,7 @@ async def sealed(topic: ServedTopic, *, ticks: bool) -> int:
     return largest
 
 
+@pytest.mark.slow
 def test_a_tick_shortens_the_log_of_a_catalog_that_is_read_steadily(tmp_path: Path) -> None:
     """R8: 53 MB with one busy reader, and growing with two; outside `spool.max_bytes` and the disk's reserve."""
 

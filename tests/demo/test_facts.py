@@ -136,6 +136,7 @@ def test_too_few_lines_put_in_are_a_fact() -> None:
     assert [fact.ok for fact in dead_letters_facts(3, ["a", "b"], ["a", "b"])] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_dead_letters_are_read_from_the_spool(config: Config) -> None:
     publisher = Publisher("dead", config=config)

@@ -98,6 +98,7 @@ time.sleep(600)
             end_processes([each for each in started if each.is_running()])
 
 
+@pytest.mark.slow
 def test_the_mark_finds_all_processes_and_they_end(tmp_path: Path) -> None:
     with marked(tmp_path) as started:
         assert marked_processes(tmp_path / "another") == []
@@ -106,6 +107,7 @@ def test_the_mark_finds_all_processes_and_they_end(tmp_path: Path) -> None:
         assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in started)
 
 
+@pytest.mark.slow
 def test_what_a_killed_demo_left_running_is_ended_by_the_next_one(tmp_path: Path) -> None:
     with private_folder(tmp_path):
         pass

@@ -63,6 +63,7 @@ def assert_nothing_is_left(work: Path) -> None:
     assert EmbeddedZooKeeper(work / HOME).status() is None
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_job_that_fails_is_named_with_the_end_of_its_log(examples: Path, tmp_path: Path, console: Console) -> None:
     (examples / "delays.py").write_text("import sys; print('what went wrong'); sys.exit(3)")
@@ -74,6 +75,7 @@ def test_a_job_that_fails_is_named_with_the_end_of_its_log(examples: Path, tmp_p
     assert_nothing_is_left(tmp_path / "work")
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.usefixtures("examples")
 def test_the_deadline_ends_it(tmp_path: Path, console: Console) -> None:
@@ -82,6 +84,7 @@ def test_the_deadline_ends_it(tmp_path: Path, console: Console) -> None:
     assert_nothing_is_left(tmp_path / "work")
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_ends_all(examples: Path, tmp_path: Path, console: Console, signal: str) -> None:
@@ -93,6 +96,7 @@ def test_an_interrupt_ends_all(examples: Path, tmp_path: Path, console: Console,
     assert_nothing_is_left(tmp_path / "work")
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_what_a_job_has_started_ends_too(examples: Path, tmp_path: Path, console: Console) -> None:
     """Also what is in a session of its own, and what does not end by SIGTERM."""

@@ -146,6 +146,7 @@ print(sum(segment.rows for segment in segments))
 """
 
 
+@pytest.mark.slow
 def test_tasks_on_another_host_read_and_write_with_its_own_certificates(
     home: Path, files: Credentials, settings_of_test: dict[str, str], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_each_operation_is_explored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CONTROL.keys() == asked
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_is_ended() -> None:
     """It shows where it was, and does not keep a machine for days."""
     asked = [sys.executable, "-m", "tests.explore", "cancel", "--seeds", "1000000", "--minutes", "0.02"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.explore.scheduled import playing, run
 
 
@@ -13,7 +15,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert (first.jobs, first.rows, first.seconds) == (second.jobs, second.rows, second.seconds)
 
 
-def test_some_seeds() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(30, marks=pytest.mark.slow)])
+def test_some_seeds(seeds: int) -> None:
     """Nothing is lost, twice, out of order or stuck."""
-    report = run(30, seed=1)
+    report = run(seeds, seed=1)
     assert not report.found, str(report)

@@ -53,6 +53,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, Fa
             conclude(rig)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("point", ["before fsync", "before directory fsync"], ids=["segment", "directory"])
 def test_of_a_segment_or_its_directory_fails(pair: tuple[Harness, FaultPoints], point: str) -> None:
     """Case 37: never tried again: the batch fails with SpoolError, its file goes, the replay writes another one."""
@@ -64,6 +65,7 @@ def test_of_a_segment_or_its_directory_fails(pair: tuple[Harness, FaultPoints], 
     assert "injected EIO" not in coordinator_log(rig)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("committed", [False, True], ids=["not committed", "committed"])
 def test_of_the_commit_fails(pair: tuple[Harness, FaultPoints], committed: bool) -> None:
     """Case 37: whatever became of the seal, the same coordinator opens the log anew; the publisher notices nothing."""

@@ -101,6 +101,7 @@ def test_retention_makes_room(small: Bus, size: dict[str, int]) -> None:
     assert coordinator_of(publisher) == coordinator
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("size", [FILES, INLINE], ids=["files", "inline"])
 def test_the_disk_grows(small: Bus, size: dict[str, int]) -> None:
     """Case 36: without any subscriber; nothing that was sealed is damaged by what failed after it."""

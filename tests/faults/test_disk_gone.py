@@ -26,6 +26,7 @@ def place(publisher: Publisher) -> Path:
     return publisher.config.spool_dir / publisher.topic
 
 
+@pytest.mark.core
 def test_segments_are_deleted(bus: Bus) -> None:
     """Cases 43 and 35: batches fail until the directory is back; the ones in it are reported, with offset and file."""
     rows = NumberedRows(bus.topic, **FILES)
@@ -45,6 +46,7 @@ def test_segments_are_deleted(bus: Bus) -> None:
     assert coordinator_of(publisher) == coordinator
 
 
+@pytest.mark.core
 def test_catalog_is_deleted_or_replaced(bus: Bus) -> None:
     """Case 43: SQLite would write on into a file without a name; a seal after that is refused."""
     rows = NumberedRows(bus.topic)

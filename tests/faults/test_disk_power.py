@@ -91,7 +91,9 @@ def lose_power_at_each_moment(spool: Path, calls: list[str], left: Path, moments
     assert tried > 10 * BATCHES
 
 
-@pytest.mark.parametrize("kindly", [False, True], ids=["all is lost", "some is lost"])
+@pytest.mark.parametrize(
+    "kindly", [pytest.param(False, marks=pytest.mark.core, id="all is lost"), pytest.param(True, id="some is lost")]
+)
 def test_publisher(tmp_path: Path, kindly: bool) -> None:
     """Cases 8 and 39: at each moment; of what was not forced nothing stays, or each write by chance."""
     lose_power_at_each_moment(*record(tmp_path), tmp_path / "left", chance() if kindly else None)

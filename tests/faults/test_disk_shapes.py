@@ -25,6 +25,7 @@ def received(bus: Bus, rows: int) -> list[pa.RecordBatch]:
     return found
 
 
+@pytest.mark.core
 def test_empty_batches(bus: Bus) -> None:
     """Case 60: they take no offset, are not repeated by a replay, and one empty partition of two is no matter."""
     rows = NumberedRows(bus.topic, partitions=2)
@@ -43,6 +44,7 @@ def test_empty_batches(bus: Bus) -> None:
     assert reader.checker.check().rows == 30
 
 
+@pytest.mark.core
 def test_huge_row(bus: Bus) -> None:
     """Case 60: 8 MB in one row, with segments of 64 KiB, frames of 256 KiB and small rows on both sides of it."""
     publisher = bus.publisher(CHANGES)

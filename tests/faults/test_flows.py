@@ -123,6 +123,7 @@ def test_a_coordinator_is_killed(settings_of_test: dict[str, str], config: Confi
         line.end(checker)
 
 
+@pytest.mark.core
 def test_the_sources_coordinator_is_killed_and_nothing_is_published(config: Config) -> None:
     """The cursors lie with the source; effects happen at least once."""
     moments, seen = chance(), set[tuple[int, int]]()
@@ -143,6 +144,7 @@ def test_the_sources_coordinator_is_killed_and_nothing_is_published(config: Conf
         assert len(seen) == 2 * line.journal.batches
 
 
+@pytest.mark.core
 @SIZES
 def test_links_are_cut(settings_of_test: dict[str, str], config: Config, payload: int) -> None:
     """Those of the tasks and of the subscription: reset, ended in the middle of an answer, silent for a while."""

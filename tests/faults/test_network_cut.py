@@ -152,6 +152,7 @@ def test_plan_and_acknowledgement(bus: Bus, way: Direction) -> None:
     assert (subscription["position"], plans[0]["end"]["n"]) == (1, 2)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("way", BOTH)
 def test_fetch(bus: Bus, way: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 14: the rows are the same after every cut, each once."""

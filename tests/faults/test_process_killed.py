@@ -47,6 +47,7 @@ def test_publisher_five_times(rig: Harness) -> None:
             more(rig)
 
 
+@pytest.mark.core
 def test_subscriber_five_times(rig: Harness) -> None:
     """Case 3: each time it goes on from its own position, and gets its name back, whatever it was doing."""
     moments = chance()

@@ -77,6 +77,7 @@ def test_a_subscription_does_not_expire_while_the_publisher_is_down(tmp_path: Pa
         conclude(rig)
 
 
+@pytest.mark.core
 def test_an_expired_subscription_is_told_what_it_missed(tmp_path: Path) -> None:
     """Case 54: away for longer than the expiry, with the coordinator up: no wait, no skip, the exact range."""
     settings = {**KEEP_NOTHING, "subscription.expiry": "2s", "read.timeout": "2s"}

@@ -150,6 +150,7 @@ def test_a_stopped_subscriber(tmp_path: Path) -> None:
         conclude(rig, "all", "sleeper")
 
 
+@pytest.mark.core
 def test_a_stopped_subscriber_whose_name_is_taken(tmp_path: Path) -> None:
     """Cases 16 and 51: the newcomer gets the name of one that does not answer; the zombie is fenced, and ends.
 

@@ -68,6 +68,7 @@ def test_nothing_is_lost_with_the_spool(tmp_path: Path, whom: dict[str, Any], si
         conclude(rig, "a", "b")
 
 
+@pytest.mark.core
 def test_one_had_the_batch_and_the_other_not(tmp_path: Path) -> None:
     """The mixed state: N committed here, N+1 there. Both stand still when the host dies."""
     with running(tmp_path, consumers=("a", "b"), start=REQUIRED, **ALL) as rig:
@@ -95,6 +96,7 @@ def ends_with_data_loss(rig: Harness, name: str) -> None:
     consumer.kill()  # what it said is what was asked for: no failure of the rig
 
 
+@pytest.mark.core
 def test_without_it_the_loss_is_told(tmp_path: Path) -> None:
     """Case 55: ``acks=stored`` promises nothing of a lost spool, but it does not pass over it in silence."""
     with running(tmp_path) as rig:

@@ -102,6 +102,7 @@ def test_publisher_and_subscriber_end_and_begin_while_it_is_away(tmp_path: Path)
         conclude(rig, "all", "two")
 
 
+@pytest.mark.core
 def test_sessions_expired(tmp_path: Path) -> None:
     """Case 22: all sessions at once; the publisher keeps its epoch, and registers again, so that newcomers find it."""
     with running(tmp_path) as rig:

@@ -22,6 +22,7 @@ Spans = dict[str, tuple[Place, Place]]
 Lies = tuple[str, int, int, int]  # topic, offset, partition, row: where a row lies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(10))
 def test_what_is_read_equals_the_model(world: World, number: int) -> None:
     """Exactly the expected rows, each once, in order; limits hold; what cannot be fails before any task."""

@@ -433,6 +433,7 @@ def deaf(sock: socket.socket) -> None:
     threading.Event().wait(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_server_that_hangs_is_noticed(authority: Authority, tls: bool) -> None:
     """Case 62, from the other side: in the handshake, and before WELCOME."""

@@ -23,6 +23,7 @@ ROLES = pytest.mark.parametrize("hello", [HELLO, PUBLISHER], ids=["reader", "pub
 """A client says which it is: without the job's secret a publisher may take no more than a reader."""
 
 
+@pytest.mark.slow
 @ROLES
 def test_five_large_polls_take_little(hello: Hello) -> None:
     """S2: five polls of 15.7 MiB, all of them empty lists, on one link: 46 MiB became 1,942."""

@@ -297,6 +297,7 @@ def _fingerprint(home: Path) -> str:
     return describe(ensure_home(home).cert).fingerprint
 
 
+@pytest.mark.slow
 def test_many_processes_make_one_home(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         prints = set(pool.map(_fingerprint, [tmp_path / "home"] * 16, timeout=60))

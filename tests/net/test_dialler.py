@@ -131,6 +131,7 @@ def test_doubt_moves_on_and_comes_round(registry: Registry) -> None:
     assert registry.locator.current("orders") == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole", [full_backlog, silent])
 def test_a_silent_server_is_left_for_a_new_one(
     mode: Mode, registry: Registry, hole: Callable[[], AbstractContextManager[Endpoint]]
@@ -161,6 +162,7 @@ def test_a_silent_server_is_left_for_a_new_one(
     assert took < 2.0
 
 
+@pytest.mark.slow
 def test_a_silent_link_is_left_for_a_new_server(mode: Mode, registry: Registry) -> None:
     """Case 11: it would be given up after 15 s of silence; a newer registration asks it for a sign of life now."""
 
@@ -278,6 +280,7 @@ def test_a_stranger_at_the_port_of_an_owner_is_silence(registry: Registry) -> No
     assert newcomer.owner("orders") == mine
 
 
+@pytest.mark.slow
 def test_a_session_that_ends_while_its_owner_is_asked_for_the_last_time(registry: Registry) -> None:
     """Case 5: a stopped owner keeps its asker for seconds; the topic is free by then, and is had, not refused."""
     ghost, newcomer = registry.another(), registry.another()

@@ -346,6 +346,7 @@ def test_trickling_readers_cost_bounded_memory(mode: Mode) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_close_is_bounded(mode: Mode) -> None:
     """Case 7: with a client that is idle, one that is stalled, one in its handshake and one that says nothing."""
 

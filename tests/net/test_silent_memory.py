@@ -73,6 +73,7 @@ async def a_round(mode: Mode, endpoint: Endpoint) -> None:
         sock.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_silent_connections_leave_no_objects(authority: Authority) -> None:
     """R15: the same objects after each round; and memory that no longer grows once the allocator has its arenas."""

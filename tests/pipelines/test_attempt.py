@@ -37,6 +37,7 @@ jobs:
 """
 
 
+@pytest.mark.slow
 def test_what_cannot_begin_says_so(write: Write, tmp_path: Path) -> None:
     pipeline = loaded(write(FILE.replace("KEY", "spark.hadoop.fs.s3a.secret.key")))
     snapshot = Snapshot(
@@ -88,6 +89,7 @@ def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
         assert _really(Done()) == Done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["nothing reads it", "it is closed"])
 def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
     """And what it has started ends first."""

@@ -214,6 +214,7 @@ def test_an_answer_that_is_none_may_hide_a_driver(master: Master, attempt: Attem
     assert launcher(master.url).status(at(master)).state is UNKNOWN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", "drip"])
 def test_a_deadline_is_for_the_whole_call(
     master: Master, attempt: Attempt, how: str, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def test_a_module_that_fails(write: Write, mine: Path) -> None:
     assert all("No module named 'nosuch'" in problem.what for problem in found)
 
 
+@pytest.mark.slow
 def test_a_module_that_hangs(write: Write, mine: Path, tmp_path: Path) -> None:
     """It is ended at the deadline, with what it started."""
     mine.write_text(

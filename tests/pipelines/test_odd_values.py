@@ -54,6 +54,7 @@ def put(value: Any, at: Path_, other: str) -> Any:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", FILES, ids=["flights", "example", "several"])
 def test_odd_values(text: str, write: Write) -> None:
     tree = yaml.safe_load(text)

@@ -20,6 +20,7 @@ from tests.pipelines.conftest import Write, loaded
 PAGE = "docs/pipelines.md"
 
 
+@pytest.mark.slow
 def test_start(tmp_path: Path) -> None:
     """And the line of a wrong file is as the page shows it."""
     done = shell(block("docs/pipelines.md", "start"), tmp_path)
@@ -54,6 +55,7 @@ def test_route(write: Write) -> None:
     assert (routes.targets("raw.audit"), routes.targets("raw.x")) == (("all-raw.audit",), ("others",))
 
 
+@pytest.mark.slow
 def test_environments(tmp_path: Path) -> None:
     assert shell("jobpipe pipeline init .", tmp_path).returncode == 0
     done = shell(block("docs/pipelines.md", "environments"), tmp_path)

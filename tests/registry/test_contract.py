@@ -612,6 +612,7 @@ class TestLife:
         b.shutdown()
         assert not c.is_exist("orders")
 
+    @pytest.mark.slow
     def test_shutdown_is_quick_and_ends_all_threads(self, world: World) -> None:
         before = set(threading.enumerate())
         handler, seen = world.handler(), Recorder()

@@ -60,6 +60,7 @@ def end(client: KazooClient) -> None:
     client.close()
 
 
+@pytest.mark.slow
 def test_start_join_and_stop(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     assert server.status() is None
@@ -82,6 +83,7 @@ def other_addresses() -> list[str]:
     return [address for address in found if not ipaddress.ip_address(address).is_loopback]
 
 
+@pytest.mark.slow
 def test_it_is_private(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.ensure()
@@ -100,6 +102,7 @@ def test_it_is_private(home: Path) -> None:
     assert psutil.Process(status.java_pid).cwd() == str(home / "zookeeper")
 
 
+@pytest.mark.slow
 def test_ten_processes_start_one_server(home: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from registry.embedded import EmbeddedZooKeeper as E; "
@@ -123,6 +126,7 @@ def test_ten_processes_start_one_server(home: Path) -> None:
     assert supervisors == [status.pid]
 
 
+@pytest.mark.slow
 def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     client = client_of(server)
@@ -134,6 +138,7 @@ def test_it_outlives_its_starter_and_keeps_its_data(home: Path) -> None:
     end(client)
 
 
+@pytest.mark.slow
 def test_it_comes_back_where_it_was(home: Path) -> None:
     """Case 21: those who still have a session go on with it; only if another program took the port it is elsewhere."""
     server = EmbeddedZooKeeper(home)
@@ -153,6 +158,7 @@ def test_it_comes_back_where_it_was(home: Path) -> None:
         assert server.ensure() != endpoint
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
     client = client_of(server)
@@ -168,6 +174,7 @@ def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     assert not is_held(home / "zookeeper" / "server.lock")
 
 
+@pytest.mark.slow
 def test_joining_keeps_it(home: Path) -> None:
     server = EmbeddedZooKeeper(home, linger=1.0)
     server.ensure()
@@ -179,6 +186,7 @@ def test_joining_keeps_it(home: Path) -> None:
     assert running(server) == status
 
 
+@pytest.mark.slow
 def test_java_dies_with_a_killed_supervisor(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     endpoint = server.ensure()
@@ -190,6 +198,7 @@ def test_java_dies_with_a_killed_supervisor(home: Path) -> None:
     assert running(server).pid != status.pid
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_is_killed_by_stop(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.ensure()
@@ -199,6 +208,7 @@ def test_a_stopped_supervisor_is_killed_by_stop(home: Path) -> None:
     eventually(lambda: gone(status))
 
 
+@pytest.mark.slow
 def test_a_stale_state_is_noticed(home: Path) -> None:
     server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
     files.make()

@@ -104,6 +104,7 @@ def tell(port: int, tls: ssl.SSLContext | None, message: bytes, times: int) -> t
     return answer, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["plain", "no certificate", "old TLS", "another home's"])
 def test_a_stranger_can_do_nothing(home: Path, tmp_path: Path, who: str) -> None:
     """S6: others could read, change and fill it, and ask for its counters."""
@@ -120,6 +121,7 @@ def test_a_stranger_can_do_nothing(home: Path, tmp_path: Path, who: str) -> None
         assert count_sessions(ask(port, "mntr", make_context(server.tls))) == 1, "strangers have no sessions"
 
 
+@pytest.mark.slow
 def test_strangers_cannot_fill_its_memory(home: Path, tmp_path: Path) -> None:
     """S6: it died of large messages, of many that never end, and of logins (AUTH) that it kept unjudged."""
     server = EmbeddedZooKeeper(home)
@@ -140,6 +142,7 @@ def test_strangers_cannot_fill_its_memory(home: Path, tmp_path: Path) -> None:
     assert psutil.Process(before.java_pid).memory_info().rss < 400 * MIB
 
 
+@pytest.mark.slow
 def test_idle_connections_of_strangers_leave_room(home: Path) -> None:
     """S6: 1,000 of them filled it, and made it look dead: its keeper ended it, and jobs could not join."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -161,6 +164,7 @@ def test_idle_connections_of_strangers_leave_room(home: Path) -> None:
     assert (running(server), server.options()) == (before, options)
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_is_joined(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who joins goes by the processes, not by the port, which strangers can keep busy."""
     server = EmbeddedZooKeeper(home)
@@ -257,6 +261,7 @@ class Thief:
         self._thread.join(10.0)
 
 
+@pytest.mark.slow
 def test_who_takes_the_port_of_a_dead_server_gets_nothing(home: Path, tmp_path: Path) -> None:
     """S6: the login of a running job could be passed on from there."""
     server = EmbeddedZooKeeper(home)
@@ -282,6 +287,7 @@ def test_who_takes_the_port_of_a_dead_server_gets_nothing(home: Path, tmp_path: 
         handler.shutdown()
 
 
+@pytest.mark.slow
 def test_a_relay_can_only_cut(home: Path) -> None:
     """S6: between a job and the server it sees no login to use, and what it changes ends the link."""
     server = EmbeddedZooKeeper(home)
@@ -297,6 +303,7 @@ def test_a_relay_can_only_cut(home: Path) -> None:
         handler.shutdown()
 
 
+@pytest.mark.slow
 def test_the_key_is_in_its_file_only(home: Path) -> None:
     """Neither in a command line, nor in an environment, log or state; the file is this user's alone."""
     server = EmbeddedZooKeeper(home)
@@ -313,6 +320,7 @@ def test_the_key_is_in_its_file_only(home: Path) -> None:
     assert stat.S_IMODE(server.tls.ca.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_certificate_and_data_stay(home: Path) -> None:
     """A server that is started again knows the same clients, whose sessions and nodes go on."""
     server = EmbeddedZooKeeper(home)
@@ -326,6 +334,7 @@ def test_certificate_and_data_stay(home: Path) -> None:
     handler.shutdown()
 
 
+@pytest.mark.slow
 def test_one_of_an_older_version_still_runs(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its state tells of no protection: it is joined, and that is logged. Its data are read afterwards."""
     old = EmbeddedZooKeeper(home, tls=False)
@@ -349,6 +358,7 @@ def test_one_of_an_older_version_still_runs(home: Path, caplog: pytest.LogCaptur
         assert len(owner.get("/large")[0]) == 900_000
 
 
+@pytest.mark.slow
 def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Older versions used SASL without TLS: such a server is joined with the secret of the home, which is logged."""
     files, secret = ServerFiles(home / "zookeeper"), "5" * 64
@@ -378,6 +388,7 @@ def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pyte
     files.remove_state()
 
 
+@pytest.mark.slow
 def test_a_lost_certificate_is_named(home: Path) -> None:
     server = EmbeddedZooKeeper(home)
     server.options()

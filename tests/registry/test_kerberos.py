@@ -82,6 +82,7 @@ def test_log_in_by_keytab(server: SecuredZooKeeper, ours: Path, principal: str) 
         handler.shutdown()
 
 
+@pytest.mark.slow
 @needs_kdc
 @pytest.mark.zookeeper
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def epoch_path(world: World) -> str:
     return f"{world.namespace}.epochs/orders"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [MEGABYTE, b"garbage", b"", b"9223372036854775807"], ids=len)
 def test_an_epoch_that_cannot_be_read(world: World, data: bytes) -> None:
     """S6: whoever has the topic keeps it; nothing is written back, cut short or whole."""

@@ -135,6 +135,7 @@ def test_publisher_and_subscriber_meet(
     assert subscriber.recovery_point("orders") == "{}"
 
 
+@pytest.mark.slow
 def test_a_wrong_password(guarded: SecuredZooKeeper, lenient: SecuredZooKeeper, start: Start) -> None:
     for server in (guarded, lenient):
         reason = refusal(start, server.endpoint, {**ALICE, "sasl.password": "canary-wrong"})
@@ -142,6 +143,7 @@ def test_a_wrong_password(guarded: SecuredZooKeeper, lenient: SecuredZooKeeper, 
     assert "was refused" in refusal(start, guarded.endpoint, {**ALICE, "sasl.username": "nobody"})
 
 
+@pytest.mark.slow
 def test_no_password_where_one_is_demanded(guarded: SecuredZooKeeper, start: Start) -> None:
     reason = refusal(start, guarded.endpoint, {})
     assert "the server demands SASL, and sasl.mechanism is not set" in reason
@@ -155,10 +157,12 @@ def test_half_a_login_is_refused_at_once(start: Start, missing: str) -> None:
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_server_that_knows_no_sasl(ensemble: str, start: Start) -> None:
     assert "SASL DIGEST-MD5 as 'alice'" in refusal(start, ensemble, ALICE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", ["sasl refused", "sasl missing", "tls refused"])
 def test_a_refused_client_does_not_spin(
     guarded: SecuredZooKeeper, authority: Authority, start: Start, port: str, tmp_path: Path
@@ -174,6 +178,7 @@ def test_a_refused_client_does_not_spin(
         assert 2 <= proxy.connections <= 15
 
 
+@pytest.mark.slow
 def test_a_password_that_becomes_right(tmp_path: Path, start: Start) -> None:
     """The operator mends the server while the job waits; registrations come back by themselves."""
     server = SecuredZooKeeper(tmp_path / "zk", users=USERS, enforce=True)
@@ -202,6 +207,7 @@ def test_a_password_that_becomes_right(tmp_path: Path, start: Start) -> None:
             assert time.monotonic() < deadline, found
 
 
+@pytest.mark.slow
 def test_a_connection_lost_during_authentication(guarded: SecuredZooKeeper, start: Start) -> None:
     """Case 28: a drop there ends kazoo's own client for good. Here at every stage, by the bytes towards the client.
 
@@ -219,6 +225,7 @@ def test_a_connection_lost_during_authentication(guarded: SecuredZooKeeper, star
             handler.shutdown()
 
 
+@pytest.mark.slow
 def test_authentication_that_is_always_cut_is_told(guarded: SecuredZooKeeper, start: Start) -> None:
     with FaultProxy(guarded.endpoint) as proxy:
         proxy.cut("down", at=60, times=1000)
@@ -262,6 +269,7 @@ def test_a_connection_lost_during_the_tls_handshake(
         handler.shutdown()
 
 
+@pytest.mark.slow
 def test_an_authentication_that_is_never_answered(guarded: SecuredZooKeeper, start: Start) -> None:
     """The connection stays, the answers vanish: only our own deadline notices."""
     with FaultProxy(guarded.endpoint) as proxy:
@@ -278,6 +286,7 @@ def tls(authority: Authority, **more: str) -> dict[str, str]:
     return {"ssl.enabled": "true", "ssl.ca": str(authority.path), **more}
 
 
+@pytest.mark.slow
 def test_another_ca_is_refused(guarded: SecuredZooKeeper, tmp_path: Path, start: Start) -> None:
     stranger = Authority(tmp_path, "stranger")
     reason = refusal(start, guarded.secure_endpoint, {**tls(stranger), **ALICE})
@@ -285,6 +294,7 @@ def test_another_ca_is_refused(guarded: SecuredZooKeeper, tmp_path: Path, start:
     assert str(stranger.path) in reason
 
 
+@pytest.mark.slow
 def test_the_ca_of_the_system_is_not_believed(
     guarded: SecuredZooKeeper, authority: Authority, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,22 +304,26 @@ def test_the_ca_of_the_system_is_not_believed(
     assert "the server's certificate is refused" in reason
 
 
+@pytest.mark.slow
 def test_another_host_name_is_refused(guarded: SecuredZooKeeper, authority: Authority, start: Start) -> None:
     """The certificate is for localhost; the address in its place will not do."""
     reason = refusal(start, f"127.0.0.1:{guarded.secure_port}", {**tls(authority), **ALICE})
     assert "IP address mismatch" in reason
 
 
+@pytest.mark.slow
 def test_tls_to_a_plain_port(guarded: SecuredZooKeeper, authority: Authority, start: Start) -> None:
     reason = refusal(start, f"localhost:{guarded.port}", {**tls(authority), **ALICE})
     assert "does this port expect TLS?" in reason
 
 
+@pytest.mark.slow
 def test_no_tls_to_a_port_with_tls(guarded: SecuredZooKeeper, start: Start) -> None:
     reason = refusal(start, guarded.secure_endpoint, ALICE)
     assert "does this port expect TLS (ssl.enabled)?" in reason
 
 
+@pytest.mark.slow
 def test_a_client_certificate_is_demanded(
     lenient: SecuredZooKeeper, authority: Authority, tmp_path: Path, start: Start
 ) -> None:
@@ -321,6 +335,7 @@ def test_a_client_certificate_is_demanded(
     assert "the server refused us" in refusal(start, lenient.secure_endpoint, options)
 
 
+@pytest.mark.slow
 def test_known_by_certificate_alone(
     lenient: SecuredZooKeeper, authority: Authority, start: Start, other: Callable[..., KazooClient]
 ) -> None:
@@ -456,6 +471,7 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
 # -- the password --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [True, False])
 def test_a_password_shows_nowhere(
     guarded: SecuredZooKeeper,
@@ -486,6 +502,7 @@ def test_a_password_shows_nowhere(
     assert "canary" not in " ".join(psutil.Process().cmdline())
 
 
+@pytest.mark.slow
 def test_a_password_of_any_characters(tmp_path: Path, start: Start) -> None:
     password = "p\u00e4ss w\u00f6rd,=;\u20ac"
     with SecuredZooKeeper(tmp_path / "zk", users={"alice": password}, enforce=True) as server:

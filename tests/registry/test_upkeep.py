@@ -94,6 +94,7 @@ def test_an_unchanged_list_is_told_once(memory: MemoryWorld) -> None:
     memory.close()
 
 
+@pytest.mark.slow
 def test_a_deleted_namespace_is_made_again_at_once(world: World) -> None:
     """Case 25: somebody removes all of it by hand; the sessions live, so nobody else would tell. The epoch is kept."""
     handler = world.handler()

@@ -39,6 +39,7 @@ def closed_port() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dead_end", "closed_port", "no.such.host.invalid:2181"])
 def test_start_gives_up_and_names_the_hosts(kind: str, request: pytest.FixtureRequest) -> None:
     hosts = kind if ":" in kind else request.getfixturevalue(kind)
@@ -156,6 +157,7 @@ def test_no_secret_reaches_the_logs(zookeeper_world: ZooKeeperWorld, caplog: pyt
     assert not [entry for entry in ours if password.hex() in entry.getMessage() or repr(password) in entry.getMessage()]
 
 
+@pytest.mark.slow
 def test_the_server_dies_and_comes_back(home: Path) -> None:
     """Its supervisor starts it again on the same port; sessions and registrations go on."""
     server = EmbeddedZooKeeper(home, linger=60.0)
@@ -180,6 +182,7 @@ def test_the_server_dies_and_comes_back(home: Path) -> None:
     b.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["gone", "stopped"])
 def test_everything_is_bounded_while_the_server_is_away(home: Path, fault: str) -> None:
     server = EmbeddedZooKeeper(home, linger=60.0)

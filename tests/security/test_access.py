@@ -134,6 +134,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_access(tmp_path / "latin")
 
 
+@pytest.mark.slow
 def test_patterns_take_linear_time() -> None:
     """S4: `*a*a*b` against 62 KiB took the loop for 2 s by backtracking."""
     pattern = Glob("*".join(["", *"aaaaaaaaaa", "b"]))

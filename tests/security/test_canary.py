@@ -60,6 +60,7 @@ def require_silence(**seen: str | bytes) -> None:
         assert CANARY not in (what if isinstance(what, str) else what.decode("latin-1")), where
 
 
+@pytest.mark.slow
 def test_the_canary_is_in_no_log_process_or_pickle(
     own_bus: Bus, secret: dict[str, str], caplog: pytest.LogCaptureFixture, home: Path, tmp_path: Path
 ) -> None:

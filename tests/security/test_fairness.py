@@ -204,6 +204,7 @@ def test_planning_goes_on(served: Long, op: str) -> None:
     assert among - alone < DELAY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [0, 60_000])
 def test_fetching_goes_on(served: Long, partition: int) -> None:
     """While another identity fetches what lies behind many record batches, or in a partition that has none."""

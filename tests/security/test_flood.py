@@ -188,11 +188,13 @@ def attack(bus: Bus, *, rounds: int = 1, **order: Any) -> None:
     assert all(after - before < LEAK for before, after in zip(kept[0], kept[-1], strict=True))
 
 
+@pytest.mark.slow
 def test_silent_connections_keep_nobody_out(own_bus: Bus) -> None:
     """Case 62: 500 that say nothing, half a HELLO or a byte a second, and come again when they are cut."""
     attack(own_bus, rounds=2, kind="silent", seconds=6, count=500)
 
 
+@pytest.mark.slow
 def test_a_flood_of_connects_keeps_nobody_out(own_bus: Bus) -> None:
     """Case 73: as many as one process can make; dropped before the handshake."""
     attack(own_bus, kind="connect", seconds=5)

@@ -35,6 +35,7 @@ def test_bytes_of_strangers_raise_documented_errors_only(target: str) -> None:
     assert done > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wire", "signed", "sealed"])
 def test_damaged_segments_are_refused_or_right(mode: str) -> None:
     """In a process of its own, which must not crash."""

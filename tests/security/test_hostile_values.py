@@ -137,6 +137,7 @@ def logs(served: Served) -> dict[Path, int]:
     return {path: path.stat().st_size for path in (Path(served.base["jobpipe.home"]) / "logs").rglob("*.log")}
 
 
+@pytest.mark.slow
 def test_hostile_values(served: Served) -> None:
     """S1, S3, S5, S10: NaN, infinity, huge, negative, long, deep, of the wrong type, missing: at every field."""
     world, coordinator = served.world, psutil.Process(served.publisher.coordinator.process.pid)

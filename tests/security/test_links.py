@@ -40,6 +40,7 @@ def mode(request: pytest.FixtureRequest, world: World) -> Mode:
     return Mode(Authority(*files) if request.param == "tls" else None)
 
 
+@pytest.mark.slow
 def test_a_quiet_link_ends_with_its_time(mode: Mode) -> None:
     async def main() -> None:
         async with serving(mode, max_age=0.3) as (server, endpoint, echo):
@@ -123,6 +124,7 @@ def short_lived(world: World, folder: Path, seconds: float) -> Credentials:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda each: each.name)
 def test_the_end_of_a_certificate_ends_its_links(world: World, tmp_path: Path, version: ssl.TLSVersion) -> None:
     """And a resumed TLS session brings it no further: OpenSSL looks at no certificate then."""
@@ -151,6 +153,7 @@ def test_the_end_of_a_certificate_ends_its_links(world: World, tmp_path: Path, v
         second.close()
 
 
+@pytest.mark.slow
 def test_a_refused_client_that_stays_is_let_go(world: World) -> None:
     """It hears its alert, and costs a second, no more."""
     served = ServerTls(world.orders)

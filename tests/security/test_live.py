@@ -112,6 +112,7 @@ def swap(path: Path, write: Callable[[Path], object]) -> None:
     os.replace(fresh, path)
 
 
+@pytest.mark.slow
 def test_links_grow_old(tmp_path: Path) -> None:
     """Case 71: every link is told to end each second; nobody notices."""
     with live(tmp_path, "all", "two", age="1s", **FILES) as now:
@@ -123,6 +124,7 @@ def test_links_grow_old(tmp_path: Path) -> None:
         conclude(now.rig, "all", "two")
 
 
+@pytest.mark.slow
 def test_rotation(tmp_path: Path) -> None:
     """Case 71, [M 5]: certificates that are about to end are renewed; those who run go on beyond the end."""
     with live(tmp_path, "all", age="2s") as now:
@@ -142,6 +144,7 @@ def test_rotation(tmp_path: Path) -> None:
         conclude(now.rig)
 
 
+@pytest.mark.slow
 def test_rotation_with_another_key(tmp_path: Path) -> None:
     """Two files cannot change at once: between them, the server goes on with the pair it has."""
     with live(tmp_path, "all", age="1s") as now:
@@ -157,6 +160,7 @@ def test_rotation_with_another_key(tmp_path: Path) -> None:
         conclude(now.rig)
 
 
+@pytest.mark.slow
 def test_revocation(tmp_path: Path) -> None:
     """Cases 67 and 71: who is revoked loses the link it has, hears why, and gets no other; the others go on."""
     with live(tmp_path, "all", "two") as now:
@@ -179,6 +183,7 @@ def test_revocation(tmp_path: Path) -> None:
         conclude(now.rig)
 
 
+@pytest.mark.slow
 def test_ca_rollover(tmp_path: Path) -> None:
     """Case 71: two CAs in one bundle, then certificates of the new one, then the old one is trusted no more."""
     with live(tmp_path, "all", age="2s") as now:
@@ -206,6 +211,7 @@ def test_ca_rollover(tmp_path: Path) -> None:
         conclude(now.rig)
 
 
+@pytest.mark.slow
 def test_rights_change(tmp_path: Path) -> None:
     """Case 68: the list is read anew; who is taken off it is refused on the link it has, who comes onto it gets in."""
     only = "orders: {read: [all.subscription.jobpipe]}\n"
@@ -227,6 +233,7 @@ def test_rights_change(tmp_path: Path) -> None:
         conclude(now.rig, "all", "two")
 
 
+@pytest.mark.slow
 def test_warnings_before_the_end(tmp_path: Path) -> None:
     """Case 71: a coordinator says so in its log 30, 7 and 1 days before a certificate ends."""
     with live(tmp_path, "all") as now:

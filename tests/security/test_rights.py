@@ -244,6 +244,7 @@ def test_the_command_line_with_a_readers_certificate(served: Served) -> None:
     assert type(caught.value) is NotAuthorized
 
 
+@pytest.mark.slow
 def test_a_publisher_without_the_right_takes_nothing_over(served: Served) -> None:
     """A certificate that may serve the topic, of another job: the present publisher's list does not know it."""
     names = [topic_server_name(TOPIC), "intruder.jobpipe"]

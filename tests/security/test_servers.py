@@ -101,6 +101,7 @@ def test_a_client_refuses(mine: World, shown: str, why: str, version: ssl.TLSVer
         assert echo.link is None, "our HELLO was not heard"
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_rogue_server_gets_no_subscriber(served: Served) -> None:
     """Case 69: a valid certificate of another topic, registered under ours with a higher epoch.

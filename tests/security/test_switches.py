@@ -31,6 +31,7 @@ def switched(platform: str, ours: str) -> dict[str, str]:
     return full({"security.ssl.enabled": platform, "ssl.enabled": ours})
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.parametrize(("platform", "ours"), FOUR)
 def test_the_four_combinations(settings_of_test: dict[str, str], platform: str, ours: str) -> None:

@@ -114,6 +114,7 @@ def test_where_the_schema_is_given(spark: SparkSession, place: Place, these: dic
         read.count()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("together", TOGETHER[-1:], ids=lambda together: together.why)
 def test_all_problems_at_once(spark: SparkSession, place: Place, together: Together) -> None:
     """However many they are."""

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 METADATA = ["topic", "offset", "partition", "parallelism", "publisher", "published", "row"]
 
 
+@pytest.mark.core
 def test_counts_of_one_and_of_several_topics(spark: SparkSession, place: Place) -> None:
     """All rows of all topics, as often as one likes; a read leaves no subscription behind."""
     publishers = []
@@ -62,6 +63,7 @@ def test_what_a_subscription_has_not_acknowledged(spark: SparkSession, place: Pl
             assert sorted(row.number for row in rest.collect()) == list(range(20, 30))
 
 
+@pytest.mark.core
 def test_metadata_rebuilds_the_order(spark: SparkSession, place: Place) -> None:
     """Both readers tell where each row lies, by which the publisher's order can be had back."""
     with place.publisher("meta", parallelism=2, name="the meta job") as publisher:

@@ -568,6 +568,7 @@ def cases(draw: st.DrawFn) -> tuple[T.StructType, T.StructType, list[Any]]:
     return published, asked, draw(rows_of(published))
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(0, 5), st.integers(0, 5))
 def test_what_fits_is_cast_without_loss(
     case: tuple[T.StructType, T.StructType, list[Any]], start: int, length: int
@@ -590,6 +591,7 @@ def test_what_fits_is_cast_without_loss(
     assert same(found, wanted), (found, wanted)
 
 
+@pytest.mark.slow
 @given(SCHEMAS, SCHEMAS, SCHEMAS)
 def test_merging(first: T.StructType, second: T.StructType, third: T.StructType) -> None:
     """What has a common schema fits it; order makes no difference but to the columns' order; nothing is its own."""

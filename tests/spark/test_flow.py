@@ -20,6 +20,7 @@ from tests.spark.kit import Place, until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 
+@pytest.mark.core
 def test_each_row_once_and_the_end_passes_on(spark: SparkSession, place: Place) -> None:
     """Publisher, flow, client: what arrives is what was sealed, in order, and the end mark comes through."""
     schema = place.rows("flow-in", partitions=2, rows=20)[0].tables(0)[0].schema

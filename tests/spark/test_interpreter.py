@@ -165,6 +165,7 @@ def test_a_python_that_starts_too_slowly(spark: SparkSession, place: Place, tmp_
     until(lambda: not psutil.pid_exists(int(note.read_text())), "the sleeper's end")
 
 
+@pytest.mark.slow
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
     """U1: spark-submit of an environment that is not activated: Spark's own message, and the remedy of the page."""
     command = [str(Path(sys.executable).parent / "spark-submit"), "--version"]

@@ -187,6 +187,7 @@ def test_a_flow_on_spark(own: Place, page: Run) -> None:
     assert found == [{"customer": "b", "score": 5.0}]
 
 
+@pytest.mark.core
 def test_the_moved_job(spark: SparkSession, page: Run, tmp_path: Path) -> None:
     """docs/kafka.md: publisher and subscriber, after."""
     found = while_it_runs(

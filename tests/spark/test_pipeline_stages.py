@@ -111,6 +111,7 @@ def example(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pi
     return pipeline
 
 
+@pytest.mark.core
 def test_the_example(spark: SparkSession, example: Pipeline, place: Place, tmp_path: Path) -> None:
     """Files to a topic to totals to a report: each row once; then a bounded read of what was published."""
     for name in ("publish", "totals", "report"):

@@ -33,6 +33,7 @@ def test_await_end(spark: SparkSession, place: Place) -> None:
     received.check(rows, journal)
 
 
+@pytest.mark.core
 def test_switched_on_and_off(spark: SparkSession, place: Place) -> None:
     """One checkpoint, by turns, and stops at any moment; each batch comes once, or again as it was."""
     received = Received()

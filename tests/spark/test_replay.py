@@ -64,6 +64,7 @@ class Published:
             checker.check()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -136,6 +137,7 @@ def test_an_older_checkpoint_fails_and_a_deleted_one_appends(spark: SparkSession
     job.check(times=2)
 
 
+@pytest.mark.core
 def test_two_calls_in_one_callback(spark: SparkSession, place: Place) -> None:
     """The second call in one batch is an error, not a replay that would lose its rows."""
     job = Published(spark, place, "twice")

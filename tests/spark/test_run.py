@@ -188,6 +188,7 @@ def test_signals_of_one_ctrl_c_are_one() -> None:
     assert (noted.first, noted.again) == (signal.SIGINT, False)
 
 
+@pytest.mark.core
 def test_the_end_of_all_queries(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     """U10: end marks are committed, the sink of one query passes its own on, and one line says so."""
     gate = Gate()
@@ -235,6 +236,7 @@ def test_a_query_and_a_flow(spark: SparkSession, place: Place, capfd: pytest.Cap
     assert flow.exception() is None
 
 
+@pytest.mark.core
 def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     """U10: exit code 1, the reason in the one line."""
     gate = Gate()

@@ -30,6 +30,7 @@ def ids(received: Received) -> list[int]:
     return sorted(int(value) for _, table in sorted(received.batches.items()) for value in table["id"].to_pylist())
 
 
+@pytest.mark.core
 def test_a_publisher_that_evolves(spark: SparkSession, place: Place) -> None:
     """Case 60: columns come and go under a running query; a wider number ends it; after a restart old ones widen."""
     checkpoint = place.checkpoint("evolves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -105,7 +106,7 @@ def test_a_driver_is_killed(cluster: Standalone, tmp_path: Path, home: Path) -> 
         jvm.kill()
         eventually(lambda: ended(python), 20.0)
         assert runner.wait() == 0, told(cluster, runner)
-        assert "RESTARTING" in runner.states("copy"), runner.output
+        assert re.search(r"copy: FINISHED, .*, attempt 2\b", runner.output), runner.output  # RESTARTING may pass unseen
         assert "without an end record; its log is on worker 127.0.0.1:" in runner.output
         assert [runner.states(job)[-1] for job in ("publish", "copy")] == ["FINISHED", "FINISHED"]
         found = sorted(row["id"] for row in read_topic(runner.config, f"{runner.name}.copied"))

@@ -70,6 +70,7 @@ def test_where_a_new_checkpoint_begins(spark: SparkSession, place: Place) -> Non
         assert run("four", "four", startingOffsets="committed") == []  # new, and nothing committed: latest
 
 
+@pytest.mark.core
 def test_restarts_at_random_points(spark: SparkSession, place: Place) -> None:
     """Whatever batch a run ends in, and whether it ends by a failure or a stop, nothing is lost or doubled."""
     seed = random.randrange(10**6)
@@ -105,6 +106,7 @@ def test_restarts_at_random_points(spark: SparkSession, place: Place) -> None:
         publisher.drain(5)
 
 
+@pytest.mark.core
 def test_a_batch_that_was_not_committed_is_read_again_as_it_was(spark: SparkSession, place: Place) -> None:
     """A replay has the same range, although more was sealed since, and although the commit only was lost."""
     checkpoint = place.checkpoint("again")

@@ -101,6 +101,7 @@ def _values(df: DataFrame) -> dict[str, list[str]]:
     return {name: [repr(row[name])[:300] for row in rows] for name in df.columns}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("path", ["collect", "tasks"])
 @pytest.mark.parametrize(
     "conf",
@@ -139,6 +140,7 @@ def test_types_pass(spark: SparkSession, place: Place, path: str, conf: dict[str
     assert _values(place.read(spark, topic)) == _values(source)  # written in one session's zone, read in another's
 
 
+@pytest.mark.core
 def test_every_passing_type_is_tried(spark: SparkSession) -> None:
     """No type is promised that no test has seen."""
     tried = {type(field.dataType) for field in everything(spark).schema}

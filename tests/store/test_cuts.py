@@ -76,6 +76,7 @@ def check(
     assert made >= min(at_least, sum(sizes(reader, start, end, k)[1] for k in wanted))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 @given(layouts=LOGS, data=st.data())
 def test_every_row_is_in_one_piece(
@@ -254,6 +255,7 @@ def test_what_lies_ahead(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_batches_are_cut_in_seconds(tmp_path: Path) -> None:
     """Only what is cut is decoded, and a page of the catalog is in memory: the walk costs about 10 us a segment."""
     log = open_log(tmp_path)

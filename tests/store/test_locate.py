@@ -54,6 +54,7 @@ def start(log: TopicLog, boundary: Boundary, committed: Position | None = None, 
     return log.locator.locate(boundary, None, committed=committed or log.batches.tail(), **more).start
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     walls=st.lists(st.tuples(TIMES, st.sampled_from([False, False, False, True])), max_size=12),
@@ -144,6 +145,7 @@ def test_a_log_is_searched_as_a_list_is(
     log.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     walls=st.lists(st.tuples(TIMES, st.booleans()), max_size=5),

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from jobpipe.store.files import Reserve
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.topic_log import TopicLog
@@ -48,6 +50,7 @@ def overlapping_readers(directory: Path, topic: str = TOPIC) -> Iterator[None]:
             reader.join()
 
 
+@pytest.mark.slow
 def test_steady_readers_let_the_log_be_started_from_the_front(tmp_path: Path) -> None:
     """R8: two readers that overlap all the time, and 12 MiB sealed."""
     log = open_log(tmp_path)
@@ -65,6 +68,7 @@ def test_steady_readers_let_the_log_be_started_from_the_front(tmp_path: Path) ->
     log.close()
 
 
+@pytest.mark.slow
 def test_a_reader_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
     """R8: a seal waits a tenth of a second at most, once a second; the bytes count until they are given back."""
     log = open_log(tmp_path)

@@ -57,6 +57,7 @@ def walk(log: TopicLog, **limits: int | None) -> list[Plan]:
     return plans
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     layouts=LAYOUTS,
@@ -103,6 +104,7 @@ def test_a_walk_reads_all_rows_once_in_order(
     log.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(layouts=LAYOUTS.filter(bool), data=st.data())
 def test_skip_works_at_any_value(layouts: list, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -388,5 +388,5 @@ class Retaining(RuleBasedStateMachine):
             self.home.cleanup()
 
 
-TestRetaining = Retaining.TestCase
+TestRetaining = pytest.mark.slow(Retaining.TestCase)
 TestRetaining.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

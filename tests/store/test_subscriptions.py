@@ -312,5 +312,5 @@ class Acknowledging(RuleBasedStateMachine):
             self.home.cleanup()
 
 
-TestAcknowledging = Acknowledging.TestCase
+TestAcknowledging = pytest.mark.slow(Acknowledging.TestCase)
 TestAcknowledging.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

@@ -44,6 +44,7 @@ def more(rig: Harness, rows: int = 1000) -> None:
     rig.wait_until(lambda: rig.received() >= target, f"{rows} more rows")
 
 
+@pytest.mark.slow
 def test_quiet_run(rig: Rig) -> None:
     """Without a fault everything arrives, and all programs end by themselves."""
     quiet = rig(rows=30, partitions=3)
@@ -57,6 +58,7 @@ def test_quiet_run(rig: Rig) -> None:
     quiet.wait_until(lambda: quiet.coordinators() == [], "the coordinator ends: all was read")
 
 
+@pytest.mark.slow
 def test_a_shared_zookeeper(rig: Rig, home: Path) -> None:
     """It may not be hurt, is left behind, and a topic there is nobody else's; only the proxy before it is one's own."""
     shared = rig(zookeeper=home)
@@ -74,6 +76,7 @@ def test_a_shared_zookeeper(rig: Rig, home: Path) -> None:
     assert EmbeddedZooKeeper(home).status() is not None
 
 
+@pytest.mark.slow
 def test_proxies_and_zookeeper(rig: Rig) -> None:
     """The bus can be cut from its subscribers, and ZooKeeper taken away while data flow."""
     hit = rig(proxied=True)
@@ -103,6 +106,7 @@ class _Nothing:
         return b"{}\n"
 
 
+@pytest.mark.slow
 def test_an_open_batch_is_repeated_before_the_end_mark(rig: Rig) -> None:
     """A publisher that is killed in a batch, and is to finish then, repeats that batch first, as Spark."""
     killed = rig(rows=30)

@@ -142,6 +142,7 @@ def test_passes_everything_and_counts(proxy: FaultProxy, dial: Dial, upstream: U
     assert upstream.ends == ["fin"]
 
 
+@pytest.mark.slow
 def test_delay(proxy: FaultProxy, dial: Dial) -> None:
     """Both ways, and throughput does not suffer."""
     sock = dial()
@@ -157,6 +158,7 @@ def test_delay(proxy: FaultProxy, dial: Dial) -> None:
     assert time.monotonic() - began < 0.4  # not one way's delay is left
 
 
+@pytest.mark.slow
 def test_rate_is_shared_by_all_connections(proxy: FaultProxy, dial: Dial) -> None:
     """Two connections at 100 kB/s together."""
     proxy.limit_rate(100_000, "up")

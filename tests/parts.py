@@ -1,0 +1,145 @@
+"""Runs parts of the tests one after another, and says how they went: ``python -m tests.parts unit short-faults``.
+
+Every part runs, also after one that failed. JUnit XML of each is in ``build/junit``. The summary names the minutes of
+each part, the tests that passed only when they were run again, and those that took more than 5 s.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+REPORTS = ROOT / "build" / "junit"
+LONG = 5.0  # seconds; a test of `make test` that takes longer is named
+RUN_AGAIN = "run again after"  # the property that tests/conftest.py gives a test in its second run
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A selection of tests: pytest's ``-m`` expression, its paths, how many processes run it, what is left out."""
+
+    marks: str
+    paths: tuple[str, ...] = ("tests",)
+    processes: int = 3  # most tests wait for sockets and processes
+    ignored: tuple[str, ...] = ()
+
+    def command(self, report: Path) -> list[str]:
+        """Return the command that runs it and writes ``report``."""
+        spread = ["-n", str(self.processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+        return [
+            *(sys.executable, "-m", "pytest", "--durations=15", "--durations-min=5", f"--junitxml={report}"),
+            *("-o", "junit_family=xunit1"),  # which names the file of each test
+            *(spread if self.processes > 1 else ()),
+            *("-m", self.marks),
+            *(f"--ignore={path}" for path in self.ignored),
+            *self.paths,
+        ]
+
+
+OTHERS = ("tests/faults", "tests/cluster")
+PARTS = {
+    # Those of `make test`.
+    "unit": Part("not spark and not slow and not quarantined", ignored=OTHERS),
+    "short-faults": Part("core and not slow and not spark and not quarantined", ("tests/faults",)),
+    "spark-core": Part("core and spark and not slow and not quarantined", ("tests/spark",), processes=1),
+    # The others, of `make test-all`.
+    "slow": Part("slow and not spark and not quarantined", ignored=OTHERS),
+    "faults": Part("(slow or not core) and not spark and not quarantined", ("tests/faults",)),
+    "spark": Part("spark and (slow or not core) and not quarantined", processes=2),
+    "cluster": Part("not quarantined", ("tests/cluster",), processes=1),
+    "quarantined": Part("quarantined", processes=1),
+}
+EXPLORERS = "explore"  # a part that is no selection of tests
+NO_TESTS = 5  # pytest's exit code
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a part went."""
+
+    name: str
+    status: int
+    seconds: float
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    run_again: tuple[str, ...] = ()
+    long: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Tell whether it counts as passed; what is quarantined is only reported."""
+        return self.status == 0 or self.name == "quarantined"
+
+
+def read_report(name: str, status: int, seconds: float, report: Path) -> Outcome:
+    """Return what pytest wrote into ``report``; a part that died before it wrote one has counted nothing."""
+    if not report.exists():
+        return Outcome(name, status, seconds)
+    passed = failed = skipped = 0
+    again: list[str] = []
+    long: list[tuple[float, str]] = []
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - a file of our own
+        test = f"{case.get('file', '')}::{case.get('name', '')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+        again += [f"{test}: {each.get('value')}" for each in case.iter("property") if each.get("name") == RUN_AGAIN]
+        if (took := float(case.get("time", "0"))) > LONG:
+            long.append((took, test))
+    return Outcome(name, status, seconds, passed, failed, skipped, tuple(again), tuple(sorted(long, reverse=True)))
+
+
+def run(name: str) -> Outcome:
+    """Run one part."""
+    print(f"=== {name}", flush=True)
+    report = REPORTS / f"{name}.xml"
+    begun = time.monotonic()
+    if name == EXPLORERS:
+        command = [sys.executable, "-m", "tests.explore", "all", "--seeds", "40", "--minutes", "4"]
+    else:
+        command = PARTS[name].command(report)
+    status = subprocess.run(command, cwd=ROOT).returncode
+    outcome = read_report(name, status, time.monotonic() - begun, report)
+    return Outcome(name, 0, outcome.seconds) if status == NO_TESTS and name == "quarantined" else outcome
+
+
+def summary(outcomes: list[Outcome], name_long: bool) -> str:
+    """Return the last lines; those over 5 s are named only if ``name_long``."""
+    lines = [f"{'part':<14}{'minutes':>8}{'passed':>8}{'failed':>8}{'skipped':>8}"]
+    for each in outcomes:
+        end = "" if each.status == 0 else "  known, not counted" if each.good else f"  exit code {each.status}"
+        lines.append(f"{each.name:<14}{each.seconds / 60:>8.1f}{each.passed:>8}{each.failed:>8}{each.skipped:>8}{end}")
+    lines += [f"over {LONG:.0f} s: {took:.1f} s {test}" for each in outcomes if name_long for took, test in each.long]
+    lines += [f"passed only when it was run again: {test}" for each in outcomes for test in each.run_again]
+    good = [each for each in outcomes if each.name != "quarantined"]
+    total = sum(each.seconds for each in outcomes) / 60
+    lines.append(f"in all {total:.1f} minutes, {sum(len(each.run_again) for each in outcomes)} run again")
+    counts = (sum(each.passed for each in good), sum(each.failed for each in good), sum(each.skipped for each in good))
+    lines.append("{} passed, {} failed, {} skipped".format(*counts))
+    return "\n".join(lines)
+
+
+def main(names: list[str]) -> int:
+    """Run the parts, and return 1 if one failed."""
+    if not names or not {*names} <= {*PARTS, EXPLORERS}:
+        print("parts:", *PARTS, EXPLORERS, file=sys.stderr)
+        return 2
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    outcomes = [run(name) for name in names]
+    print(summary(outcomes, name_long="slow" not in names), flush=True)
+    return 0 if all(each.good for each in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
