@@ -85,6 +85,7 @@ def test_the_certificates_are_made_where_the_jobs_look_for_them(tmp_path: Path) 
         assert (tmp_path / "certs" / Path(file).name).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OURS if any(word.endswith(".py") for word in words(OURS[name]))])
 def test_scripts_exist_and_take_these_options(name: str) -> None:
     command = words(OURS[name])

@@ -150,6 +150,7 @@ def test_the_configuration_of_the_page(tmp_path: Path) -> None:
     assert config.registry_connect == "zk1:2181,zk2:2181,zk3:2181"
 
 
+@pytest.mark.slow
 def test_the_certificates_of_the_page(tmp_path: Path) -> None:
     """Section 3, as it stands there: these files are made, the keys for their owner alone."""
     done = shell(block("docs/deploy.md", "certs"), tmp_path, JOBPIPE__HOME=str(tmp_path / "home"))

@@ -207,6 +207,7 @@ def test_a_stream_ends_at_an_offset(topics: Topics) -> None:
     assert all_of(query, name) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_stream_ends_at_a_time(topics: Topics) -> None:
     """When a batch of then or later is there, or when the publisher's clock has passed it with no batch at all."""
     seal_apart(topics, "a", 0, 1)

@@ -40,6 +40,7 @@ def test_a_backlog_is_acknowledged_batch_by_batch(bus: Bus) -> None:
     assert again.position().n == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resting", [True, False])
 def test_a_topic_that_is_opened_again_by_the_same_job(bus: Bus, resting: bool) -> None:
     """Its coordinator lives on, and so does the link; the name must be got again, whether the client asks or rests."""

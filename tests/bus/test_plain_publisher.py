@@ -185,6 +185,7 @@ def test_threads_share_it(bus: Bus, opened: Any) -> None:
     assert sorted(batches) == sorted([[number] * 3 for number in range(4) for _ in range(5)])
 
 
+@pytest.mark.slow
 def test_close_ends_the_wait_of_another_thread(bus: Bus) -> None:
     """A write that waits for ``acks=all`` does not hold up the end of the program; it is published all the same."""
     config = bus.config({"acks": "all", "acks.timeout": "10min"})

@@ -179,6 +179,7 @@ def test_min_subscribers_hold_retention(bus: Bus) -> None:
     until(lambda: publisher.status()["batches"] == 0, PATIENCE, "both have read, all may go")
 
 
+@pytest.mark.slow
 def test_expired_subscription_fails_loudly_when_it_returns(bus: Bus) -> None:
     """Promise 1: its rows are not kept for ever; its checkpoint does not fit any more, and that is told."""
     rows = NumberedRows(bus.topic)

@@ -162,6 +162,7 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
     on_page(record.getMessage(), "topic …: from offset … on there is a column that this query")
 
 
+@pytest.mark.slow
 def test_numbers_widen_in_an_unread_backlog(bus: Bus, load: Callable[..., Load]) -> None:
     """Case 60: narrowing ends a running query before the first such batch; after a restart old and new are read."""
     publisher = bus.publisher()
@@ -237,6 +238,7 @@ def test_a_planned_batch_that_does_not_fit_after_a_restart(bus: Bus, load: Calla
     assert query.all_rows == INT_ROWS
 
 
+@pytest.mark.slow
 def test_strict(bus: Bus, load: Callable[..., Load]) -> None:
     """Case 60: any difference ends the query; order and what may not be null are none."""
     publisher = bus.publisher()

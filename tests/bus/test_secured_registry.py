@@ -96,6 +96,7 @@ def test_rows_pass_and_the_password_shows_nowhere(rig: Harness, server: SecuredZ
     assert CANARY not in repr(rig.config)
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_one_clear_error(rig: Harness, tmp_path: Path) -> None:
     wrong = _secret(tmp_path / "wrong", f"{CANARY}-wrong")
     config = _changed(rig, {"registerserver.sasl.password": wrong, "registerserver.connect.timeout": "2s"})

@@ -183,6 +183,7 @@ def test_topics_that_come_before_the_first_batch_is_committed(topics: Topics) ->
     topics.check(query, "a", "b")
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
     """It begins where it is told in every topic, also if one of them never got beyond its first position."""
     for letter in "ab":
@@ -233,6 +234,7 @@ def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Topics, bus: Bu
     topics.check(query, "a", "b")
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_away_stays(topics: Topics) -> None:
     """Case 25: its node is deleted, and made again. Its position is kept, over restarts and a change of the pattern."""
     topics.seal("a", 0)
@@ -255,6 +257,7 @@ def test_a_topic_that_is_away_stays(topics: Topics) -> None:
     topics.check(query, "a", "b")
 
 
+@pytest.mark.slow
 def test_available_now_reads_the_topics_of_its_start(topics: Topics) -> None:
     """Also those that are new to the checkpoint; what comes later is for the next run."""
     topics.seal("a", 0)
@@ -348,6 +351,7 @@ def batch_rows(options: dict[str, str], check: Callable[[pa.RecordBatch], object
     return count
 
 
+@pytest.mark.slow
 def test_a_batch_read_by_pattern(topics: Topics) -> None:
     """All that is served and matches; a topic without a batch has nothing to read."""
     for letter in "ab":

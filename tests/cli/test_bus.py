@@ -345,6 +345,7 @@ def test_tail_follows_a_publisher_that_returns(
     assert (code, numbers(out)) == (0, [12, 13, 14, 15])
 
 
+@pytest.mark.slow
 def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, topic: str) -> None:
     program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", file=file)
     publisher = Publisher(topic, config=config, parallelism=2)
@@ -379,6 +380,7 @@ def test_tail_with_a_name_is_a_subscription(run: Run, file: str, topic: str, pub
     assert run("tail", topic, "--name", "me", "--timeout", "0", file=file).stdout == ""
 
 
+@pytest.mark.slow
 def test_tail_refuses_a_name_in_use(start: Start, run: Run, file: str, topic: str, publisher: Publisher) -> None:
     holder = start("tail", topic, "--name", "me", "--from", "earliest", file=file)
     assert holder.line() == "n  text\n"

@@ -165,6 +165,7 @@ def test_reset(run: Run, file: str, config: Config, name: str, orders: jobpipe.P
     assert set(seen) == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_reset_of_a_flow_that_runs(
     run: Run, file: str, config: Config, name: str, orders: jobpipe.PlainPublisher
 ) -> None:

@@ -233,6 +233,7 @@ def test_the_error_survives_pickle() -> None:
     assert (copy.message, copy.fields) == (caught.value.message, caught.value.fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

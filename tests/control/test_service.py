@@ -201,6 +201,7 @@ def test_lost_ends_when_the_launcher_answers(world: World) -> None:
     world.attempt(2)
 
 
+@pytest.mark.slow
 def test_lost_and_found(world: World) -> None:
     server = world.server()
     lost(world, server)

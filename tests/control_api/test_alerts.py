@@ -132,6 +132,7 @@ def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_pa
     assert receiver.got.empty()
 
 
+@pytest.mark.slow
 def test_alerts_wait_for_a_store_that_fails(
     control: MemoryControl, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_listener import Limits
+from jobpipe.control.api_listener import Limits, Listener
 from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
@@ -33,6 +34,27 @@ def ended(sock: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return found
+
+
+def test_a_burst_of_connections_is_served() -> None:
+    """Those that wait in the kernel when the loop turns to them are no handshakes, and none is dropped."""
+
+    async def hello(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as waiting:
+        listener = Listener(hello, waiting, limits=Limits(connections=100, handshakes=4))
+        clients = [socket.create_connection(waiting.getsockname(), DEADLINE) for _ in range(40)]
+        listener.start()
+        try:
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            assert [ended(client)[:12] for client in clients] == [b"HTTP/1.1 204"] * len(clients)
+        finally:
+            for client in clients:
+                client.close()
+            listener.close()
 
 
 class TestTimes:

@@ -245,6 +245,7 @@ def test_crontab_by_counting(zone: str, minute: str, hour: str, data: st.DataObj
         assert times.at_or_before(moment) == (earlier[-1] if earlier else times.at_or_before(moment))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     zone=st.sampled_from(sorted(ODD_ZONES)),

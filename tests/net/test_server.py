@@ -308,6 +308,7 @@ def test_nothing_is_spent_on_what_is_no_client_hello(
         run(main())
 
 
+@pytest.mark.slow
 def test_trickling_readers_cost_bounded_memory(mode: Mode) -> None:
     """Case 6: each holds half a MiB, however slowly it takes, and is cut by the write deadline, ours or TCP's."""
 

@@ -68,6 +68,7 @@ def test_environments(tmp_path: Path) -> None:
     assert pipeline.jobs["publish"].definition["source"]["options"]["maxFilesPerTrigger"] == 10
 
 
+@pytest.mark.slow
 def test_preview(write: Write, tmp_path: Path) -> None:
     """The page shows what the command prints for the page's own file."""
     write(block("docs/pipelines.md", "file"))
