@@ -239,8 +239,8 @@ class Listener:
             task = loop.create_task(self._connect(conn))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            while self._context is None and self._handshakes:  # a burst in the kernel is taken without another turn
-                await asyncio.sleep(0)
+            if self._context is None:  # else a burst in the kernel is taken without a turn for these tasks
+                await asyncio.wait((task,))
 
     async def _connect(self, conn: socket.socket) -> None:
         loop = asyncio.get_running_loop()
