@@ -110,7 +110,7 @@ docs: $(VENV)/.dev
 JAVA = jobpipe/spark/java
 java:
 	javac --release 17 -Xlint:all -Werror -d $(or $(CLASSES),$(JAVA)/classes) -cp "$$($(BIN)/python -c \
-		'from registry.embedded import find_jars; print(*find_jars().glob("hadoop-client-api-*.jar"))')" \
+		'from jobpipe_registry.embedded import find_jars; print(*find_jars().glob("hadoop-client-api-*.jar"))')" \
 		$(JAVA)/src/jobpipe/hadoop/*.java
 
 # After a change of the dependencies in pyproject.toml; UPGRADE=--upgrade takes the newest versions.

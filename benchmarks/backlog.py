@@ -137,7 +137,7 @@ def kind_of(line: list[str]) -> str:
         ("python_streaming_source_runner", "source runner"),
         ("pyspark.daemon", "Spark worker"),
         ("pyspark.worker", "Spark worker"),
-        ("registry", "registry supervisor"),
+        ("jobpipe_registry", "registry supervisor"),
         ("--role publish", "publisher driver"),
         ("--role subscribe", "subscriber driver"),
     ):
@@ -171,7 +171,7 @@ def main() -> int:
             read = json.loads(done.stdout.splitlines()[-1])
             print(f"read {read['rows']:,} rows in {read['batches']} micro-batches in {read['seconds']:.1f} s")
             publisher.communicate("\n", timeout=120)
-        from registry.embedded import EmbeddedZooKeeper
+        from jobpipe_registry.embedded import EmbeddedZooKeeper
 
         EmbeddedZooKeeper(Path(folder) / "home").stop()
     for kind, mb in sorted(peaks.mb.items()):

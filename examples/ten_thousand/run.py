@@ -23,10 +23,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 from rich.table import Table
-
-from registry.embedded import EmbeddedZooKeeper
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("first", "second")

@@ -42,8 +42,8 @@ def python() -> Finding:
 
 def java() -> Finding:
     """Java is found, runs, and is new enough for Spark."""
-    from registry.embedded import find_java
-    from registry.errors import Unavailable
+    from jobpipe_registry.embedded import find_java
+    from jobpipe_registry.errors import Unavailable
 
     install = f"install a Java runtime, version {JAVA_LEAST} or later, and put java on the PATH or set JAVA_HOME"
     try:
@@ -64,8 +64,8 @@ def java() -> Finding:
 
 def pyspark() -> Finding:
     """PySpark is installed, in a version that fits, with the jars of ZooKeeper. It is not imported."""
-    from registry.embedded import find_jars
-    from registry.errors import Unavailable
+    from jobpipe_registry.embedded import find_jars
+    from jobpipe_registry.errors import Unavailable
 
     try:
         version = importlib.metadata.version("pyspark")

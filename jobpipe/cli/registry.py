@@ -14,8 +14,9 @@ from jobpipe.cli.output import emit_json, emit_pairs, emit_table
 from jobpipe.errors import ConfigError, RegistryUnavailable
 
 if TYPE_CHECKING:
+    from jobpipe_registry.embedded import EmbeddedZooKeeper
+
     from jobpipe.config import Config
-    from registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["registry"]
 
@@ -66,7 +67,7 @@ def status(settings: Settings, as_json: bool) -> int:
     Exits with 1 if the embedded one is not running, with 3 if a registry does not answer. JSON keys: connect,
     embedded, running, endpoint, pid, since, namespace, topics, answer_seconds.
     """
-    from registry.embedded import EmbeddedZooKeeper
+    from jobpipe_registry.embedded import EmbeddedZooKeeper
 
     config = settings.config
     facts: dict[str, Any] = {"connect": config.registry_connect, "embedded": config.embedded, "running": True}
@@ -103,8 +104,9 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     Strangers are those who do not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister). Ends
     with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
     """
+    from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+
     from jobpipe.discovery.handler import map_registry_errors, open_handler
-    from registry.zookeeper import ZooKeeperRegisterServerHandler
 
     handler = open_handler(settings.config)
     try:
@@ -192,7 +194,7 @@ def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, A
 
 
 def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
-    from registry.embedded import EmbeddedZooKeeper
+    from jobpipe_registry.embedded import EmbeddedZooKeeper
 
     if not config.embedded:
         raise ConfigError(

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 EARLIEST, LATEST = -2, -1  # as offsets, in JSON; Kafka's own
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as registry.names.check_name, which may not be imported here
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as check_name of jobpipe_registry
 _NAMES = "letters, digits, . _ - (at most 128, a letter or digit first)"
 _POSITION = {"epoch", "log", "n", "r"}
 _MOST = 2**63 - 1

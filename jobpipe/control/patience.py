@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from registry.errors import Unavailable
-from registry.job_records import EndRecord, Order
-from registry.jobs import Jobs, JobState, StateCallback
-from registry.watch import Watch
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.job_records import EndRecord, Order
+from jobpipe_registry.jobs import Jobs, JobState, StateCallback
+from jobpipe_registry.watch import Watch
 
 __all__ = ["PatientJobs"]
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PatientJobs:
-    """What the server asks of :class:`registry.jobs.Jobs`; raises the same.
+    """What the server asks of :class:`jobpipe_registry.jobs.Jobs`; raises the same.
 
     After a question that was not answered none is asked for ``AWAY_SECONDS``: each would wait for the time that a
     connection may take, and with all threads waiting nothing else would be looked after.

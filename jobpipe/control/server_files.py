@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from jobpipe_registry.machine import Place, lives, start_ticks
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import jobpipe
 from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError, ControlConflict
-from registry.machine import Place, lives, start_ticks
 
 __all__ = ["ServerFiles", "ServerState", "read_token"]
 
@@ -38,7 +38,7 @@ class ServerState(BaseModel):
     """Where a running server is.
 
     Attributes:
-        pid, started, ticks: its process, as :func:`registry.machine.lives` knows it.
+        pid, started, ticks: its process, as :func:`jobpipe_registry.machine.lives` knows it.
         host, boot, pid_namespace: where that is.
         token: the file of the token that may operate; None if it takes certificates.
     """

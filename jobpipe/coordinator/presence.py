@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from jobpipe_registry.machine import lives
+
 from jobpipe.coordinator.topic import ServedTopic
-from registry.machine import lives
 
 __all__ = ["Parent", "ParentWatch", "Presence"]
 
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Parent:
-    """The process whose end ends the coordinator; see :func:`registry.machine.lives`."""
+    """The process whose end ends the coordinator; see :func:`jobpipe_registry.machine.lives`."""
 
     pid: int
     started: float

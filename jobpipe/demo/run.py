@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 from rich.table import Table
 
@@ -41,7 +42,6 @@ from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.store.spools import read_status
-from registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["BROKEN", "DEAD_LETTERS", "FILES", "TOPICS", "run_demo"]
 

@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from jobpipe_registry import errors as registry_errors
+from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.handler import RegisterServerHandler
+
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
-from registry import errors as registry_errors
-from registry.embedded import EmbeddedZooKeeper
-from registry.handler import RegisterServerHandler
 
 __all__ = ["map_registry_errors", "open_handler"]
 
@@ -42,7 +43,7 @@ def handler_class(name: str) -> type[RegisterServerHandler]:
         ConfigError: it cannot be imported, or is no RegisterServerHandler.
     """
     if name == "zookeeper":
-        from registry.zookeeper import ZooKeeperRegisterServerHandler
+        from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 
         return ZooKeeperRegisterServerHandler
     module_name, _, class_name = name.partition(":")
@@ -56,7 +57,7 @@ def handler_class(name: str) -> type[RegisterServerHandler]:
         ) from error
     if not (isinstance(found, type) and issubclass(found, RegisterServerHandler)):
         raise ConfigError(
-            f"jobpipe.registerserver.handler={name!r} is no registry.handler.RegisterServerHandler",
+            f"jobpipe.registerserver.handler={name!r} is no jobpipe_registry.handler.RegisterServerHandler",
             key="jobpipe.registerserver.handler",
         )
     return found

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import psutil
+from jobpipe_registry.machine import start_ticks
 from rich.console import Console
 
 from jobpipe.admin import Admin
@@ -37,7 +38,6 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.store.spools import has_spool, read_status
-from registry.machine import start_ticks
 
 __all__ = ["Ran", "last_lines", "run_pipeline"]
 

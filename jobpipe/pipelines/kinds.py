@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
+from jobpipe_registry.names import JOB_NAME
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -20,7 +21,6 @@ from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.secrets import Secret
 from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, Kind, duration, whole
-from registry.names import JOB_NAME
 
 __all__ = [
     "EXPECTED",

@@ -27,7 +27,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class Parent(BaseModel):
-    """A process of this host with which an attempt ends, as :func:`registry.machine.lives` knows it."""
+    """A process of this host with which an attempt ends, as :func:`jobpipe_registry.machine.lives` knows it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

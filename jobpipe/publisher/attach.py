@@ -10,12 +10,12 @@ import threading
 import uuid
 
 import psutil
+from jobpipe_registry.machine import start_ticks
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from registry.machine import start_ticks
 
 __all__ = ["CoordinatorProcess", "attach", "end_coordinators"]
 

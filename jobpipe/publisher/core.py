@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.names import check_name
 
 from jobpipe.config import Config, check_acks
 from jobpipe.discovery.node import TravellingCredentials
@@ -46,8 +48,6 @@ from jobpipe.publisher.newcomers import Newcomers, author
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 from jobpipe.store.position import Position
-from registry.errors import RegistryError
-from registry.names import check_name
 
 __all__ = ["BatchKey", "Publisher", "SealedBatch"]
 

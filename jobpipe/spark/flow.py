@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.names import MAX_PARALLELISM, check_name
 
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError
@@ -18,8 +20,6 @@ from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.segment import check_schema
-from registry.errors import InvalidName
-from registry.names import MAX_PARALLELISM, check_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

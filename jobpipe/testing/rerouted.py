@@ -6,11 +6,12 @@ import contextlib
 import socket
 from dataclasses import replace
 
+from jobpipe_registry.handler import Watch, WatchCallback
+from jobpipe_registry.records import RegisterRecord
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+
 from jobpipe.net.address import Endpoint
 from jobpipe.testing.proxy import FaultProxy
-from registry.handler import Watch, WatchCallback
-from registry.records import RegisterRecord
-from registry.zookeeper import ZooKeeperRegisterServerHandler
 
 __all__ = ["PROXIED_HOST", "ReroutedZooKeeper", "open_proxies"]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jobpipe_registry.records import RegisterRecord
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import open_handler
@@ -25,7 +26,6 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import init_ca, issue, topic_server_name
 from jobpipe.testing import NumberedRows
 from jobpipe.wire.messages import Hello
-from registry.records import RegisterRecord
 from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
 
 

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import locate
@@ -14,7 +15,6 @@ from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.testing.zookeeper import settings_of
-from registry.embedded import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 
 

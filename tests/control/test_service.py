@@ -12,6 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from jobpipe_registry.errors import NotOrdered, Unavailable
+from jobpipe_registry.job_records import Lease, Order
+from jobpipe_registry.machine import Place, start_ticks
 
 from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
@@ -19,9 +22,6 @@ from jobpipe.control.service import ControlServer
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
-from registry.errors import NotOrdered, Unavailable
-from registry.job_records import Lease, Order
-from registry.machine import Place, start_ticks
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
 

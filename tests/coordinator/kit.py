@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+
 from jobpipe.config import Config, load
 from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.topic import ServedTopic
@@ -16,7 +18,6 @@ from jobpipe.net.address import Endpoint
 from jobpipe.operations.publishing import OpenRequest
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
-from registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.store.build import SCHEMA, rows, written
 
 R = TypeVar("R")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from jobpipe_registry.machine import Place
+from jobpipe_registry.records import OwnerRecord
 
 from jobpipe.coordinator import coordinator as host_module
 from jobpipe.coordinator import ownership
@@ -18,8 +20,6 @@ from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
-from registry.machine import Place
-from registry.records import OwnerRecord
 from tests.coordinator.kit import Gate, World, run, seal, until
 
 GONE = Parent(2**22 + 1, 1.0)  # no process has that id

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 
 from jobpipe.demo import run, run_demo
@@ -17,7 +18,6 @@ from jobpipe.pipelines.board import open_board
 from jobpipe.pipelines.launchers import local
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
-from registry.embedded import EmbeddedZooKeeper
 
 JOBS = tuple(load_pipeline(flights_examples() / PIPELINE).jobs)
 SLEEP = "import time; time.sleep(600)"

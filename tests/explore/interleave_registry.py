@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import registry.keeper
-import registry.tree_jobs
-from registry.job_records import EndRecord, Lease, Order
-from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
-from registry.records import OwnerRecord, RegisterRecord
+import jobpipe_registry.keeper
+import jobpipe_registry.tree_jobs
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+from jobpipe_registry.records import OwnerRecord, RegisterRecord
+
 from tests.explore.interleave_steps import Actor, Changed, Policy, acting, run
 
 __all__ = ["PAIRS", "explore_pair"]
@@ -118,7 +119,10 @@ def explore_pair(first: str, last: str) -> dict[int, str]:
 
 def _run(first: str, last: str, after: int) -> tuple[int, str | None]:
     quiet = Changed(threading, RLock=_Lock, Thread=mock.Mock())
-    modules = [mock.patch.object(module, "threading", quiet) for module in (registry.keeper, registry.tree_jobs)]
+    modules = [
+        mock.patch.object(module, "threading", quiet)
+        for module in (jobpipe_registry.keeper, jobpipe_registry.tree_jobs)
+    ]
     with modules[0], modules[1]:
         tree = MemoryTree()
         handler = _Handler(tree)

@@ -25,7 +25,7 @@ from tests.explore.scheduled_world import Outcome, play
 
 __all__ = ["playing", "run"]
 
-LOGGERS = ("jobpipe", "registry", "asyncio")
+LOGGERS = ("jobpipe", "jobpipe_registry", "asyncio")
 
 
 class Player:

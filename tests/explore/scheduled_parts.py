@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import jobpipe_registry.changes
+import jobpipe_registry.keeper
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+
 import jobpipe.coordinator.coordinator
 import jobpipe.publisher.channel
-import registry.changes
-import registry.keeper
 from jobpipe.config import Config
 from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.service import ControlService
@@ -30,8 +33,6 @@ from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
 from jobpipe.net.served import ServedLink
 from jobpipe.net.timing import Timing
-from registry.errors import Unavailable
-from registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_process import PROCESS, Process
@@ -45,7 +46,7 @@ KEEP_SECONDS = 3.0  # of the registry's keeper, which really looks each 10 s
 TIDY_SECONDS = 0.5
 TICK_SECONDS = 0.5  # most of a run would be ticks of the coordinators, which really tick each 0.2 s
 HOST = "h1"
-TIMED = "jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "registry.tree", "registry.changes"
+TIMED = "jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "jobpipe_registry.tree", "jobpipe_registry.changes"
 
 
 class _Nodes(_MemoryNodes):
@@ -265,18 +266,24 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
         return 1 if process is None else process.pid
 
     virtual = virtual_time(loop)
-    registry.keeper._jitter.seed(seed)
-    registry.changes._jitter.seed(seed)
+    jobpipe_registry.keeper._jitter.seed(seed)
+    jobpipe_registry.changes._jitter.seed(seed)
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             mine = name.startswith(
-                ("jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "registry.tree", "registry.changes")
+                (
+                    "jobpipe.coordinator",
+                    "jobpipe.net",
+                    "jobpipe.publisher",
+                    "jobpipe_registry.tree",
+                    "jobpipe_registry.changes",
+                )
             )
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
-        for module in (registry.keeper, jobpipe.publisher.channel):
+        for module in (jobpipe_registry.keeper, jobpipe.publisher.channel):
             stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
-        stack.enter_context(mock.patch.object(registry.keeper, "_KEEP_SECONDS", KEEP_SECONDS))
+        stack.enter_context(mock.patch.object(jobpipe_registry.keeper, "_KEEP_SECONDS", KEEP_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "RETAIN_EVERY", 2))
         stands_in: dict[str, Any] = {

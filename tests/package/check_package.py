@@ -27,13 +27,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from jobpipe_registry.embedded import EmbeddedZooKeeper, find_jars
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import jobpipe
 from jobpipe.config import load
 from jobpipe.publisher.attach import end_coordinators
-from registry.embedded import EmbeddedZooKeeper, find_jars
 from tests.pages import block, shell
 from tests.spark.standalone import bash, conf, environment, running_cluster
 
@@ -144,7 +144,9 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     """All modules but those that only our tests use; the examples, for `jobpipe demo`; the marks of typed packages."""
     found = set(zipfile.ZipFile(wheel).namelist())
     tracked = {
-        path.relative_to(ROOT).as_posix() for name in ("jobpipe", "registry") for path in ROOT.glob(f"{name}/**/*.py")
+        path.relative_to(root).as_posix()
+        for root in (ROOT, ROOT / "registry")
+        for path in root.glob("jobpipe*/**/*.py")
     }
     harness = {path for path in tracked if path.startswith("jobpipe/testing/") and Path(path).stem not in ORACLE}
     assert harness
@@ -156,11 +158,17 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     about = {
         f"{NAME}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
-    marks = {"jobpipe/py.typed", "registry/py.typed"}
+    marks = {"jobpipe/py.typed", "jobpipe_registry/py.typed"}
     java = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe/spark/java").rglob("*.*")}
     assert {Path(path).suffix for path in java} == {".md", ".java", ".class"}
     others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json"}
     assert found == (tracked - harness) | examples | about | marks | java | others
+
+
+def test_its_names_are_our_own(wheel: Path) -> None:
+    """A common name would hide a user's module, or be hidden by it (case P3); Spark looks for its own kind of name."""
+    top = {path.partition("/")[0].removesuffix(".py") for path in zipfile.ZipFile(wheel).namelist()}
+    assert top == {"jobpipe", "jobpipe_registry", "pyspark_jobpipe", f"{NAME}.dist-info"}
 
 
 def test_nothing_in_the_wheel_needs_what_is_left_out(wheel: Path) -> None:
@@ -194,7 +202,7 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
             else []
         )
     }
-    foreign = found - sys.stdlib_module_names - {"jobpipe", "registry"}
+    foreign = found - sys.stdlib_module_names - {"jobpipe", "jobpipe_registry"}
     made_by = importlib.metadata.packages_distributions()
     imported = {canonicalize_name(made_by[name][0]) for name in foreign if name in made_by}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -270,7 +278,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_it_is_the_installed_one(installed: Environment) -> None:
     where = installed.run(
-        "python", "-c", "import jobpipe, registry, pyspark_jobpipe; print(jobpipe.__file__, registry.__file__)"
+        "python",
+        "-c",
+        "import jobpipe, jobpipe_registry, pyspark_jobpipe; print(jobpipe.__file__, jobpipe_registry.__file__)",
     )
     assert all(path.startswith(str(installed.folder)) for path in where.split())
 
@@ -284,8 +294,8 @@ def test_the_program(installed: Environment) -> None:
 def test_all_modules_can_be_imported(installed: Environment) -> None:
     """But the programs, which would start."""
     code = (
-        "import pkgutil, importlib, jobpipe, registry\n"
-        "for package in (jobpipe, registry):\n"
+        "import pkgutil, importlib, jobpipe, jobpipe_registry\n"
+        "for package in (jobpipe, jobpipe_registry):\n"
         "    for each in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        each.name.endswith('__main__') or '._examples' in each.name or importlib.import_module(each.name)\n"
         "print('done')"

@@ -17,15 +17,15 @@ from typing import Any
 
 import psutil
 import pytest
+from jobpipe_registry.client import TlsHandler
+from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
+from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.four_letter import ask, count_sessions, is_serving
+from jobpipe_registry.machine import Place
+from jobpipe_registry.transport import make_context
 from kazoo.client import KazooClient
 
-from registry.client import TlsHandler
-from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
-from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
-from registry.errors import Unavailable
-from registry.four_letter import ask, count_sessions, is_serving
-from registry.machine import Place
-from registry.transport import make_context
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -105,7 +105,7 @@ def test_it_is_private(home: Path) -> None:
 @pytest.mark.slow
 def test_ten_processes_start_one_server(home: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from registry.embedded import EmbeddedZooKeeper as E; "
+        "import sys; from pathlib import Path; from jobpipe_registry.embedded import EmbeddedZooKeeper as E; "
         "s = E(Path(sys.argv[1])); e = s.ensure(); print(e, s.status().pid, s.status().java_pid)"
     )
     processes = [
@@ -121,7 +121,7 @@ def test_ten_processes_start_one_server(home: Path) -> None:
     supervisors = [
         process.pid
         for process in psutil.process_iter(["cmdline"])
-        if marker in (process.info["cmdline"] or []) and "registry.embedded_server" in process.info["cmdline"]
+        if marker in (process.info["cmdline"] or []) and "jobpipe_registry.embedded_server" in process.info["cmdline"]
     ]
     assert supervisors == [status.pid]
 
@@ -281,13 +281,15 @@ def test_java_that_fails_is_reported_with_its_words(home: Path, tmp_path: Path) 
 
 
 def test_missing_pyspark_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.embedded.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("jobpipe_registry.embedded.importlib.util.find_spec", lambda _: None)
     with pytest.raises(Unavailable):
         EmbeddedZooKeeper(home).ensure()
 
 
 def test_pyspark_is_found_without_an_import() -> None:
-    program = "import sys; from registry.embedded import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
+    program = (
+        "import sys; from jobpipe_registry.embedded import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert list(find_jars().glob("zookeeper-3.*.jar"))
 

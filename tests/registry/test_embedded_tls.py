@@ -22,20 +22,20 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jobpipe_registry import embedded_files, embedded_server
+from jobpipe_registry.client import TlsHandler
+from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
+from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, start_time
+from jobpipe_registry.embedded_server import Supervisor
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.four_letter import ask, count_sessions
+from jobpipe_registry.identity import Tls
+from jobpipe_registry.machine import Place
+from jobpipe_registry.transport import make_context
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from kazoo.client import KazooClient
 
 from jobpipe.testing.proxy import FaultProxy
-from registry import embedded_files, embedded_server
-from registry.client import TlsHandler
-from registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
-from registry.embedded_files import ServerFiles, ServerState, hold, start_time
-from registry.embedded_server import Supervisor
-from registry.errors import Unavailable
-from registry.four_letter import ask, count_sessions
-from registry.identity import Tls
-from registry.machine import Place
-from registry.transport import make_context
-from registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import eventually
 
@@ -346,7 +346,7 @@ def test_one_of_an_older_version_still_runs(home: Path, caplog: pytest.LogCaptur
     with client(connect, None) as anybody:
         anybody.create("/large", b"x" * 900_000)  # by its limits
     server = EmbeddedZooKeeper(home)
-    with caplog.at_level(logging.WARNING, "registry.embedded"):
+    with caplog.at_level(logging.WARNING, "jobpipe_registry.embedded"):
         assert server.options() == {"connect": connect, "acl": "open"}
     assert "every user of this host may change it" in caplog.text
     handler = ZooKeeperRegisterServerHandler()
@@ -375,7 +375,7 @@ def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pyte
         fields = {**asdict(state), "boot": here.boot, "pid_namespace": here.pid_namespace, "guarded": True}
         del fields["tls"]
         (home / "zookeeper" / "state.json").write_text(json.dumps(fields))
-        with caplog.at_level(logging.WARNING, "registry.embedded"):
+        with caplog.at_level(logging.WARNING, "jobpipe_registry.embedded"):
             options = server.options()
         assert "without TLS" in caplog.text
         handler = ZooKeeperRegisterServerHandler()

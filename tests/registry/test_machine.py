@@ -10,10 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from registry import machine
-from registry.machine import Place, lives, start_ticks
-from registry.records import OwnerRecord
+from jobpipe_registry import machine
+from jobpipe_registry.machine import Place, lives, start_ticks
+from jobpipe_registry.records import OwnerRecord
 
 HERE = Place.here()
 STARTED = psutil.Process().create_time()

@@ -13,15 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
+from jobpipe_registry.acl import Exposed
+from jobpipe_registry.errors import BadOption, Unavailable
+from jobpipe_registry.options import Options
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
 from jobpipe.testing.proxy import FaultProxy
-from registry.acl import Exposed
-from registry.errors import BadOption, Unavailable
-from registry.options import Options
-from registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import Recorder, eventually, owner, record
 
@@ -450,7 +450,7 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
     options = {"topic.storage": "/old/topics"}
     fill(start(lenient.endpoint, options))
     other(lenient.endpoint).create("/old/topics/orders/foreign", b"", acl=[make_acl("world", "anyone", read=True)])
-    with caplog.at_level(logging.WARNING, "registry.zookeeper"):
+    with caplog.at_level(logging.WARNING, "jobpipe_registry.zookeeper"):
         handler = start(lenient.endpoint, {**options, **ALICE})
     assert "strangers may change /old/topics (permissions crwda)" in caplog.text
     found = {node.path: node for node in handler.exposed_nodes()}

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.memory import MemoryRegisterServerHandler
+from jobpipe_registry.nodes import Operation
 
-from registry.errors import Unavailable
-from registry.memory import MemoryRegisterServerHandler
-from registry.nodes import Operation
 from tests.registry.worlds import MemoryWorld, Recorder, World, eventually, owner, record
 
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
-    monkeypatch.setattr("registry.watch._RELIST_SECONDS", 0.1)
-    monkeypatch.setattr("registry.keeper._KEEP_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe_registry.watch._RELIST_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe_registry.keeper._KEEP_SECONDS", 0.1)
     return MemoryWorld("/test/topics")
 
 

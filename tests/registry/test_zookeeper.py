@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from jobpipe.testing.proxy import FaultProxy
-from registry.embedded import EmbeddedZooKeeper
-from registry.errors import Unavailable
-from registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.registry.worlds import Recorder, ZooKeeperWorld, eventually, owner, record
 
 pytestmark = pytest.mark.zookeeper
@@ -62,7 +62,7 @@ def test_a_wrong_address_is_told_once(
     options = {"connect": hosts, "connect.timeout": "0.8", "session.timeout": "4"}
     for level in (logging.INFO, logging.DEBUG):
         caplog.clear()
-        with caplog.at_level(level, "registry"), pytest.raises(Unavailable, match=reason):
+        with caplog.at_level(level, "jobpipe_registry"), pytest.raises(Unavailable, match=reason):
             ZooKeeperRegisterServerHandler().start(options)
         told = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
         assert bool(told) == (level == logging.DEBUG), caplog.text
@@ -72,7 +72,7 @@ def test_a_lost_connection_is_told_once_a_minute(
     zookeeper_world: ZooKeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U12: what was connected says that it no longer is, not how often it tried since."""
-    with FaultProxy(zookeeper_world.options()["connect"]) as proxy, caplog.at_level(logging.INFO, "registry"):
+    with FaultProxy(zookeeper_world.options()["connect"]) as proxy, caplog.at_level(logging.INFO, "jobpipe_registry"):
         handler = zookeeper_world.handler(start=False)
         handler.start({**zookeeper_world.options(), "connect": proxy.endpoint, "connect.timeout": "10"})
         for _ in range(3):
@@ -150,8 +150,8 @@ def test_no_secret_reaches_the_logs(zookeeper_world: ZooKeeperWorld, caplog: pyt
     password = zookeeper_world.client_of(handler).client_id[1]
     zookeeper_world.expire(handler)
     eventually(lambda: handler.query("orders", 1))
-    lines = [entry for entry in caplog.records if entry.name.startswith(("kazoo", "registry.kazoo"))]
-    ours = [entry for entry in lines if entry.name == "registry.kazoo"]
+    lines = [entry for entry in caplog.records if entry.name.startswith(("kazoo", "jobpipe_registry.kazoo"))]
+    ours = [entry for entry in lines if entry.name == "jobpipe_registry.kazoo"]
     assert ours
     assert min(entry.levelno for entry in ours) >= logging.INFO
     assert not [entry for entry in ours if password.hex() in entry.getMessage() or repr(password) in entry.getMessage()]

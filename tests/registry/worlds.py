@@ -8,12 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from kazoo.client import KazooClient
-
-from registry.handler import RegisterServerHandler
-from registry.memory import MemoryRegisterServerHandler, MemoryTree
-from registry.records import OwnerRecord, RegisterRecord
-from registry.zookeeper import ZooKeeperRegisterServerHandler
 
 DEADLINE = 15.0
 

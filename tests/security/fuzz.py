@@ -54,7 +54,9 @@ def with_atheris(target: str, inputs: int, seed: int) -> None:
     """Let libFuzzer lead; it ends the process."""
     import atheris  # not among our dependencies: it has wheels for some platforms only
 
-    with atheris.instrument_imports(include=["jobpipe.wire", "jobpipe.store.index", "registry", "jobpipe.subscriber"]):
+    with atheris.instrument_imports(
+        include=["jobpipe.wire", "jobpipe.store.index", "jobpipe_registry", "jobpipe.subscriber"]
+    ):
         from tests.security.mutate import seeds
         from tests.security.targets import TARGETS
     start = CORPUS / target

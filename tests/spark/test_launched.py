@@ -105,9 +105,9 @@ def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "sent.zip"
     root = Path(jobpipe.__file__).parents[1]
     with zipfile.ZipFile(archive, "w") as sent:
-        for name in ("jobpipe", "registry"):
-            for path in (root / name).rglob("*.py"):
-                sent.write(path, path.relative_to(root))
+        for name, place in (("jobpipe", root), ("jobpipe_registry", root / "registry")):
+            for path in (place / name).rglob("*.py"):
+                sent.write(path, path.relative_to(place))
     program = f"import sys; sys.path.insert(0, {str(archive)!r}); import jobpipe.spark.source as s; print(s.__file__);"
     program += "s.JobPipeDataSource({'subscribe': 'orders'}).schema()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

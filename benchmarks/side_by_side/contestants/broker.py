@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobpipe_registry.embedded import find_java
+
 from benchmarks.side_by_side.processes import Processes, RunFailed
-from registry.embedded import find_java
 
 __all__ = ["broker", "fetch_jars"]
 

@@ -21,7 +21,7 @@ __all__ = ["JobPipe", "JobPipeAhead", "JobPipePlain"]
 
 START_SECONDS = 60.0
 ENSURE = (
-    "import sys, pathlib; from registry.embedded import EmbeddedZooKeeper; "
+    "import sys, pathlib; from jobpipe_registry.embedded import EmbeddedZooKeeper; "
     "print(EmbeddedZooKeeper(pathlib.Path(sys.argv[1])).ensure(), flush=True)"
 )
 

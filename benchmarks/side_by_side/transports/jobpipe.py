@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 import jobpipe
 from benchmarks.side_by_side.transports.rows import BIG, copies
@@ -24,7 +25,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
-from registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["Reader", "Server"]
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from jobpipe_registry.machine import lives
+
 from jobpipe.pipelines.snapshot import Parent
-from registry.machine import lives
 
 __all__ = ["StopAsked", "StopRequest", "watch_parent"]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from registry.errors import InvalidName
+from jobpipe_registry.errors import InvalidName
 
 __all__ = ["JOB_NAME", "MAX_PARALLELISM", "Paths", "check_job_name", "check_name", "child_index", "child_name"]
 

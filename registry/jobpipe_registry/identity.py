@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from registry.errors import BadOption
+from jobpipe_registry.errors import BadOption
 
 __all__ = ["Grant", "Sasl", "Tls", "parse_acl", "parse_sasl", "parse_tls"]
 

@@ -11,12 +11,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from registry.errors import BadRecord, TopicOwned, Unavailable
-from registry.names import Paths
-from registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
-from registry.options import Options
-from registry.reading import Reader
-from registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
+from jobpipe_registry.errors import BadRecord, TopicOwned, Unavailable
+from jobpipe_registry.names import Paths
+from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
+from jobpipe_registry.options import Options
+from jobpipe_registry.reading import Reader
+from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
 
 __all__ = ["Changes", "attempts"]
 

@@ -11,8 +11,8 @@ import os
 import ssl
 import stat
 
-from registry.errors import BadOption
-from registry.identity import Tls
+from jobpipe_registry.errors import BadOption
+from jobpipe_registry.identity import Tls
 
 __all__ = ["make_context"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kazoo.security import ACL, Id, Permissions
 
-from registry.identity import Grant
+from jobpipe_registry.identity import Grant
 
 __all__ = ["Exposed", "exposed", "to_kazoo"]
 

@@ -35,11 +35,11 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
-from registry.client import Client, explain
-from registry.errors import Unavailable
-from registry.kazoo_log import KazooLog, hide_secrets
-from registry.nodes import Notify
-from registry.options import Options
+from jobpipe_registry.client import Client, explain
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.kazoo_log import KazooLog, hide_secrets
+from jobpipe_registry.nodes import Notify
+from jobpipe_registry.options import Options
 
 __all__ = ["Session"]
 

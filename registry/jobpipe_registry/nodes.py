@@ -1,6 +1,6 @@
 """The little that a registry needs of a coordination service: nodes, sessions, atomic changes, one-shot notices.
 
-:mod:`registry.tree` builds the whole registry on this interface; :mod:`registry.memory` and :mod:`registry.zookeeper`
+:mod:`.tree` builds the whole registry on this interface; :mod:`.memory` and :mod:`.zookeeper`
 implement it.
 """
 

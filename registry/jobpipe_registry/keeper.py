@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from registry.asked_last import AskedLast
-from registry.changes import Changes
-from registry.errors import RegistryError, TopicOwned, Unavailable
-from registry.names import Paths
-from registry.nodes import Nodes
-from registry.options import Options
-from registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.asked_last import AskedLast
+from jobpipe_registry.changes import Changes
+from jobpipe_registry.errors import RegistryError, TopicOwned, Unavailable
+from jobpipe_registry.names import Paths
+from jobpipe_registry.nodes import Nodes
+from jobpipe_registry.options import Options
+from jobpipe_registry.records import OwnerRecord, RegisterRecord
 
 __all__ = ["Keeper"]
 

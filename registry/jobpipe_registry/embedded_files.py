@@ -28,10 +28,10 @@ from pathlib import Path
 
 import psutil
 
-from registry.errors import BadOption
-from registry.identity import Tls
-from registry.machine import Place
-from registry.transport import make_context
+from jobpipe_registry.errors import BadOption
+from jobpipe_registry.identity import Tls
+from jobpipe_registry.machine import Place
+from jobpipe_registry.transport import make_context
 
 __all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Claim(Protocol):
-    """What an error tells of a :class:`registry.records.OwnerRecord`, which knows these errors."""
+    """What an error tells of a :class:`.records.OwnerRecord`, which knows these errors."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,7 @@ class Claim(Protocol):
 
 
 class Registration(Protocol):
-    """The same of a :class:`registry.records.RegisterRecord`."""
+    """The same of a :class:`.records.RegisterRecord`."""
 
     @property
     def coordinator(self) -> str: ...
@@ -57,7 +57,7 @@ class Registration(Protocol):
 
 
 class Attempt(Protocol):
-    """The same of a :class:`registry.job_records.Lease`."""
+    """The same of a :class:`.job_records.Lease`."""
 
     @property
     def run(self) -> str: ...

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-from registry.errors import BadRecord
-from registry.machine import Place
-from registry.names import MAX_PARALLELISM
+from jobpipe_registry.errors import BadRecord
+from jobpipe_registry.machine import Place
+from jobpipe_registry.names import MAX_PARALLELISM
 
 __all__ = [
     "MAX_EPOCH",
@@ -181,7 +181,7 @@ class OwnerRecord(Record):
     """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
 
     Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
-    ``boot`` and ``pid_namespace`` belong to the place, see :class:`registry.machine.Place`; ``ticks`` is the start time
+    ``boot`` and ``pid_namespace`` belong to the place, see :class:`.machine.Place`; ``ticks`` is the start time
     that no change of the clock moves. A record of an earlier version lacks the three.
 
     Raises:

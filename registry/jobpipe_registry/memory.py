@@ -11,10 +11,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from registry.errors import NotStarted, Unavailable
-from registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from registry.options import Options
-from registry.tree import TreeHandler
+from jobpipe_registry.errors import NotStarted, Unavailable
+from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
+from jobpipe_registry.options import Options
+from jobpipe_registry.tree import TreeHandler
 
 __all__ = ["MemoryRegisterServerHandler", "MemoryTree"]
 

@@ -10,7 +10,7 @@ __all__ = ["KazooLog"]
 
 AGAIN_SECONDS = 60.0  # between two warnings of the same kind
 
-_logger = logging.getLogger("registry.kazoo")
+_logger = logging.getLogger("jobpipe_registry.kazoo")
 
 
 def hide_secrets(record: logging.LogRecord) -> bool:

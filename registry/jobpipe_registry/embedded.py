@@ -1,7 +1,7 @@
 """A real ZooKeeper for one computer, from the jars that PySpark ships: nothing to install but Java.
 
 It belongs to a *home* directory, not to a process: the first process that needs it starts it, others join, and
-it ends by itself after ``linger`` seconds without a session. Its data stay. See :mod:`registry.embedded_server` for the
+it ends by itself after ``linger`` seconds without a session. Its data stay. See :mod:`.embedded_server` for the
 process that keeps it.
 
 Loopback is open to every user of the host, so the link is TLS, and both sides prove themselves by the key and
@@ -26,10 +26,10 @@ from pathlib import Path
 
 import psutil
 
-from registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
-from registry.errors import BadOption, Unavailable
-from registry.identity import Tls
-from registry.transport import make_context
+from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
+from jobpipe_registry.errors import BadOption, Unavailable
+from jobpipe_registry.identity import Tls
+from jobpipe_registry.transport import make_context
 
 __all__ = ["EmbeddedStatus", "EmbeddedZooKeeper", "find_jars", "find_java"]
 
@@ -194,7 +194,7 @@ class EmbeddedZooKeeper:
         if self._tls:
             self._files.make_tls()
         root = str(Path(__file__).parent.parent)
-        command = [sys.executable, "-P", "-m", "registry.embedded_server", str(self._files.directory)]
+        command = [sys.executable, "-P", "-m", "jobpipe_registry.embedded_server", str(self._files.directory)]
         command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
         command += ["--tls"] if self._tls else []
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

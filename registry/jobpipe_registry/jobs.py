@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from registry.job_records import EndRecord, Lease, Order
-from registry.watch import Watch
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.watch import Watch
 
 __all__ = ["JobState", "Jobs", "LeaseLost", "StateCallback"]
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from registry.changes import Changes
-from registry.errors import NotStarted, RegistryError
-from registry.handler import RegisterServerHandler, WatchCallback
-from registry.jobs import Jobs
-from registry.keeper import Keeper
-from registry.names import Paths, check_name
-from registry.nodes import Nodes, Notify
-from registry.options import Options
-from registry.reading import Reader
-from registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
-from registry.tree_jobs import TreeJobs
-from registry.watch import TreeWatch, Watch
+from jobpipe_registry.changes import Changes
+from jobpipe_registry.errors import NotStarted, RegistryError
+from jobpipe_registry.handler import RegisterServerHandler, WatchCallback
+from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.keeper import Keeper
+from jobpipe_registry.names import Paths, check_name
+from jobpipe_registry.nodes import Nodes, Notify
+from jobpipe_registry.options import Options
+from jobpipe_registry.reading import Reader
+from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from jobpipe_registry.tree_jobs import TreeJobs
+from jobpipe_registry.watch import TreeWatch, Watch
 
 __all__ = ["TreeHandler"]
 

@@ -25,11 +25,11 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import KazooRetry
 
-from registry.errors import BadOption, RegistryError
-from registry.identity import Sasl, Tls
-from registry.kazoo_log import KazooLog
-from registry.options import Options
-from registry.transport import make_context
+from jobpipe_registry.errors import BadOption, RegistryError
+from jobpipe_registry.identity import Sasl, Tls
+from jobpipe_registry.kazoo_log import KazooLog
+from jobpipe_registry.options import Options
+from jobpipe_registry.transport import make_context
 
 __all__ = ["Client", "TlsHandler", "check_options", "explain"]
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from registry.asked_last import AskedLast
-from registry.changes import attempts
-from registry.errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
-from registry.job_records import EndRecord, Lease, Order
-from registry.jobs import Jobs, JobState, LeaseLost, StateCallback
-from registry.names import Paths
-from registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from registry.options import Options
-from registry.reading import Reader
-from registry.watch import TreeWatch, Watch
+from jobpipe_registry.asked_last import AskedLast
+from jobpipe_registry.changes import attempts
+from jobpipe_registry.errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.jobs import Jobs, JobState, LeaseLost, StateCallback
+from jobpipe_registry.names import Paths
+from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
+from jobpipe_registry.options import Options
+from jobpipe_registry.reading import Reader
+from jobpipe_registry.watch import TreeWatch, Watch
 
 __all__ = ["TreeJobs"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from registry.errors import BadRecord
-from registry.machine import Place
-from registry.records import Record, require_integer, require_seconds, require_text
+from jobpipe_registry.errors import BadRecord
+from jobpipe_registry.machine import Place
+from jobpipe_registry.records import Record, require_integer, require_seconds, require_text
 
 __all__ = ["ENDS", "MAX_ATTEMPT", "WANTS", "EndRecord", "Lease", "Order"]
 
@@ -46,7 +46,7 @@ class Order(Record):
 
 @dataclass(frozen=True)
 class Lease(Record):
-    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`registry.records.OwnerRecord`.
+    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`.records.OwnerRecord`.
 
     Attributes:
         run, attempt: as in the order.

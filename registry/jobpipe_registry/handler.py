@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from registry.errors import RegistryError
-from registry.jobs import Jobs
-from registry.records import OwnerRecord, RegisterRecord
-from registry.watch import Watch
+from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.watch import Watch
 
 __all__ = ["RegisterServerHandler", "Watch", "WatchCallback"]
 
@@ -45,7 +45,7 @@ class RegisterServerHandler(ABC):
             options: ``connect`` (hosts), ``topic.storage`` (namespace), ``session.timeout`` and ``connect.timeout`` in
                 seconds; who we are and whom we believe: ``sasl.mechanism``, ``sasl.username``, ``sasl.password``,
                 ``sasl.principal``, ``sasl.service``, ``ssl.enabled``, ``ssl.ca``, ``ssl.cert``, ``ssl.key``; ``acl`` of
-                all nodes made; unknown keys are ignored. See :mod:`registry.identity`.
+                all nodes made; unknown keys are ignored. See :mod:`.identity`.
 
         Raises:
             Unavailable: no answer within ``connect.timeout``, or we are refused all the time; names the hosts and the

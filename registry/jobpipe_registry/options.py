@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from registry.errors import BadOption
-from registry.identity import Grant, Sasl, Tls, parse_acl, parse_sasl, parse_tls
+from jobpipe_registry.errors import BadOption
+from jobpipe_registry.identity import Grant, Sasl, Tls, parse_acl, parse_sasl, parse_tls
 
 __all__ = ["Options"]
 
@@ -31,7 +31,7 @@ class Options:
         """Read the keys that :meth:`RegisterServerHandler.start` names; ignore all others.
 
         Raises:
-            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`registry.identity` is
+            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`.identity` is
                 wrong.
         """
         sasl, tls = parse_sasl(options), parse_tls(options)
