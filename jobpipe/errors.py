@@ -65,6 +65,7 @@ __all__ = [
     "Fenced",
     "FlowFailed",
     "FlowNotFound",
+    "ForkedProcess",
     "FrameTooLarge",
     "HoldNotFound",
     "HostAway",
@@ -207,6 +208,10 @@ class SchemaMismatch(JobpipeError):
 
 class FlowFailed(JobpipeError):
     """A flow job's function failed; the message names topic, offset, partition and rows."""
+
+
+class ForkedProcess(JobpipeError):
+    """Something is used in a fork of the process that opened it, and whose alone it is."""
 
 
 class QueryStopped(JobpipeError):

@@ -26,6 +26,7 @@ from jobpipe.errors import (
 from jobpipe.flows.ends import FlowEnds
 from jobpipe.flows.options import FlowOptions, FlowState, FlowStatus, PartitionStatus
 from jobpipe.flows.task import TaskEnd, TaskOrder
+from jobpipe.net.owner import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
 from jobpipe.operations.ranges import News
 from jobpipe.store.cursors import Cursor
@@ -92,6 +93,7 @@ class Flow:
         self.cut_short = False
         self._options = options
         self._runner = runner
+        self._owner = Owner(f"flow {self.name!r}")
         self._stopping = threading.Event()
         self._at_once = threading.Event()
         self._hurry = threading.Event()
@@ -128,25 +130,35 @@ class Flow:
         Raises:
             WaitTimeout: ``timeout`` seconds passed; the flow goes on.
             FlowFailed: the function failed four times at one place; or the error that ended the flow.
+            ForkedProcess: this is a fork of the process that runs it, as for :meth:`join` and :meth:`status`.
         """
+        self._owner.require()
         if not self._ended.wait(timeout):
             raise WaitTimeout(f"flow {self.name!r}: not at the end of {self._options.subscribe!r} within {timeout:g} s")
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End the flow; what the function has returned is published, the rest is read at the next start. Idempotent."""
+        """End the flow; what the function has returned is published, the rest is read at the next start. Idempotent.
+
+        Nothing is done in a fork of the process that runs it, here and by :meth:`begin_stop`.
+        """
+        if not self._owner.is_here:
+            return
         self.begin_stop()
         self.join(STOP_SECONDS + CANCEL_SECONDS + 15.0)
 
     def begin_stop(self, *, at_once: bool = False) -> None:
         """End the flow as :meth:`stop` does, but do not wait; ``at_once``, and do not let calls of the function end."""
+        if not self._owner.is_here:
+            return
         if at_once:
             self._at_once.set()
         self._end(FlowState.STOPPED, None)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the flow has ended, failed or was stopped, and nothing of it runs; return whether that is so."""
+        self._owner.require()
         return self._ended.wait(timeout)
 
     def exception(self) -> JobpipeError | None:
@@ -155,6 +167,7 @@ class Flow:
 
     def status(self) -> FlowStatus:
         """Return how the flow stands, as of the last second."""
+        self._owner.require()
         news = self._ends.follower.news
         with self._lock:
             head = 0 if news is None else news.head.n

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
@@ -20,6 +19,7 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
+from jobpipe.net.owner import Owner
 from jobpipe.net.stream import copy_of, map_error, peer_names
 from jobpipe.net.timing import Timing
 from jobpipe.wire import (
@@ -57,7 +57,7 @@ class BlockingPump:
         self._socket = sock
         self._wire = Connection(Side.CLIENT, split_data=True)
         self._why: JobpipeError | None = None
-        self._pid = os.getpid()
+        self._owner = Owner("this link")
         self._user = threading.Lock()
         self._request: Request | None = None
         """The request whose answer, stream or upload is not over."""
@@ -70,7 +70,7 @@ class BlockingPump:
 
     def usable(self) -> bool:
         """Whether a pool may hand it out: open, of this process, nothing half done and nothing pending."""
-        if self._why is not None or self._pid != os.getpid() or self._request is not None:
+        if self._why is not None or not self._owner.is_here or self._request is not None:
             return False
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return False
@@ -80,7 +80,7 @@ class BlockingPump:
 
     def close(self) -> None:
         """Say goodbye, if nothing is half done, and close; idempotent."""
-        if self._why is None and self._pid == os.getpid() and self._request is None:
+        if self._why is None and self._owner.is_here and self._request is None:
             try:
                 with self._io("close"):
                     self._send(Goodbye(""), self.timing.goodbye)
@@ -162,8 +162,7 @@ class _Exclusive:
 
     def __enter__(self) -> None:
         link = self._link
-        if link._pid != os.getpid():
-            raise LocalProtocolError("a link belongs to the process that made it", pid=link._pid)
+        link._owner.require()
         if not link._user.acquire(blocking=False):
             raise LocalProtocolError(f"{self._doing}: another thread uses the link to {link.peer}")
         if link._why is not None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
+from jobpipe.net.owner import Owner
 
 __all__ = ["Portal"]
 
@@ -37,7 +38,7 @@ class Portal:
     _inherited: ClassVar[list[Portal]] = []  # a forked loop must not be collected: its descriptors are the parent's
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self._owner = Owner("this portal")
         self._loop = asyncio.new_event_loop()
         self._guard = threading.Lock()
         self._closed = False
@@ -50,7 +51,7 @@ class Portal:
         """Return the portal of this process; the first call makes it."""
         with cls._lock:
             portal = cls._current
-            if portal is None or portal.pid != os.getpid() or not portal.alive:
+            if portal is None or not portal._owner.is_here or not portal.alive:
                 portal = cls._current = cls()
             return portal
 
@@ -76,10 +77,12 @@ class Portal:
         Raises:
             WaitTimeout: it took longer, or was not to go on, and was cancelled.
             LinkClosed: the portal is closed, or was closed meanwhile.
-            LocalProtocolError: called from the portal's own thread, or from a fork of its process: a bug.
+            ForkedProcess: called in a fork of the portal's process.
+            LocalProtocolError: called from the portal's own thread: a bug.
         """
-        if threading.current_thread() is self._thread or self.pid != os.getpid():
-            raise LocalProtocolError("a portal serves other threads of its own process", pid=self.pid)
+        self._owner.require()
+        if threading.current_thread() is self._thread:
+            raise LocalProtocolError("a portal serves other threads than its own")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         try:
             with self._guard:
@@ -128,7 +131,7 @@ class Portal:
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel all tasks, end the thread, wait at most ``timeout`` seconds. Idempotent."""
-        if self.pid != os.getpid():
+        if not self._owner.is_here:
             return
         with self._guard:
             if not self._closed:
@@ -179,7 +182,7 @@ def _in_child() -> None:
 
 def _at_exit() -> None:
     portal = Portal._current
-    if portal is not None and portal.pid == os.getpid():
+    if portal is not None:
         portal.close(timeout=2.0)
 
 

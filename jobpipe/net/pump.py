@@ -21,6 +21,7 @@ from jobpipe.errors import (
     ProtocolError,
 )
 from jobpipe.net.monitor import Monitor, Verdict
+from jobpipe.net.owner import Owner
 from jobpipe.net.stream import copy_of, map_error, peer_expires, peer_names, peer_of, tune
 from jobpipe.net.timing import Timing
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
@@ -48,6 +49,7 @@ class Pump(asyncio.Protocol):
         self.peer_names: tuple[str, ...] = ()
         self.peer_expires: float | None = None
         self.timing = timing
+        self._owner = Owner("this link")
         self._loop = asyncio.get_running_loop()
         self._wire = Connection(side)
         self._transport: asyncio.Transport | None = None
@@ -109,14 +111,17 @@ class Pump(asyncio.Protocol):
 
         Raises:
             LocalProtocolError: it is illegal now.
+            ForkedProcess: another process made the link; nothing was written.
             JobpipeError: why the link ended.
         """
         self._raise_if_ended()
+        self._owner.require()
         self._wire.send(message, encoded)
         self._flush()
 
     def _write_data(self, payload: memoryview, crc: int) -> None:
         self._raise_if_ended()
+        self._owner.require()
         self._wire.send_data_header(payload.nbytes, crc)
         self._flush(payload)
 
@@ -190,12 +195,19 @@ class Pump(asyncio.Protocol):
         transport.abort()
 
     async def close(self, reason: str = "") -> None:
-        """Say goodbye, flush, and wait for the end of the transport, at most ``timing.goodbye`` seconds."""
+        """Say goodbye, flush, and wait for the end of the transport, at most ``timing.goodbye`` seconds.
+
+        In a fork of the process that made it, nothing is done, here and by :meth:`abort`.
+        """
+        if not self._owner.is_here:
+            return
         self._end(LinkClosed(f"we closed the link to {self.peer}", peer=self.peer, reason=reason), Goodbye(reason))
         await self._lost.wait()
 
     def abort(self) -> None:
         """Cut the link now."""
+        if not self._owner.is_here:
+            return
         self._end(LinkClosed(f"we cut the link to {self.peer}", peer=self.peer))
         if self._transport is not None:
             self._transport.abort()

@@ -112,3 +112,12 @@ def end_coordinators(timeout: float = 15.0) -> None:
         except subprocess.TimeoutExpired:
             coordinator.process.kill()
             coordinator.process.wait()
+
+
+def _in_child() -> None:
+    """A thread that a fork does not have may hold the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

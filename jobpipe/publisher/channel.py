@@ -24,6 +24,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.net.link import Link
+from jobpipe.net.owner import Owner
 from jobpipe.net.portal import Portal
 from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
 from jobpipe.operations.administration import StatusRequest
@@ -66,6 +67,7 @@ class Channel:
         log_id, epoch: of the topic, as that coordinator opened it.
         log_token: lets its tasks write to host servers.
         active: asked by every wait; see :meth:`while_active`.
+        owner: the process that made it; forks neither use nor close it.
 
     Raises:
         JobpipeError: what the coordinator answers to ``open``.
@@ -81,6 +83,7 @@ class Channel:
         self.log_token = ""
         self.coordinator: CoordinatorProcess | None = None
         self.active: Callable[[], bool] = _always
+        self.owner = Owner(f"topic {topic!r}: this publisher")
         self._name = name
         self._order = order
         self._stopped = stopped
@@ -157,7 +160,9 @@ class Channel:
 
         Raises:
             WaitTimeout: the query that waits for this was stopped.
+            ForkedProcess: this is a fork of the process that made the channel.
         """
+        self.owner.require()
         with self._lock:
             if self._closed:
                 raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
@@ -213,7 +218,9 @@ class Channel:
             self.active = _always
 
     def close(self) -> None:
-        """End the link; no call is possible any more. Idempotent."""
+        """End the link; no call is possible any more. Idempotent; nothing is done in a fork."""
+        if not self.owner.is_here:
+            return
         self._closed = True
         if self._link is not None:
             Portal.get().run(self._link.close, 5.0)

@@ -27,6 +27,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.net.capability import write_ticket
+from jobpipe.net.owner import Owner
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.fields import R, RequestFor
@@ -128,6 +129,11 @@ class Publisher:
             opener=self._id,
             config=self.config,
         )
+
+    @property
+    def owner(self) -> Owner:
+        """The process that opened it: a fork neither uses nor closes it."""
+        return self._channel.owner
 
     @property
     def log_id(self) -> str:
@@ -369,9 +375,15 @@ class Publisher:
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
 
-        Interrupted (KeyboardInterrupt), it may not have reached the coordinator: then call it again.
+        Interrupted (KeyboardInterrupt), it may not have reached the coordinator: then call it again. In a fork of the
+        process that opened it nothing is closed.
+
+        Raises:
+            ForkedProcess: ``final`` was asked in a fork.
         """
-        if self._closed:
+        if final:
+            self.owner.require()
+        if self._closed or not self.owner.is_here:
             return
         deadline = Deadline(CLOSE_SECONDS)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Protocol
 
@@ -74,3 +75,13 @@ def close(topic: str, final: bool = False) -> bool:
     for publisher in found:
         publisher.close(final)
     return bool(found)
+
+
+def _in_child() -> None:
+    """A fork has opened none of them, and a thread that it does not have may hold the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

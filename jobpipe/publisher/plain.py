@@ -111,8 +111,10 @@ class PlainPublisher:
                 that does not exist; the partitioner's function is wrong.
             SchemaMismatch: the rows do not fit the schema; names the columns.
             UnsupportedType: a column's type cannot pass.
+            ForkedProcess: this is a fork of the process that opened it.
             SpoolFull, SpoolError, WaitTimeout, Fenced, LinkError: see :mod:`jobpipe.errors`.
         """
+        self._publisher.owner.require()
         self._require_batch_id(batch_id)
         table = self._table(rows)
         with self._lock, self._publisher.while_active(lambda: not self._closing.is_set()):
@@ -141,8 +143,15 @@ class PlainPublisher:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
 
         A :meth:`write` of another thread that waits for subscribers, or for room, ends with WaitTimeout. What is
-        published is served until all have read it, as long as one of them advances within ``coordinator.linger``.
+        published is served until all have read it, as long as one of them advances within ``coordinator.linger``. In a
+        fork of the process that opened it nothing is closed.
+
+        Raises:
+            ForkedProcess: ``final`` was asked in a fork.
         """
+        if not self._publisher.owner.is_here:
+            self._publisher.close(final)
+            return
         self._closing.set()
         opened.forget(self)
         with self._lock:

@@ -20,6 +20,7 @@ from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
+from jobpipe.net.owner import Owner
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.data import PartHeader
 from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanReply, PlanRequest
@@ -54,6 +55,7 @@ class Subscription:
         self.topic = topic
         self.name = name
         self._config = config
+        self._owner = Owner(f"topic {topic!r}: this subscription")
         self._starting = starting
         self._locator = TopicLocator(config)
         self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config), polls=False)
@@ -71,7 +73,9 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Let the name go; the position stays with the publisher."""
+        """Let the name go; the position stays with the publisher. Nothing is done in a fork of the process it is of."""
+        if not self._owner.is_here:
+            return
         with ExitStack() as stack:  # a second Ctrl-C ends the step it comes in, and no other
             stack.callback(self._locator.close)
             stack.callback(self._follower.close)
@@ -89,7 +93,9 @@ class Subscription:
             TopicNotFound: no publisher came in time.
             DataLoss: the log does not have the offset to start at.
             ConfigError: nothing was published since the time to start at.
+            ForkedProcess: this is a fork of the process that subscribed.
         """
+        self._owner.require()
         if not self._started:
             self._follower.start()
             timeout = self._config.discovery_timeout
@@ -113,10 +119,12 @@ class Subscription:
             NameTaken: another live subscriber has the name.
             TopicNotFound: no publisher came within ``discovery.timeout``, and the topic was never published, or there
                 is a ``timeout``.
+            ForkedProcess: this is a fork of the process that subscribed.
         """
         at = self.position(patient=timeout is None)
         deadline = Deadline(timeout)
         while True:
+            self._owner.require()
             plan = self._plan(at, deadline.left(PLAN_SECONDS))
             if plan is None:
                 self._wait(at, deadline.left(LINK_SECONDS))
@@ -134,6 +142,7 @@ class Subscription:
                             self._acknowledge()
                     header = fetched.header
                     yield fetched.batch
+                    self._owner.require()
                 at, self._unacknowledged = end, False
                 self._position = end  # the next plan acknowledges it
                 deadline = Deadline(timeout)

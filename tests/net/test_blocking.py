@@ -18,6 +18,7 @@ import pytest
 from jobpipe.errors import (
     ChecksumMismatch,
     DataLoss,
+    ForkedProcess,
     JobpipeError,
     LinkBroken,
     LinkClosed,
@@ -283,7 +284,7 @@ def test_a_fork_does_not_use_its_parents_link(link: BlockingLink) -> None:
     def child(results: object) -> None:
         try:
             link.call("echo", timeout=1)
-        except LocalProtocolError:
+        except ForkedProcess:
             os._exit(0 if not link.usable() else 2)
         os._exit(1)
 

@@ -13,6 +13,7 @@ import pytest
 
 from jobpipe.errors import (
     DataLoss,
+    ForkedProcess,
     JobpipeError,
     LinkBroken,
     LinkClosed,
@@ -25,7 +26,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link, connect
 from jobpipe.net.served import MAX_HELD, MAX_REQUESTS, ServedLink
 from jobpipe.net.timing import Timing
-from jobpipe.wire import Hello, Kind, Request, Side
+from jobpipe.wire import Hello, Kind, Ping, Request, Side
 from tests.net.kit import HELLO, PROVEN, TIMING, Mode, frames, linked, run, serving, until
 
 QUICK = dataclasses.replace(TIMING, heartbeat=0.05, silence=0.2, write=0.2, idle=0.2)
@@ -327,6 +328,30 @@ def test_a_cancelled_call_leaves_the_link_alone(mode: Mode) -> None:
             poll.cancel()
             await asyncio.wait([poll])
             await link.call("wake", timeout=5)
+            assert (await link.call("echo", timeout=5)).result == {}
+
+    run(main())
+
+
+def test_a_fork_leaves_the_link_alone(mode: Mode) -> None:
+    """It has the socket, and the loop's epoll too (case P4): nothing is written, nothing closed."""
+
+    async def main() -> None:
+        async with serving(mode) as (_, endpoint, _), linked(mode, endpoint) as link:
+            child = os.fork()
+            if child == 0:
+                try:
+                    with pytest.raises(ForkedProcess, match="a fork of that process"):
+                        link._write(Ping(1))
+                    with pytest.raises(StopIteration):
+                        link.close().send(None)  # is done at once
+                    link.abort()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            await link.ping(5)
             assert (await link.call("echo", timeout=5)).result == {}
 
     run(main())

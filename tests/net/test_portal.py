@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.errors import DataLoss, LinkClosed, LocalProtocolError, WaitTimeout
+from jobpipe.errors import DataLoss, ForkedProcess, LinkClosed, LocalProtocolError, WaitTimeout
 from jobpipe.net.portal import Portal
 
 
@@ -131,7 +131,7 @@ def test_a_fork_gets_its_own() -> None:
         refused = False
         try:
             portal.run(value, 1)
-        except LocalProtocolError:
+        except ForkedProcess:
             refused = True
         fine = refused and mine is not portal and mine.run(value, 5) == 7
         mine.close()

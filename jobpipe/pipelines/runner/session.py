@@ -94,12 +94,18 @@ def _packed(folder: Path, pattern: str) -> list[Path]:
         return sorted(folder.glob(pattern))
     top = folder / pattern.removesuffix("/**")
     made = tempfile.mkdtemp(prefix="jobpipe-")  # Spark serves it from there as long as this process lives
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    atexit.register(_remove, made, os.getpid())
     archive = Path(made) / f"{top.name}.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         for file in sorted(top.rglob("*.py")):
             packed.write(file, file.relative_to(folder))
     return [archive]
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove a folder at the end of the process that made it, and not of a fork of it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def add_path(folder: Path) -> None:
