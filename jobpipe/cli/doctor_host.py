@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import pwd
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from jobpipe.errors import AddressError
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["java", "local_files", "network", "pyspark", "python", "spool", "unix_sockets", "worker_python"]
+__all__ = ["java", "local_files", "network", "pyspark", "python", "spool", "unix_sockets", "user", "worker_python"]
 
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
@@ -38,6 +39,18 @@ def python() -> Finding:
     if sys.version_info < PYTHON_LEAST:
         return fail("python", detail, f"use Python {'.'.join(map(str, PYTHON_LEAST))} or later")
     return ok("python", detail)
+
+
+def user() -> Finding:
+    """The user has a name: Spark's JVM does not start without one (case P8)."""
+    try:
+        return ok("user", f"{pwd.getpwuid(os.getuid()).pw_name} ({os.getuid()})")
+    except KeyError:
+        remedy = (
+            "add the user to /etc/passwd (in an image: RUN useradd ...), or name it by libnss_wrapper; clients and "
+            "publishers without Spark need only HOME, or JOBPIPE__HOME"
+        )
+        return fail("user", f"user {os.getuid()} is not in the passwd database, and Spark's JVM does not start", remedy)
 
 
 def java() -> Finding:

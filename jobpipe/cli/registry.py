@@ -41,8 +41,10 @@ def start(settings: Settings, linger: float) -> None:
     It is not necessary: the first job that needs it starts it.
     """
     from jobpipe.discovery.handler import map_registry_errors
+    from jobpipe.net.keyfile import make_home
 
     server = _embedded(settings.config, linger)
+    make_home(settings.config.home)
     with map_registry_errors():
         click.echo(server.ensure())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import Kind
+from jobpipe.config.values import BadValueError, Kind
 from jobpipe.errors import ConfigError
 
 __all__ = ["Definition", "Key", "Option", "Problem", "config_error", "key", "shown", "unknown"]
@@ -82,7 +83,7 @@ class Key(Definition):
     @property
     def environment(self) -> str:
         """The environment variable that sets the key."""
-        return "JOBPIPE__" + self.short.replace(".", "__").upper()
+        return _variable(self.name)
 
     @property
     def spark(self) -> str:
@@ -118,10 +119,26 @@ def key(
     """Return a dataclass field that carries a key's definition; its default is the parsed ``default``."""
     about = {"name": name, "kind": kind, "default": default, "documentation": documentation, "group": group}
     return field(
-        default_factory=lambda: kind.parse(default, Path.cwd()),
+        default_factory=lambda: _parsed_default(name, kind, default),
         repr=not secret,
         metadata={"key": about | {"recommended": recommended, "secret": secret}},
     )
+
+
+def _variable(name: str) -> str:
+    return "JOBPIPE__" + name.removeprefix("jobpipe.").replace(".", "__").upper()
+
+
+def _parsed_default(name: str, kind: Kind, default: Any) -> Any:
+    try:
+        return kind.parse(default, Path.cwd())
+    except BadValueError as error:  # there is one reason: a folder in the user's home, and no home (case P8)
+        raise ConfigError(
+            f"{name} is {default} by default, and user {os.getuid()} has no home folder: HOME is not set, and the "
+            f"passwd database does not have the user. Set HOME, or {name} ({_variable(name)}), to a folder of this "
+            "user",
+            key=name,
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ ENVIRONMENT_FILE = "JOBPIPE_CONFIG"
 ENVIRONMENT_PREFIX = "JOBPIPE__"
 SPARK_PREFIX = "spark.jobpipe."
 WORKING_FILE = Path("conf/jobpipe.yaml")
+USER_FILE = Path("~/.config/jobpipe/jobpipe.yaml")
 SYSTEM_FILE = Path("/etc/jobpipe/jobpipe.yaml")
 DEFAULT = "default"
 
@@ -148,10 +149,9 @@ def find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
         return _absolute(path), "option"
     if named := environ.get(ENVIRONMENT_FILE, "").strip():
         return _absolute(named), "environment"
-    usual = (WORKING_FILE, Path("~/.config/jobpipe/jobpipe.yaml"), SYSTEM_FILE)
-    for candidate in map(_absolute, usual):
-        if candidate.exists():
-            return candidate, str(candidate)
+    for candidate in (WORKING_FILE, Path(os.path.expanduser(USER_FILE)), SYSTEM_FILE):
+        if candidate.parts[0] != "~" and _absolute(candidate).exists():  # a user without home has no file there
+            return _absolute(candidate), str(_absolute(candidate))
     return None, DEFAULT
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Kind",
     "choice",
     "duration",
+    "expand_home",
     "optional",
     "plain_text",
     "plain_whole",
@@ -164,11 +165,25 @@ def _parse_path(raw: object, base: Path) -> Path:
     text = os.fspath(raw) if isinstance(raw, os.PathLike) else raw
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise BadValueError
+    return Path(os.path.abspath(base / expand_home(text)))
+
+
+def expand_home(text: str) -> Path:
+    """Return a path with the folder that a ``~`` at its beginning stands for.
+
+    Raises:
+        BadValueError: this user, or the one that is named, has none.
+    """
     try:
-        path = Path(text).expanduser()
-    except RuntimeError as error:  # ~user, and there is no such user
-        raise BadValueError from error
-    return Path(os.path.abspath(base / path))
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        user = Path(text).parts[0].removeprefix("~")
+        if user:
+            raise BadValueError(f"a path: there is no user {user!r}") from error
+        raise BadValueError(
+            f"a path without ~: user {os.getuid()} has no home folder, as HOME is not set and the passwd database does "
+            "not have the user"
+        ) from error
 
 
 def _parse_secret(raw: object, base: Path) -> Secret:

@@ -32,7 +32,9 @@ class Roots:
     @classmethod
     def of(cls, config: Config) -> Roots:
         """Return those of the configuration, or the default."""
-        return cls(config.server_roots or (Path.home(), config.home))
+        home = Path(os.path.expanduser("~"))  # stays as it is for a user without one
+        usual = (config.home,) if home.parts[0] == "~" else (home, config.home)
+        return cls(config.server_roots or usual)
 
     def holds(self, path: Path) -> bool:
         """Whether a path, which need not be there, lies in one of them."""

@@ -12,6 +12,7 @@ from jobpipe_registry.handler import RegisterServerHandler
 
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
+from jobpipe.net.keyfile import make_home
 
 __all__ = ["map_registry_errors", "open_handler"]
 
@@ -71,9 +72,12 @@ def open_handler(config: Config) -> RegisterServerHandler:
 
     Raises:
         RegistryUnavailable: nothing answered in time.
-        ConfigError: the handler cannot be loaded, or a file or package that its settings need is missing.
+        ConfigError: the handler cannot be loaded, a file or package that its settings need is missing, or the folder of
+            the embedded ZooKeeper cannot be made.
     """
     handler = handler_class(config.registry_handler)()
+    if config.embedded:
+        make_home(config.home)
     with map_registry_errors():
         where = EmbeddedZooKeeper(config.home).options() if config.embedded else {"connect": config.registry_connect}
         handler.start({**where, **_options(config)})

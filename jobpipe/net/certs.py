@@ -30,7 +30,7 @@ from jobpipe.net.keyfile import (
     is_pair,
     key_at,
     locked,
-    make_folder,
+    make_home,
     read_ca,
     read_certificate,
     read_certificates,
@@ -203,7 +203,7 @@ def ensure_home(home: Path, *, now: datetime | None = None) -> Credentials:
     at = now or datetime.now(UTC)
     if _is_current(files, at):
         return files
-    make_folder(home)
+    make_home(home)
     with locked(directory):
         close_folder(directory)
         if not _is_current(files, at):

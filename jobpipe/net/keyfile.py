@@ -21,7 +21,7 @@ __all__ = [
     "is_pair",
     "key_at",
     "locked",
-    "make_folder",
+    "make_home",
     "read_ca",
     "read_certificate",
     "read_certificates",
@@ -112,11 +112,28 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from error
 
 
-def make_folder(directory: Path) -> None:
+def _make_folder(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
+
+
+def make_home(home: Path) -> None:
+    """Make ``jobpipe.home``, for this user alone, if it is missing.
+
+    Raises:
+        ConfigError: it cannot be made, as where ``HOME`` is ``/`` or a folder that is not there.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"jobpipe.home: {home} cannot be made ({error.strerror}); set HOME, or jobpipe.home (JOBPIPE__HOME), to a "
+            "folder that this user can write",
+            key="jobpipe.home",
+            file=str(home),
+        ) from error
 
 
 def close_folder(directory: Path) -> None:
@@ -130,7 +147,7 @@ def close_folder(directory: Path) -> None:
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Make the folder, and hold its lock; the lock of a process that dies is free."""
-    make_folder(directory)
+    _make_folder(directory)
     try:
         descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -26,6 +26,7 @@ from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
+from jobpipe.net.keyfile import make_home
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.locks import locked
@@ -113,6 +114,7 @@ def run_pipeline(
     names = _chosen(pipeline, only)
     places = Places.of(config.home, pipeline.name)
     with ExitStack() as stack:
+        make_home(config.home)
         stack.enter_context(_locked(places, pipeline.name))
         places.keep_prefix(pipeline)
         handler = open_handler(config)

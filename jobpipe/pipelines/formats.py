@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from jobpipe.config.values import BadValueError, expand_home
 from jobpipe.errors import ConfigError
 
 __all__ = ["absolute", "read_schema"]
@@ -14,8 +15,12 @@ _SCHEMA_BYTES = 1 << 20
 
 
 def absolute(path: str, folder: Path) -> str:
-    """Return a path that starts from ``folder`` if it is relative; a URI as it is."""
-    return path if _URI.match(path) else str(folder / Path(path).expanduser())
+    """Return a path that starts from ``folder`` if it is relative; a URI as it is.
+
+    Raises:
+        ConfigError: it starts from the home folder of a user who has none.
+    """
+    return path if _URI.match(path) else str(folder / _expanded(path, "path"))
 
 
 def read_schema(schema: str, folder: Path) -> str:
@@ -26,9 +31,16 @@ def read_schema(schema: str, folder: Path) -> str:
     """
     if not schema.startswith("file:"):
         return schema
-    path = folder / Path(schema.removeprefix("file:")).expanduser()
+    path = folder / _expanded(schema.removeprefix("file:"), "schema")
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(_SCHEMA_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"schema: {path} cannot be read: {error}", key="schema") from error
+
+
+def _expanded(path: str, key: str) -> Path:
+    try:
+        return expand_home(path)
+    except BadValueError as error:
+        raise ConfigError(f"{key}: {path} cannot be used; expected {error}", key=key) from error

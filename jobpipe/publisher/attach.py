@@ -15,6 +15,7 @@ from jobpipe_registry.machine import start_ticks
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
+from jobpipe.net.keyfile import make_home
 from jobpipe.net.retry import Deadline
 
 __all__ = ["CoordinatorProcess", "attach", "end_coordinators"]
@@ -71,6 +72,7 @@ def attach(config: Config) -> CoordinatorProcess:
         known = _coordinators.get(key)
         if known is not None and known.alive:
             return known
+        make_home(config.home)
         parent = psutil.Process()
         instance, secret = uuid.uuid4().hex, secrets.token_hex(32)
         process, ready = start_program(
