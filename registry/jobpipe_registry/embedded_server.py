@@ -186,6 +186,7 @@ class Supervisor:
             java = self._java = subprocess.Popen(
                 [sys.executable, "-P", "-m", "jobpipe_registry.parent_bound", str(os.getpid()), *self._command],
                 cwd=self._files.directory,
+                env=_java_environment(),
                 stdin=subprocess.DEVNULL,
             )
             self._state = replace(self._state, java_pid=java.pid, java_created=start_time(java.pid), port=port)
@@ -318,6 +319,15 @@ def _cpu_seconds(pid: int) -> float:
     except psutil.Error:
         return 0.0
     return times.user + times.system
+
+
+def _java_environment() -> dict[str, str]:
+    """Return an environment in which Java reads the names of files as Python does.
+
+    In the locale C, Python takes them for UTF-8 and Java for ASCII: a home with an umlaut would not be there.
+    """
+    utf8 = {"LC_ALL": "C.UTF-8"} if sys.getfilesystemencoding() == "utf-8" else {}
+    return {**os.environ, **utf8}
 
 
 def _class_path(jars: Path) -> str:

@@ -76,6 +76,20 @@ def test_start_join_and_stop(home: Path) -> None:
     assert server.stop() is False
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
+def test_a_home_with_an_umlaut(home: Path, locale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the locale C Java takes names of files for ASCII, where Python takes them for UTF-8."""
+    monkeypatch.setenv("LC_ALL", locale)
+    server = EmbeddedZooKeeper(home / "Bücher für ナオミ")
+    try:
+        client = client_of(server)
+        client.create("/here")
+        end(client)
+    finally:
+        server.stop()
+
+
 def other_addresses() -> list[str]:
     """Return this host's IPv4 addresses beyond loopback."""
     addresses = [address for interface in psutil.net_if_addrs().values() for address in interface]
