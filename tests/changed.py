@@ -6,10 +6,13 @@ of several packages at once (``tests/bus``, ``tests/faults``, Spark's) are left 
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
+
+from tests.parts import NO_TESTS, PARTS, REPORTS
 
 ROOT = Path(__file__).parents[1]
 WHOLE_BUS = ("tests/bus", "tests/faults", "tests/cluster", "tests/spark")
@@ -67,9 +70,9 @@ def main(base: str = "HEAD") -> int:
         print(f"nothing with unit tests of its own has changed since {base}")
         return 0
     print("unit tests of what changed:", *tests)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not spark and not slow"]
-    status = subprocess.run([*command, *tests], cwd=ROOT).returncode
-    return 0 if status == 5 else status  # 5: a changed test file with Spark's tests only
+    changed = dataclasses.replace(PARTS["unit"], paths=tuple(tests))
+    status = subprocess.run(changed.command(REPORTS / "changed.xml"), cwd=ROOT).returncode
+    return 0 if status == NO_TESTS else status  # as of a changed test file with Spark's tests only
 
 
 if __name__ == "__main__":

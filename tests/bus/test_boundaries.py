@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -119,39 +118,6 @@ def test_offsets_of_each_topic(topics: Topics) -> None:
         )
     )
     assert [offsets(found, names[letter]) for letter in "abc"] == [[0], [3], []]
-
-
-@pytest.mark.slow
-def test_the_same_range_by_stream_and_by_batch_read(topics: Topics) -> None:
-    """Any two ends, by offset, time or position: both read what a list of the batches has between them."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    seal_apart(topics, "a", *range(8))
-    name, times = topics.name("a"), published(topics, "a")
-    assert len(set(times)) == 8
-    for attempt in range(6):
-        first = chance.randrange(9)
-        last = chance.randrange(first, 9)
-        options = {"subscribe": name, "name": f"n{attempt}"}
-        kind = chance.choice(["offsets", "times", "bounds", "time bounds"])
-        low, high = (str(times[n]) if n < 8 else str(times[-1] + 1) for n in (first, last))
-        if kind == "offsets":
-            options |= {"startingOffsets": json.dumps({name: first}), "endingOffsets": json.dumps({name: last})}
-        elif kind == "times":
-            options |= {"startingTimestamp": low, "endingTimestamp": high}
-        elif kind == "bounds":
-            options |= {"boundaryType": "OFFSET", "lowerBound": str(first), "upperBound": str(last)}
-        else:
-            options |= {"boundaryType": "TIME", "lowerBound": low, "upperBound": high}
-        if "times" in kind or "time" in kind:
-            options["startingOffsetsByTimestampStrategy"] = "latest"  # the last may be of no batch
-        query = topics.query(**options)
-        query.until(lambda query=query, last=last: ended(query) == {name: last} and query.end[name]["n"] == last, kind)
-        wanted = list(range(first, last))
-        assert all_of(query, name) == wanted, (kind, first, last)
-        assert offsets(read_once(**topics.options(**options)), name) == wanted, (kind, first, last)
-        query.reader.stop()
 
 
 @pytest.mark.slow

@@ -93,31 +93,6 @@ def test_cut_at_random_bytes(rig: SparkHarness) -> None:
     assert rig.consumer().starts == 1
 
 
-@pytest.mark.slow
-def test_one_way_silence(rig: SparkHarness) -> None:
-    """Case 13: no FIN, no error, only silence in one direction of the links there are; new ones are free."""
-    way = chance().choice(BOTH)
-    for proxy in rig.proxies:
-        proxy.hold(way)
-    later_rows(rig, timeout=SPARK_PATIENCE)  # a request that is never answered is given up after 30 s
-    for proxy in rig.proxies:
-        proxy.release(way)
-    more(rig, timeout=SPARK_PATIENCE)
-    verdict_now(rig)
-
-
-@pytest.mark.slow
-def test_slow_and_far(rig: SparkHarness) -> None:
-    """Case 15: 100 ms each way and 3 Mbit/s: it takes longer, but the link is not given up."""
-    before = settled(rig)
-    for proxy in rig.proxies:
-        proxy.delay(0.1)
-        proxy.limit_rate(3e6 / 8)
-    more(rig, rows=1000, timeout=SPARK_PATIENCE)
-    verdict_now(rig)
-    assert rig.link() == before
-
-
 def test_zookeeper_killed_and_back(rig: SparkHarness) -> None:
     """Case 21: for longer than a session; both queries go on, and neither links nor epoch change."""
     before = settled(rig)

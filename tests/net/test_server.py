@@ -12,7 +12,7 @@ import ssl
 
 import pytest
 
-from jobpipe.errors import JobpipeError, LinkBroken, LinkError, LinkTimeout, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkBroken, LinkError, LinkTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.admission import Limits, Refusal
 from jobpipe.net.blocking import BlockingLink
@@ -20,7 +20,7 @@ from jobpipe.net.link import Link, connect
 from jobpipe.net.pump import WRITE_BUFFER
 from jobpipe.net.server import Server
 from jobpipe.wire import Kind, Request, Side
-from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, Remote, bound, frames, linked, run, serving, until
+from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, bound, frames, linked, run, serving, until
 
 QUICK = dataclasses.replace(TIMING, handshake=0.2, hello=0.2, welcome=0.2)
 
@@ -141,29 +141,6 @@ def dial_with(skin: str, endpoint: Endpoint, tls: ssl.SSLContext, name: str) -> 
         run(connect(endpoint, HELLO, tls=tls, server_hostname=name, timing=TIMING))
     else:
         BlockingLink.connect(endpoint, HELLO, tls=tls, server_hostname=name, timing=TIMING).abort()
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("skin", ["asyncio", "blocking"])
-@pytest.mark.parametrize("certificate", [None, "other"])
-def test_a_client_without_a_good_certificate_gets_no_link(
-    authority: Authority, version: ssl.TLSVersion, skin: str, certificate: str | None
-) -> None:
-    """With TLS 1.3 its own handshake succeeds. Asyncio drops the alert: then it is a broken link with a hint."""
-
-    with Remote(Limited(authority, version)) as remote:
-        with pytest.raises((NotAuthorized, LinkBroken)) as caught:
-            dial_with(skin, remote.endpoint, authority.client(certificate=certificate), NAME)
-        assert remote.echo.link is None
-    assert type(caught.value) is NotAuthorized or caught.value.fields["before_welcome"]
-
-
-@pytest.mark.parametrize("skin", ["asyncio", "blocking"])
-@pytest.mark.parametrize(("trust", "name"), [("other", NAME), ("own", "wrong.example")])
-def test_a_client_refuses_a_wrong_server(authority: Authority, skin: str, trust: str, name: str) -> None:
-    """A CA that it does not know, or another name: never retried."""
-    with Remote(Mode(authority)) as remote, pytest.raises(NotAuthorized):
-        dial_with(skin, remote.endpoint, authority.client(trust=trust), name)
 
 
 @pytest.mark.parametrize("how", ["hang", "hang up", "garbage"])

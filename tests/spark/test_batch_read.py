@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 METADATA = ["topic", "offset", "partition", "parallelism", "publisher", "published", "row"]
 
 
-@pytest.mark.core
 def test_counts_of_one_and_of_several_topics(spark: SparkSession, place: Place) -> None:
     """All rows of all topics, as often as one likes; a read leaves no subscription behind."""
     publishers = []

@@ -70,7 +70,6 @@ def test_where_a_new_checkpoint_begins(spark: SparkSession, place: Place) -> Non
         assert run("four", "four", startingOffsets="committed") == []  # new, and nothing committed: latest
 
 
-@pytest.mark.core
 def test_restarts_at_random_points(spark: SparkSession, place: Place) -> None:
     """Whatever batch a run ends in, and whether it ends by a failure or a stop, nothing is lost or doubled."""
     seed = random.randrange(10**6)
