@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
-from types import FrameType
 
 import click
 
 from jobpipe.cli.context import Settings, pass_settings
+from jobpipe.interrupts import stop_event
 
 __all__ = ["serve"]
 
@@ -36,26 +32,10 @@ def serve(settings: Settings, topic: str) -> None:
     with ExitStack() as stack:
         stack.callback(end_coordinators)
         stand_in = stack.enter_context(StandIn(config, topic))
-        stopped = stack.enter_context(_stopping())
+        stopped = stack.enter_context(stop_event())
         click.echo(f"serving {topic} at {stand_in.endpoint}; Ctrl-C ends it")
         while not stopped.is_set():
             if not stand_in.serves(LOOK_SECONDS):
                 click.echo(f"a publisher of {topic} has taken it over")
                 return
         click.echo("stopped")
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set. Signals reach the main thread only."""
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, present in before.items():
-            signal.signal(number, present)

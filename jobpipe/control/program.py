@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import FrameType
 
 from jobpipe.config import Config
 from jobpipe.control.alerts import Alerts
@@ -18,6 +14,7 @@ from jobpipe.control.child_environment import keep_for_children
 from jobpipe.control.interface import Control
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError
+from jobpipe.interrupts import stop_event
 
 __all__ = ["MakeCore", "serve"]
 
@@ -49,7 +46,7 @@ def serve(
     """
     with ExitStack() as stack:
         stack.enter_context(ServerFiles.of(config.home).locked())
-        stopped = stack.enter_context(_stopping())
+        stopped = stack.enter_context(stop_event())
         secrets = keep_for_children(os.environ, config)
         control = stack.enter_context(make_core(config, config_file))
         alerts = Alerts(control, config, environ=secrets)
@@ -64,19 +61,3 @@ def serve(
             raise JobpipeError(
                 f"the REST interface has failed, so the control server ends ({rest.failure}). Jobs run on; start it"
             ) from rest.failure
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set."""
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, present in before.items():
-            signal.signal(number, present)

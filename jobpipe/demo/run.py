@@ -37,6 +37,7 @@ from jobpipe.demo.folder import (
 )
 from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip
 from jobpipe.errors import JobpipeError
+from jobpipe.interrupts import handled
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
@@ -207,26 +208,12 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with _handling((signal.SIGTERM, signal.SIGHUP), interrupt):
+    with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
 
 
 @contextmanager
 def _uninterruptible() -> Iterator[None]:
     """Keep a second Ctrl-C from cutting the tidying short; every step of it has a deadline."""
-    with _handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
+    with handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
         yield
-
-
-@contextmanager
-def _handling(numbers: tuple[signal.Signals, ...], handler: object) -> Iterator[None]:
-    try:
-        before = {number: signal.signal(number, handler) for number in numbers}  # type: ignore[arg-type]
-    except ValueError:  # not the main thread: nothing to catch here
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, present in before.items():
-            signal.signal(number, present)

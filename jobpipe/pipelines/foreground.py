@@ -26,6 +26,7 @@ from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
+from jobpipe.interrupts import handled
 from jobpipe.net.keyfile import make_home
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.graph import Graph, graph_of
@@ -46,6 +47,7 @@ POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0
 KILL_SECONDS = 30.0  # for the threads of killed jobs to end
 LOG_BYTES = 64 * 1024
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class _Foreground:
     def run(self) -> Ran:
         """Run it."""
         began, late, ending = time.monotonic(), False, False
-        with _handled(self._signalled), self._obeying():
+        with handled(SIGNALS, self._signalled), self._obeying():
             try:
                 for job in self._jobs:
                     job.start()
@@ -263,17 +265,6 @@ class _Foreground:
             for job in self._jobs:
                 (job.kill if again else job.stop)()
             self._wake.set()
-
-
-@contextmanager
-def _handled(handler: object) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, handler) for number in numbers}  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for number, present in before.items():
-            signal.signal(number, present)
 
 
 def last_lines(log: Path, count: int = 20) -> list[str]:
