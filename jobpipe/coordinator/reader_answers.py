@@ -244,7 +244,7 @@ class ReaderAnswers:
         return Nothing()
 
     async def _release(self, at: Context, asked: reading.ReleaseRequest) -> Nothing:
-        await at.topic.leases.release(at.link, asked.id)
+        await at.topic.leases.release(asked.secret)
         return Nothing()
 
     async def _schema(self, at: Context, asked: reading.SchemaRequest) -> reading.SchemaReply:
