@@ -14,8 +14,10 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakValueDictionary
 
 from jobpipe_registry.handler import RegisterServerHandler
 
@@ -78,7 +80,8 @@ class Coordinator:
         self._handler = handler
         self._parent = parent
         self.parent_watch = ParentWatch(parent, config.linger)
-        self._opening = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
+        self._openings = 0  # under way
         self._registration = Registration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
@@ -139,43 +142,63 @@ class Coordinator:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
-        async with self._opening:
-            if (drop := self._drops.get(topic)) is not None:
-                await asyncio.wait({drop})  # else it would release what is claimed now
-            present = self.topics.get(topic)
-            if present is not None:
-                if present.publishing and asked.opener and present.asked.opener == asked.opener:
-                    return present  # it asks again: the answer was lost with its link
-                if present.publishing and not self.parent_watch.is_dead():
-                    raise TopicOwned(
-                        f"topic {topic!r} already has a publisher in this job: {present.asked.name!r} "
-                        f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
-                        f"close it first: jobpipe.close({topic!r}), or make the new one with replace=True",
-                        topic=topic,
-                        owner={
-                            "name": present.asked.name,
-                            "host": socket.gethostname(),
-                            "pid": os.getpid(),
-                            "driver": self.driver(present),
-                        },
-                    )
-                await self._drop(present)
-            if self.finished.is_set():
-                raise LinkEnded("this coordinator is ending", instance=self.instance)
-            self._lost.discard(topic)
-            served = await self._take_over(topic, asked)
-            served.publishing = served.publishing and not caller.gone
-            self.topics[topic] = served
-            self._had_topic = True
-            self._lasting.start(self.host_servers.tidy(served))
-            if topic in self._lost:  # said while it was not in the table yet
-                self._spawn_lost(topic)
-            return served
+    @property
+    def opening(self) -> bool:
+        """True while a topic is being opened."""
+        return self._openings > 0
 
-    async def _take_over(self, topic: str, asked: OpenRequest) -> ServedTopic:
+    async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = self._turns[topic] = asyncio.Lock()
+        self._openings += 1
+        try:
+            async with turn:  # of this topic alone: taking one over may mean waiting for its owner
+                return await self._opened(topic, asked, caller)
+        finally:
+            self._openings -= 1
+
+    async def _opened(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
+        if (drop := self._drops.get(topic)) is not None:
+            await asyncio.wait({drop})  # else it would release what is claimed now
+        present = self.topics.get(topic)
+        if present is not None:
+            if present.publishing and asked.opener and present.asked.opener == asked.opener:
+                return present  # it asks again: the answer was lost with its link
+            if present.publishing and not self.parent_watch.is_dead():
+                raise TopicOwned(
+                    f"topic {topic!r} already has a publisher in this job: {present.asked.name!r} "
+                    f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
+                    f"close it first: jobpipe.close({topic!r}), or make the new one with replace=True",
+                    topic=topic,
+                    owner={
+                        "name": present.asked.name,
+                        "host": socket.gethostname(),
+                        "pid": os.getpid(),
+                        "driver": self.driver(present),
+                    },
+                )
+            await self._drop(present)
+        if self.finished.is_set():
+            raise LinkEnded("this coordinator is ending", instance=self.instance)
+        self._lost.discard(topic)
+
+        def check_wanted() -> None:
+            if caller.gone or self.finished.is_set():
+                raise LinkEnded(f"topic {topic!r}: nobody waits for it any more", instance=self.instance)
+
+        served = await self._take_over(topic, asked, check_wanted)
+        served.publishing = served.publishing and not caller.gone
+        self.topics[topic] = served
+        self._had_topic = True
+        self._lasting.start(self.host_servers.tidy(served))
+        if topic in self._lost:  # said while it was not in the table yet
+            self._spawn_lost(topic)
+        return served
+
+    async def _take_over(self, topic: str, asked: OpenRequest, check_wanted: Callable[[], None]) -> ServedTopic:
         config = asked.config
-        await self._registration.claim(topic, asked.name)
+        await self._registration.claim(topic, asked.name, check_wanted)
         store: TopicLog | None = None
         served: ServedTopic | None = None
         try:
@@ -325,7 +348,7 @@ class Coordinator:
             if not self._data.alive and not self._mending:
                 self._mending = True
                 self._lasting.start(self._mend_data())
-            if retain and await self._is_over() and not self._opening.locked():
+            if retain and await self._is_over() and not self.opening:
                 self.finished.set()
                 return
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick

@@ -48,7 +48,7 @@ class Registration:
         self._started = psutil.Process().create_time()
         self._ticks = start_ticks(os.getpid())
 
-    async def claim(self, topic: str, publisher: str) -> None:
+    async def claim(self, topic: str, publisher: str, check_wanted: Callable[[], None] = lambda: None) -> None:
         """Become the owner of ``topic``; see :func:`claim_topic`.
 
         Raises:
@@ -65,6 +65,7 @@ class Registration:
             partial(self._owner, publisher, 0),
             tls=partial(dial_tls, self._config),
             timeout=self._config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
+            check_wanted=check_wanted,
         )
 
     async def draw_epoch(self, topic: str, known: int) -> int:

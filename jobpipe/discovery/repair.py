@@ -8,7 +8,7 @@ from typing import Any
 
 from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.names import check_name
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, parse_epoch
+from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
 from jobpipe_registry.tree import TreeHandler
 
 from jobpipe.config import Config
@@ -107,7 +107,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
                 key="jobpipe.registerserver.handler",
             )
         with map_registry_errors():
-            data, owner = handler.epoch_data(topic), handler.owner(topic)
+            data, owner, claimed = handler.epoch_data(topic), handler.owner(topic), handler.is_claimed(topic)
         registered = _parsed(data)
         target = known if found is None else found.lowered
         plan = EpochRepair(
@@ -116,7 +116,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
             data=None if data is None else _shown(data),
             catalog=None if found is None else found.path,
             epoch=known,
-            owner=None if owner is None else f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint})",
+            owner=_claimant(owner, claimed),
             to_registered=target if registered is None or registered > target + MAX_STEP else None,
             to_epoch=target if target != known else None,
         )
@@ -125,6 +125,12 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
         return _mend(config, handler, directory, plan)
     finally:
         handler.shutdown()
+
+
+def _claimant(owner: OwnerRecord | None, claimed: bool) -> str | None:
+    if owner is not None:
+        return f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint})"
+    return "a publisher whose record cannot be read" if claimed else None
 
 
 def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int | None) -> int:

@@ -169,6 +169,11 @@ class TreeHandler(RegisterServerHandler):
     def owner(self, topic: str) -> OwnerRecord | None:
         return self._parts().reader.owner(topic)
 
+    def is_claimed(self, topic: str) -> bool:
+        parts = self._parts()
+        node = parts.nodes.get(parts.paths.owner(topic))
+        return node is not None and node.session != 0  # what no session holds is rubbish
+
     def evict(self, topic: str, instance: str) -> None:
         with self._parts().keeper.changing() as changes:
             changes.evict(topic, instance)

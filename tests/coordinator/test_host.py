@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 from jobpipe_registry.machine import Place
+from jobpipe_registry.nodes import Create
 from jobpipe_registry.records import OwnerRecord
 
 from jobpipe.coordinator import coordinator as host_module
-from jobpipe.coordinator import ownership
+from jobpipe.coordinator import ownership, registration
 from jobpipe.coordinator.coordinator import Parent
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.errors import Fenced, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
-from tests.coordinator.kit import Gate, World, run, seal, until
+from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
+from tests.troubleshooting import on_page
 
 GONE = Parent(2**22 + 1, 1.0)  # no process has that id
 
@@ -364,5 +366,98 @@ def test_a_publisher_that_asks_again_has_the_topic(world: World) -> None:
                 await host.open_topic("orders", other)
         await host.close_publisher(topic, final=False)
         assert await host.open_topic("orders", order) is not topic
+
+    run(work())
+
+
+LATER = b'{"version":2,"host":"h","pid":1,"started":1.0,"endpoint":"h:1","epoch":3,"instance":"i","name":"job"}'
+
+
+def claim_unreadably(world: World, data: bytes) -> str:
+    """Claim the topic in a living session, with a record that cannot be read; return its path."""
+    handler, path = world.handler(), f"{NAMESPACE}.owners/orders"
+    handler.memory_nodes().ensure(f"{NAMESPACE}.owners")
+    handler.memory_nodes().commit([Create(path, data)])
+    return path
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"", b"[]", LATER], ids=["garbage", "nothing", "a list", "later"])
+def test_an_owner_that_cannot_be_read_is_named(world: World, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """T2: a living session has claimed the topic; the newcomer asked again without a pause, and for ever."""
+
+    async def work() -> None:
+        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        host, attempts = world.host(), 0
+        path = claim_unreadably(world, data)
+        claim = world.handlers[0].claim
+
+        def counted(*args: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            claim(*args)
+
+        monkeypatch.setattr(world.handlers[0], "claim", counted)
+        with pytest.raises(TopicOwned, match="whose record") as caught:
+            await host.open_topic("orders", world.order())
+        on_page(caught.value, "TopicOwned: topic '…' already has a publisher, whose record")
+        assert 2 <= attempts < 10, "with a pause, and once more after the deadline"
+        assert world.handler().is_claimed("orders")
+        world.tree.delete(path)
+        await host.open_topic("orders", world.order())
+        await host.close()
+
+    run(work())
+
+
+def test_a_topic_that_is_waited_for_holds_up_no_other(world: World) -> None:
+    """T2: other topics of the job open meanwhile; and the waiting ends with the request that asked for it."""
+
+    async def work() -> None:
+        host = world.host()
+        path = claim_unreadably(world, b"garbage")
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await until(lambda: host.opening)
+        await host.open_topic("other", world.order())
+        assert not opening.done()
+        await cancelled(opening)
+        await until(lambda: not host.opening)
+        world.tree.delete(path)
+        assert not world.handler().is_claimed("orders")
+        assert list(host.topics) == ["other"]
+        claim_unreadably(world, b"garbage")
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await until(lambda: host.opening)
+        host.finished.set()
+        with pytest.raises(LinkEnded):
+            await opening
+        await host.close()
+
+    run(work())
+
+
+def test_a_dead_owner_that_comes_back_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2: a claim of a dead process that its session makes again each time it is evicted."""
+
+    async def work() -> None:
+        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        host, there = world.host(), Place.here()
+        dead = OwnerRecord(
+            *(there.host, 2**22 + 1, 1.0, "127.0.0.1:1", 1, "dead", "ghost", there.boot, there.pid_namespace)
+        )
+        rival, evict = world.handler(), world.handlers[0].evict
+        rival.claim("orders", dead)
+        evictions = 0
+
+        def again(topic: str, instance: str) -> None:
+            nonlocal evictions
+            evictions += 1
+            evict(topic, instance)
+            rival.claim(topic, dead)
+
+        monkeypatch.setattr(world.handlers[0], "evict", again)
+        with pytest.raises(TopicOwned, match="its claim comes back"):
+            await host.open_topic("orders", world.order())
+        assert 2 <= evictions < 10
+        await host.close()
 
     run(work())
