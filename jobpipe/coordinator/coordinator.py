@@ -75,6 +75,7 @@ class Coordinator:
         self._data = data
         self.host_servers = HostServers(config, data)
         self._mending = False
+        self._data_starts = 0
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
@@ -187,11 +188,14 @@ class Coordinator:
             if caller.gone or self.finished.is_set():
                 raise LinkEnded(f"topic {topic!r}: nobody waits for it any more", instance=self.instance)
 
+        data_starts = self._data_starts
         served = await self._take_over(topic, asked, check_wanted)
         served.publishing = served.publishing and not caller.gone
         self.topics[topic] = served
         self._had_topic = True
         self._lasting.start(self.host_servers.tidy(served))
+        if data_starts != self._data_starts:  # it may have been registered with the endpoint of a dead process
+            self._lasting.start(self._register_again(served))
         if topic in self._lost:  # said while it was not in the table yet
             self._spawn_lost(topic)
         return served
@@ -251,8 +255,12 @@ class Coordinator:
         async with topic.renewing:
             if not await topic.must_be_sealed_again(query_id, batch_id):
                 return  # a call before this one has done it
-            await topic.raise_epoch(await self._registration.draw_epoch(topic.topic, topic.epoch))
-            await self._registration.announce(topic)
+            async with topic.registering:  # not around calls to the log: its disk may hang, and the topic be given up
+                topic.require_served()  # a number that is drawn later fences who serves it then
+                epoch = await self._registration.draw_epoch(topic.topic, topic.epoch)
+            await topic.raise_epoch(epoch)
+            async with topic.registering:
+                await self._registration.announce(topic)
             await topic.take_back(query_id, batch_id)
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
@@ -305,7 +313,8 @@ class Coordinator:
         # "where epoch is mine", so it either commits before the successor's take-over, which then sees it, or fails.
         await topic.close(CLOSE_SECONDS)
         if withdraw:
-            await self._registration.withdraw(topic.topic, topic.asked.parallelism)
+            async with topic.registering:  # waits for one call at most: the next one finds the topic closed
+                await self._registration.withdraw(topic.topic, topic.asked.parallelism)
 
     def _spawn_lost(self, name: str) -> None:
         topic = self.topics.get(name)
@@ -326,11 +335,18 @@ class Coordinator:
             return
         finally:
             self._mending = False
+        self._data_starts += 1
         for topic in list(self.topics.values()):
-            try:
+            await self._register_again(topic)
+
+    async def _register_again(self, topic: ServedTopic) -> None:
+        try:
+            async with topic.registering:
                 await self._registration.register(topic)
-            except JobpipeError as error:
-                log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
+        except TopicNotFound:
+            log.debug("topic %s: given up meanwhile", topic.topic)
+        except JobpipeError as error:
+            log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -98,15 +98,28 @@ class Registration:
             return self._handler.epoch(topic)
 
     async def announce(self, topic: ServedTopic) -> None:
-        """Put the epoch into the claim, and register where the topic is served."""
+        """Put the epoch into the claim, and register where the topic is served.
+
+        Once the topic is in the coordinator's table, its ``registering`` must be held for this, and for the next two:
+        a claim or a registration that is made after :meth:`withdraw` would stay as long as this process.
+
+        Raises:
+            TopicNotFound: it is not served any more.
+        """
+        topic.require_served()
         owner = self._owner(topic.asked.name, topic.epoch)
         with map_registry_errors():
             await asyncio.to_thread(self._handler.claim, topic.topic, owner)
         await self.register(topic)
 
     async def register(self, topic: ServedTopic) -> None:
-        """Register where the topic is served; again, it replaces what was registered."""
+        """Register where the topic is served; again, it replaces what was registered.
+
+        Raises:
+            TopicNotFound: it is not served any more.
+        """
         for index in range(1, topic.asked.parallelism + 1):
+            topic.require_served()
             record = RegisterRecord(
                 host=self._control.host,
                 port=self._control.port,

@@ -17,6 +17,7 @@ from jobpipe.coordinator import ownership, registration
 from jobpipe.coordinator.coordinator import Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.net.address import Endpoint
 from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
@@ -458,6 +459,94 @@ def test_a_dead_owner_that_comes_back_ends_the_wait(world: World, monkeypatch: p
         with pytest.raises(TopicOwned, match="its claim comes back"):
             await host.open_topic("orders", world.order())
         assert 2 <= evictions < 10
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("registry", ["slow", "quick"])
+def test_a_topic_that_is_given_up_is_not_registered_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, registry: str
+) -> None:
+    """T5: the data process was started again, and the registry is told of it while the topic is handed over."""
+
+    async def work() -> None:
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        world.handler()
+        monkeypatch.setattr(host._data, "start", lambda: None, raising=False)
+        if registry == "slow":
+            monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+        else:
+            monkeypatch.setattr(host._data, "start", gate.wrap(host._data.start))
+        mending = asyncio.create_task(host._mend_data())
+        await gate.arrived()
+        handing = asyncio.create_task(host.hand_over(topic, "newcomer"))
+        await until(lambda: topic.closed)
+        gate.go_on.set()
+        assert await handing
+        await mending
+        assert is_free(world)
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("where", ["next_epoch", "claim", "register", "take_over"])
+def test_a_topic_that_is_given_up_takes_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """T5: a batch is to be sealed again, and meanwhile the topic is handed over: it stays so."""
+
+    async def work() -> None:
+        monkeypatch.setattr(host_module, "CLOSE_SECONDS", 0.1)
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        other = world.handler()
+
+        async def yes(*_: Any) -> bool:
+            return True
+
+        monkeypatch.setattr(ServedTopic, "must_be_sealed_again", yes)
+        kind: Any = TopicLog if where == "take_over" else world.handlers[0]
+        monkeypatch.setattr(kind, where, gate.wrap(getattr(kind, where)))
+        taking = asyncio.create_task(host.take_back(topic, "q", 0))
+        await gate.arrived()
+        handing = asyncio.create_task(host.hand_over(topic, "newcomer"))
+        await until(lambda: topic.closed)
+        if where == "take_over":  # the disk hangs: the claim does not wait for it
+            assert await handing
+            assert is_free(world)
+        gate.go_on.set()
+        assert await handing
+        with pytest.raises(TopicNotFound):
+            await taking
+        assert is_free(world)
+        epoch = other.epoch("orders")
+        with pytest.raises(TopicNotFound):
+            await host.take_back(topic, "q", 0)
+        assert other.epoch("orders") == epoch, "it would fence who serves the topic now"
+        await host.close()
+
+    run(work())
+
+
+def test_a_data_process_that_dies_while_a_topic_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T5: registered with the endpoint of the dead one, the topic could not be read, and nobody told the registry."""
+
+    async def work() -> None:
+        host, gate = world.host(), Gate()
+        monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await gate.arrived()  # the first record is made
+
+        def start() -> None:
+            host._data.endpoint = Endpoint("127.0.0.1", 3)  # type: ignore[misc]
+
+        monkeypatch.setattr(host._data, "start", start, raising=False)
+        await host._mend_data()
+        gate.go_on.set()
+        await opening
+        other = world.handler()
+        await until(lambda: [record.data for record in other.records("orders")] == ["127.0.0.1:3"] * 2)
         await host.close()
 
     run(work())
