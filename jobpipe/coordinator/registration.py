@@ -19,11 +19,10 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.repair import implausible
+from jobpipe.discovery.repair import implausible, readable_point
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
 
 __all__ = ["Registration"]
@@ -178,17 +177,14 @@ class Registration:
         """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking.
 
         Raises:
-            ConfigError: the registry holds an epoch that no take-over can have led to.
+            ConfigError: the registry holds no recovery point, or an epoch that no take-over can have led to.
         """
         if not store.is_new:
             return
         with map_registry_errors():
             text = self._handler.recovery_point(store.topic)
         if text is not None:
-            point = RecoveryPoint.from_text(text)
-            epoch = max(point.start_epoch, point.end_epoch)
-            if epoch > store.epoch + MAX_STEP:
-                raise implausible(store.topic, epoch, store.epoch)
+            point = readable_point(store.topic, text, store.epoch)
             store.restore(point)
             log.warning(
                 "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n
