@@ -271,7 +271,7 @@ class Admin:
     def _was_published(self, topic: str) -> bool:
         """Tell whether the registry has heard of a topic, or its spool is here; a registry that is away is an error."""
         with map_registry_errors():
-            known = self._locator.handler.epoch(topic) > 0 or self._locator.handler.owner(topic) is not None
+            known = self._locator.handler.epoch(topic) > 0 or self._locator.handler.is_claimed(topic)
         return known or (is_topic(topic) and has_spool(self.config.spool_dir / topic))
 
     @contextmanager

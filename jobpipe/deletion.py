@@ -85,10 +85,11 @@ class Deleter:
     def _require_unserved(self, topic: str) -> None:
         with map_registry_errors():
             place, owner = from_records(topic, self._handler.records(topic)), self._handler.owner(topic)
-        if place is None and owner is None:
-            return
+            if place is None and owner is None and not self._handler.is_claimed(topic):
+                return
         where = "" if place is None else f" at {place.control}"
-        who = "" if owner is None else f" by {owner.name!r} on {owner.host}, coordinator pid {owner.pid}"
+        who = " by a publisher whose record cannot be read" if place is None else ""
+        who = who if owner is None else f" by {owner.name!r} on {owner.host}, coordinator pid {owner.pid}"
         raise TopicOwned(
             f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe serve`, first. If it "
             f"was killed, it stays registered for up to {self._config.registry_session_timeout:g} s, and is served for "

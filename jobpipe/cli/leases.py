@@ -27,17 +27,20 @@ def leases() -> None:
 def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
     """List the leases of TOPIC, those that hold most first, at most 100.
 
-    The owner is the identity of a certificate, or an address where there is no encryption; it is not known of a lease
-    that was taken from an earlier coordinator and not renewed since.
+    The owner is the identity that took the lease: of a certificate, or an address where there is no encryption. It is
+    not known of a lease that was taken from an earlier coordinator and not renewed since.
     """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        found = admin.status(topic, timeout)["leases"]
+        status = admin.status(topic, timeout)
+    found = status["leases"]
     if as_json:
         emit_json(found)
     elif found:
         emit_table(LEASE_COLUMNS, map(lease_row, found), right=("FIRST OFFSET", "LAST OFFSET"))
+        if status.get("lease_count", 0) > len(found):
+            click.echo(f"and {status['lease_count'] - len(found)} more, which hold less")
     else:
         click.echo("no leases")
 
@@ -56,7 +59,7 @@ def lease_row(line: dict[str, Any]) -> list[object]:
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: bool) -> None:
-    """End LEASE of TOPIC: retention no longer waits for it.
+    """End LEASE of TOPIC, as `jobpipe leases list` names it: retention no longer waits for it.
 
     The read that took it goes on, and fails with data loss if what it has still to read is removed.
     """

@@ -145,19 +145,21 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
 @json_option
 @pass_settings
 def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_json: bool) -> int:
-    """Repair the epoch of TOPIC after another program has overwritten it.
+    """Repair the epoch of TOPIC, or its recovery point, after another program has overwritten it.
 
     A publisher refuses a topic whose epoch in the registry is not a number, or further above its log's epoch than
     takeovers can explain. This sets it to the log's, and lowers the log's if that is at the end of the range. Run it on
     the host of the spool, while the topic has no publisher; batches, subscriptions and checkpoints stay as they are.
 
+    A recovery point (acks=all) that is none, or has such an epoch, is removed. If the spool is lost too, the next
+    publisher begins a new log, which subscribers read with new checkpoints.
+
     Exits with 1 if something is wrong and was left so (--dry-run, or a publisher has the topic). JSON keys: topic,
-    registered, data, catalog, epoch, owner, to_registered, to_epoch, done.
+    registered, data, catalog, epoch, owner, to_registered, to_epoch, recovery_point, done.
     """
     from jobpipe.discovery.repair import repair_epoch
 
     found = repair_epoch(settings.config, topic, epoch=epoch, dry_run=dry_run)
-    wrong = found.to_registered is not None or found.to_epoch is not None
     if as_json:
         emit_json(found.to_json())
     else:
@@ -172,10 +174,13 @@ def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_
         ]
         verb = "now" if found.done else "would become"
         lines += [(f"registry {verb}", found.to_registered), (f"log {verb}", found.to_epoch)]
+        if found.recovery_point is not None:
+            removed = "is removed" if found.done else "would be removed"
+            lines.append(("recovery point", f"{found.recovery_point}; it {removed}"))
         emit_pairs((name, value) for name, value in lines if value is not None)
-        if not wrong:
+        if not found.wrong:
             click.echo("nothing to repair", err=True)
-    return Exit.UNHEALTHY if wrong and not found.done else Exit.OK
+    return Exit.UNHEALTHY if found.wrong and not found.done else Exit.OK
 
 
 def _knows_us(config: Config) -> bool:

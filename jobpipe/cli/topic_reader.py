@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -47,7 +47,7 @@ class TopicReader:
         self._locator = TopicLocator(config)
         self._link: BlockingLink | None = None
         self._owned = contextlib.ExitStack()  # of the link
-        self._lease = uuid.uuid4().hex
+        self._lease = secrets.token_hex(16)
 
     def __enter__(self) -> TopicReader:
         return self
@@ -102,7 +102,7 @@ class TopicReader:
         finally:
             if hold and self._link is not None:
                 with contextlib.suppress(JobpipeError):  # it ends by itself
-                    ask_blocking(self._link, ReleaseRequest(id=self._lease), timeout=CALL_SECONDS)
+                    ask_blocking(self._link, ReleaseRequest(secret=self._lease), timeout=CALL_SECONDS)
 
     def _call(self, request: RequestFor[R]) -> R:
         """Ask the coordinator, over as many links as it takes. Only for questions that may be repeated."""

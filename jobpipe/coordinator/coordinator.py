@@ -14,8 +14,10 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakValueDictionary
 
 from jobpipe_registry.handler import RegisterServerHandler
 
@@ -73,12 +75,14 @@ class Coordinator:
         self._data = data
         self.host_servers = HostServers(config, data)
         self._mending = False
+        self._data_starts = 0
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
         self.parent_watch = ParentWatch(parent, config.linger)
-        self._opening = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
+        self._openings = 0  # under way
         self._registration = Registration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
@@ -139,43 +143,66 @@ class Coordinator:
                 opening.result().publishing = False
             raise
 
-    async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
-        async with self._opening:
-            if (drop := self._drops.get(topic)) is not None:
-                await asyncio.wait({drop})  # else it would release what is claimed now
-            present = self.topics.get(topic)
-            if present is not None:
-                if present.publishing and asked.opener and present.asked.opener == asked.opener:
-                    return present  # it asks again: the answer was lost with its link
-                if present.publishing and not self.parent_watch.is_dead():
-                    raise TopicOwned(
-                        f"topic {topic!r} already has a publisher in this job: {present.asked.name!r} "
-                        f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
-                        f"close it first: jobpipe.close({topic!r}), or make the new one with replace=True",
-                        topic=topic,
-                        owner={
-                            "name": present.asked.name,
-                            "host": socket.gethostname(),
-                            "pid": os.getpid(),
-                            "driver": self.driver(present),
-                        },
-                    )
-                await self._drop(present)
-            if self.finished.is_set():
-                raise LinkEnded("this coordinator is ending", instance=self.instance)
-            self._lost.discard(topic)
-            served = await self._take_over(topic, asked)
-            served.publishing = served.publishing and not caller.gone
-            self.topics[topic] = served
-            self._had_topic = True
-            self._lasting.start(self.host_servers.tidy(served))
-            if topic in self._lost:  # said while it was not in the table yet
-                self._spawn_lost(topic)
-            return served
+    @property
+    def opening(self) -> bool:
+        """True while a topic is being opened."""
+        return self._openings > 0
 
-    async def _take_over(self, topic: str, asked: OpenRequest) -> ServedTopic:
+    async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = self._turns[topic] = asyncio.Lock()
+        self._openings += 1
+        try:
+            async with turn:  # of this topic alone: taking one over may mean waiting for its owner
+                return await self._opened(topic, asked, caller)
+        finally:
+            self._openings -= 1
+
+    async def _opened(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
+        if (drop := self._drops.get(topic)) is not None:
+            await asyncio.wait({drop})  # else it would release what is claimed now
+        present = self.topics.get(topic)
+        if present is not None:
+            if present.publishing and asked.opener and present.asked.opener == asked.opener:
+                return present  # it asks again: the answer was lost with its link
+            if present.publishing and not self.parent_watch.is_dead():
+                raise TopicOwned(
+                    f"topic {topic!r} already has a publisher in this job: {present.asked.name!r} "
+                    f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "
+                    f"close it first: jobpipe.close({topic!r}), or make the new one with replace=True",
+                    topic=topic,
+                    owner={
+                        "name": present.asked.name,
+                        "host": socket.gethostname(),
+                        "pid": os.getpid(),
+                        "driver": self.driver(present),
+                    },
+                )
+            await self._drop(present)
+        if self.finished.is_set():
+            raise LinkEnded("this coordinator is ending", instance=self.instance)
+        self._lost.discard(topic)
+
+        def check_wanted() -> None:
+            if caller.gone or self.finished.is_set():
+                raise LinkEnded(f"topic {topic!r}: nobody waits for it any more", instance=self.instance)
+
+        data_starts = self._data_starts
+        served = await self._take_over(topic, asked, check_wanted)
+        served.publishing = served.publishing and not caller.gone
+        self.topics[topic] = served
+        self._had_topic = True
+        self._lasting.start(self.host_servers.tidy(served))
+        if data_starts != self._data_starts:  # it may have been registered with the endpoint of a dead process
+            self._lasting.start(self._register_again(served))
+        if topic in self._lost:  # said while it was not in the table yet
+            self._spawn_lost(topic)
+        return served
+
+    async def _take_over(self, topic: str, asked: OpenRequest, check_wanted: Callable[[], None]) -> ServedTopic:
         config = asked.config
-        await self._registration.claim(topic, asked.name)
+        await self._registration.claim(topic, asked.name, check_wanted)
         store: TopicLog | None = None
         served: ServedTopic | None = None
         try:
@@ -228,8 +255,12 @@ class Coordinator:
         async with topic.renewing:
             if not await topic.must_be_sealed_again(query_id, batch_id):
                 return  # a call before this one has done it
-            await topic.raise_epoch(await self._registration.draw_epoch(topic.topic, topic.epoch))
-            await self._registration.announce(topic)
+            async with topic.registering:  # not around calls to the log: its disk may hang, and the topic be given up
+                topic.require_served()  # a number that is drawn later fences who serves it then
+                epoch = await self._registration.draw_epoch(topic.topic, topic.epoch)
+            await topic.raise_epoch(epoch)
+            async with topic.registering:
+                await self._registration.announce(topic)
             await topic.take_back(query_id, batch_id)
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
@@ -282,7 +313,8 @@ class Coordinator:
         # "where epoch is mine", so it either commits before the successor's take-over, which then sees it, or fails.
         await topic.close(CLOSE_SECONDS)
         if withdraw:
-            await self._registration.withdraw(topic.topic, topic.asked.parallelism)
+            async with topic.registering:  # waits for one call at most: the next one finds the topic closed
+                await self._registration.withdraw(topic.topic, topic.asked.parallelism)
 
     def _spawn_lost(self, name: str) -> None:
         topic = self.topics.get(name)
@@ -303,11 +335,18 @@ class Coordinator:
             return
         finally:
             self._mending = False
+        self._data_starts += 1
         for topic in list(self.topics.values()):
-            try:
+            await self._register_again(topic)
+
+    async def _register_again(self, topic: ServedTopic) -> None:
+        try:
+            async with topic.registering:
                 await self._registration.register(topic)
-            except JobpipeError as error:
-                log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
+        except TopicNotFound:
+            log.debug("topic %s: given up meanwhile", topic.topic)
+        except JobpipeError as error:
+            log.warning("topic %s: could not register its new data endpoint: %s", topic.topic, error)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -325,7 +364,7 @@ class Coordinator:
             if not self._data.alive and not self._mending:
                 self._mending = True
                 self._lasting.start(self._mend_data())
-            if retain and await self._is_over() and not self._opening.locked():
+            if retain and await self._is_over() and not self.opening:
                 self.finished.set()
                 return
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick

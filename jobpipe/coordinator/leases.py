@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
 from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.link import Link
 from jobpipe.operations.administration import LeaseReply
-from jobpipe.operations.reading import LeaseRequest
+from jobpipe.operations.reading import LeaseRequest, lease_name
 
 __all__ = ["LEASE_GRACE_SECONDS", "MAX_LEASES", "Leases"]
 
 log = logging.getLogger(__name__)
 
 LEASE_GRACE_SECONDS = 900.0
-"""That a lease lives on without a link of its owner, unless it is renewed: tasks of a read that wait for a core."""
+"""That a lease lives on without a link of its reader, unless it is renewed: tasks of a read that wait for a core."""
 
 MAX_LEASES = 4000
 """Of one topic, of all identities."""
@@ -27,18 +29,32 @@ MAX_LEASES = 4000
 
 @dataclass
 class Lease:
-    """One lease. ``since`` and ``ends`` are monotonic seconds; ``link`` took it last, None once that ended."""
+    """One lease, from the first request for it until the log has it no more.
+
+    Attributes:
+        owner: the identity that it counts to: the one that took it.
+        since, ends: monotonic seconds.
+        link: took or renewed it last; None once that ended.
+        stored: the log has it. Until then ``ends`` is ``since``.
+        call: the one call to the log about this lease that is under way.
+    """
 
     owner: str
-    first: int
-    last: int
     since: float
     ends: float
     link: Link | None
+    stored: bool = False
+    call: asyncio.Task[None] | None = None
 
 
 class Leases:
-    """Knows whose each lease is; the batches are held by the log, where they are known by their ids.
+    """Counts leases by identity, and ends them; the batches are held by the log.
+
+    A lease is known by its name, a hash of the secret that its reader made. Whoever shows the secret may renew it and
+    give it back: tasks of a read run on other hosts, and under other certificates, than the driver that took it.
+
+    An entry is kept until the log has answered, whatever becomes of the request: each call to the log about an entry
+    is a task of its own, and there is one at a time.
 
     Args:
         topic: whose leases.
@@ -49,91 +65,73 @@ class Leases:
         self._topic = topic
         self._budgets = budgets
         self._known: dict[str, Lease] = {}
-        self._shorter: dict[str, float] = {}  # ids whose link ended, and when they end; the log does not know yet
+        # By name, when it ends: of those that end sooner than the log knows. A renewal takes its name out in the log's
+        # thread, where the log is told too, so none is shortened that was renewed since.
+        self._sooner: dict[str, float] = {}
 
     async def take(self, link: Link, asked: LeaseRequest) -> None:
-        """Hold batches, or renew what is held under that id.
+        """Hold batches, or renew what is held under that secret.
 
         Raises:
-            NotAuthorized: the id is of a lease of another identity.
             LinkError: the identity, or the topic, has too many.
             DataLoss: the first batches are gone.
         """
         if asked.last < asked.first:
             raise RemoteProtocolError(f"a lease of offsets {asked.first} to {asked.last}", field="last", op="lease")
-        owner, now = identity_of(link.peer_names, link.peer), time.monotonic()
-        known = self._of(asked.id, owner)
+        name = lease_name(asked.secret)
+        known = await self._idle(name)
         if known is None:
-            if len(self._known) >= MAX_LEASES:
-                raise LinkError(
-                    f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and takes no new one; `jobpipe leases list` "
-                    "tells whose they are",
-                    topic=self._topic.topic,
-                    limit=MAX_LEASES,
-                )
-            self._budgets.take(owner, "leases", 1)
-            known = self._known[asked.id] = Lease(owner, asked.first, asked.last, now, now, link)
-        try:
-            await self._topic.run(self._topic.store.leases.hold, asked.id, asked.first, asked.last, asked.seconds)
-        except BaseException:
-            if known.ends == known.since and self._known.get(asked.id) is known:
-                self._forget(asked.id)
-                self._shorter[asked.id] = now  # cancelled here, the log may hold it all the same
-            raise
-        known.first, known.last, known.link, known.ends = asked.first, asked.last, link, now + asked.seconds
-        self._shorter.pop(asked.id, None)
-        if link.ended is not None:
-            self.disconnected(link)
+            known = self._add(name, link)
+        await self._call(known, self._hold(name, known, link, asked))
 
-    async def release(self, link: Link, key: str) -> None:
-        """Give a lease back; one that is not there is none.
+    async def release(self, secret: str) -> None:
+        """Give a lease back, also one that an earlier coordinator stored; one that is not there is none."""
+        await self._end(lease_name(secret))
 
-        Raises:
-            NotAuthorized: it is of another identity.
-        """
-        if self._of(key, identity_of(link.peer_names, link.peer)) is not None:
-            await self._end(key)
-
-    async def drop(self, key: str, *, dry_run: bool) -> LeaseReply:
+    async def drop(self, name: str, *, dry_run: bool) -> LeaseReply:
         """Take a lease away, for an administrator; return what it held.
 
         Raises:
             TopicNotFound: there is no such lease.
         """
-        for line in self.lines(await self._topic.run(self._topic.store.leases.all)):
-            if line["id"] == key:
-                if not dry_run:
-                    await self._end(key)
-                return LeaseReply(**line)
-        raise TopicNotFound(f"topic {self._topic.topic!r} has no lease {key!r}", topic=self._topic.topic, lease=key)
+        line = await self._topic.run(self._topic.store.leases.get, name)
+        if line is None:
+            raise TopicNotFound(
+                f"topic {self._topic.topic!r} has no lease {name!r}", topic=self._topic.topic, lease=name
+            )
+        reply = LeaseReply(**self.lines([line])[0])
+        if not dry_run:
+            await self._end(name)
+        return reply
 
     def disconnected(self, link: Link) -> None:
-        """Let what a link has taken end soon, unless its owner comes back and renews it."""
-        ends = time.monotonic() + LEASE_GRACE_SECONDS
-        for key, known in self._known.items():
+        """Let what a link has taken end soon, unless its reader comes back and renews it."""
+        for name, known in self._known.items():
             if known.link is link:
                 known.link = None
-                if ends < known.ends:
-                    known.ends = self._shorter[key] = ends
+                if known.call is None:  # else when that is over: it may renew it over another link
+                    self._cut(name, known)
 
     def expire(self) -> None:
         """Forget what has ended; the log does so by itself."""
         now = time.monotonic()
-        for key in [key for key, known in self._known.items() if known.ends <= now and known.ends > known.since]:
-            self._forget(key)
+        for name, known in list(self._known.items()):
+            if known.ends <= now and known.call is None:
+                self._forget(name, known)
 
     def tell_store(self) -> None:
         """Tell the log which leases end sooner; in the topic's thread."""
-        for key, ends in list(self._shorter.items()):
-            self._topic.store.leases.shorten(key, ends - time.monotonic())
-            self._shorter.pop(key, None)
+        for name, ends in list(self._sooner.items()):
+            self._topic.store.leases.shorten(name, ends - time.monotonic())
+            if self._sooner.get(name) == ends:
+                self._sooner.pop(name, None)
 
     def lines(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what ``status`` tells of leases: offsets, owner, and since when, and for how long, in seconds.
 
         Args:
-            stored: as :meth:`Leases.all` gives them. The owner of one that was made at an earlier coordinator, and
-                not renewed since, is not known.
+            stored: as the log's ``leases.all`` gives them. The owner of one that was made at an earlier coordinator,
+                and not renewed since, is not known.
         """
         now, lines = time.monotonic(), []
         for line in stored:
@@ -148,28 +146,88 @@ class Leases:
             )
         return lines
 
-    def _of(self, key: str, owner: str) -> Lease | None:
-        known = self._known.get(key)
-        if known is not None and known.owner != owner:
-            raise NotAuthorized(
-                f"topic {self._topic.topic!r}: lease {key} is of {known.owner}, not of {owner}",
-                topic=self._topic.topic,
-                lease=key,
-            )
-        return known
-
-    async def _end(self, key: str) -> None:
-        await self._topic.run(self._topic.store.leases.release, key)
-        self._forget(key)
-        self._topic.acked.ring()  # a publisher may wait for room
-
-    def _forget(self, key: str) -> None:
-        known = self._known.pop(key, None)
-        self._shorter.pop(key, None)
-        if known is not None:
-            self._budgets.give(known.owner, "leases", 1)
-
     def close(self) -> None:
         """Give all back to the budgets: the topic is served here no more."""
-        for key in list(self._known):
-            self._forget(key)
+        for name, known in list(self._known.items()):
+            self._forget(name, known)
+
+    # -- one lease -----------------------------------------------------------------------------------------------------
+
+    async def _idle(self, name: str) -> Lease | None:
+        """Wait for the call that is under way, if one is; return the entry. The next call may start at once."""
+        while (known := self._known.get(name)) is not None and known.call is not None:
+            await asyncio.wait({known.call})
+        return known
+
+    def _add(self, name: str, link: Link) -> Lease:
+        if len(self._known) >= MAX_LEASES:
+            raise LinkError(
+                f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and takes no new one; `jobpipe leases list` "
+                "tells whose they are",
+                topic=self._topic.topic,
+                limit=MAX_LEASES,
+            )
+        owner, now = identity_of(link.peer_names, link.peer), time.monotonic()
+        self._budgets.take(owner, "leases", 1)
+        known = self._known[name] = Lease(owner, now, now, link)
+        return known
+
+    async def _call(self, known: Lease, work: Coroutine[Any, Any, None]) -> None:
+        """Ask the log about an idle entry; if the caller is cancelled, the call goes on to its end."""
+
+        def over(call: asyncio.Task[None]) -> None:
+            known.call = None
+            if not call.cancelled():
+                call.exception()  # told to the caller, if that is still there
+
+        known.call = asyncio.create_task(work)
+        known.call.add_done_callback(over)
+        await asyncio.shield(known.call)
+
+    async def _hold(self, name: str, known: Lease, link: Link, asked: LeaseRequest) -> None:
+        def work() -> None:
+            self._sooner.pop(name, None)
+            self._topic.store.leases.hold(name, asked.first, asked.last, asked.seconds)
+
+        try:
+            await self._topic.run(work)
+            known.ends = time.monotonic() + asked.seconds
+        except DataLoss:  # the log is as it was
+            if not known.stored:
+                self._forget(name, known)
+            elif known.link is None:
+                self._cut(name, known)
+            raise
+        except BaseException:  # a commit that failed may have stored it all the same, so it counts
+            known.ends = max(known.ends, time.monotonic() + asked.seconds)
+            self._stored(name, known, link)
+            raise
+        self._stored(name, known, link)
+
+    def _stored(self, name: str, known: Lease, link: Link) -> None:
+        known.stored, known.link = True, link
+        if link.ended is not None:
+            known.link = None
+            self._cut(name, known)
+
+    async def _end(self, name: str) -> None:
+        known = await self._idle(name)
+        if known is None:
+            await self._release(name)
+        else:
+            await self._call(known, self._release(name, known))
+
+    async def _release(self, name: str, known: Lease | None = None) -> None:
+        await self._topic.run(self._topic.store.leases.release, name)
+        if known is not None:
+            self._forget(name, known)
+        self._topic.acked.ring()  # a publisher may wait for room
+
+    def _cut(self, name: str, known: Lease) -> None:
+        known.ends = self._sooner[name] = min(known.ends, time.monotonic() + LEASE_GRACE_SECONDS)
+
+    def _forget(self, name: str, known: Lease) -> None:
+        if self._known.get(name) is known:
+            del self._known[name]
+            self._sooner.pop(name, None)
+            self._budgets.give(known.owner, "leases", 1)

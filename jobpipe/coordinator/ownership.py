@@ -2,7 +2,8 @@
 
 An owner's record is only a hint. Same place (host, boot and PID namespace) and dead process: its claim is removed at
 once. Otherwise it is asked: a coordinator that outlived its publisher hands the topic over; one whose publisher lives
-refuses, and the newcomer's error names it; silence means waiting for its registry session to end.
+refuses, and the newcomer's error names it; silence means waiting for its registry session to end. An owner whose record
+cannot be read is silent, too.
 """
 
 from __future__ import annotations
@@ -40,18 +41,21 @@ async def claim_topic(
     *,
     tls: Callable[[Endpoint], ssl.SSLContext | None],
     timeout: float,
+    check_wanted: Callable[[], None] = lambda: None,
 ) -> None:
     """Claim ``topic`` for ``make_owner()``, taking it over from a dead or a willing owner.
 
     Args:
         tls: gives the context to dial an endpoint with; blocking.
         timeout: seconds to wait for a silent owner's registry session to end; it is tried once more after them.
+        check_wanted: called before each attempt; raises what is to end the waiting. Nothing is claimed then.
 
     Raises:
         TopicOwned: a live publisher has it; the message names it.
     """
-    deadline = Deadline(timeout)
+    deadline, evicted = Deadline(timeout), False
     while True:
+        check_wanted()
         # Before the claim: asking a silent owner takes seconds, in which its session may well have ended.
         late = deadline.passed
         mine = make_owner()
@@ -62,16 +66,22 @@ async def claim_topic(
         except TopicOwned as error:
             with map_registry_errors():
                 present = await asyncio.to_thread(handler.owner, topic)
-            if present is None:
-                continue
-            if lives(present.pid, present.started, present.ticks, present.place) is False:
+            if present is None:  # released meanwhile, or not to be read: the error knows which
+                if late:
+                    raise error if error.fields.get("owner") else _unreadable(topic) from error
+            elif lives(present.pid, present.started, present.ticks, present.place) is False:
                 log.info("topic %s: its owner (pid %d) is dead, taking over", topic, present.pid)
                 with map_registry_errors():
                     await asyncio.to_thread(handler.evict, topic, present.instance)
-                continue
-            await _ask(topic, present, mine.name, tls, error)
-            if late:
-                raise _owned(topic, present, "it does not answer, but its registry session lives") from error
+                if not evicted:
+                    evicted = True
+                    continue
+                if late:
+                    raise _owned(topic, present, "its process is dead, but its claim comes back") from error
+            else:
+                await _ask(topic, present, mine.name, tls, error)
+                if late:
+                    raise _owned(topic, present, "it does not answer, but its registry session lives") from error
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
@@ -101,7 +111,8 @@ async def _ask(
         return
     try:
         reply = await ask(link, HandoverRequest(), timeout=15.0)
-    except (LinkError, TopicNotFound):
+    except (LinkError, RemoteProtocolError, TopicNotFound) as silence:
+        log.info("topic %s: its owner at %s gives no answer (%s)", topic, owner.endpoint, silence)
         return
     finally:
         await link.close()
@@ -127,4 +138,15 @@ def _owned(topic: str, owner: OwnerRecord, why: str, driver: Driver | None = Non
             "endpoint": owner.endpoint,
             "driver": told,
         },
+    )
+
+
+def _unreadable(topic: str) -> TopicOwned:
+    """Return the error for a claim of a living session whose record cannot be read; the registry's log says why."""
+    return TopicOwned(
+        f"topic {topic!r} already has a publisher, whose record in the registry cannot be read: a later version of "
+        "jobpipe has claimed the topic, or another program has; its registry session lives. Stop it first, upgrade "
+        "this job, or publish to another topic",
+        topic=topic,
+        owner=None,
     )

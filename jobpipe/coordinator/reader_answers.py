@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.segment_files import held_part
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.errors import DataLoss, TopicNotFound
+from jobpipe.errors import DataLoss
 from jobpipe.net.link import Link
 from jobpipe.operations import reading, subscribing
 from jobpipe.operations.fields import Fields, Nothing, SharedReply
@@ -80,8 +80,7 @@ class ReaderAnswers:
         topic = at.topic
         if (asked.head, asked.ended, asked.waiting) == (topic.head, topic.ended, topic.waiting):
             await topic.news.wait(asked.wait)
-        if topic.closed:
-            raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
+        topic.require_served()
         return News(head=topic.head, ended=topic.ended, waiting=topic.waiting)
 
     async def _plan(self, at: Context, asked: subscribing.PlanRequest) -> Fields:
@@ -244,7 +243,7 @@ class ReaderAnswers:
         return Nothing()
 
     async def _release(self, at: Context, asked: reading.ReleaseRequest) -> Nothing:
-        await at.topic.leases.release(at.link, asked.id)
+        await at.topic.leases.release(asked.secret)
         return Nothing()
 
     async def _schema(self, at: Context, asked: reading.SchemaRequest) -> reading.SchemaReply:

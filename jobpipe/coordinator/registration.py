@@ -19,11 +19,10 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.repair import implausible
+from jobpipe.discovery.repair import implausible, readable_point
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
 
 __all__ = ["Registration"]
@@ -48,7 +47,7 @@ class Registration:
         self._started = psutil.Process().create_time()
         self._ticks = start_ticks(os.getpid())
 
-    async def claim(self, topic: str, publisher: str) -> None:
+    async def claim(self, topic: str, publisher: str, check_wanted: Callable[[], None] = lambda: None) -> None:
         """Become the owner of ``topic``; see :func:`claim_topic`.
 
         Raises:
@@ -65,6 +64,7 @@ class Registration:
             partial(self._owner, publisher, 0),
             tls=partial(dial_tls, self._config),
             timeout=self._config.registry_session_timeout + HANDOVER_EXTRA_SECONDS,
+            check_wanted=check_wanted,
         )
 
     async def draw_epoch(self, topic: str, known: int) -> int:
@@ -97,15 +97,28 @@ class Registration:
             return self._handler.epoch(topic)
 
     async def announce(self, topic: ServedTopic) -> None:
-        """Put the epoch into the claim, and register where the topic is served."""
+        """Put the epoch into the claim, and register where the topic is served.
+
+        Once the topic is in the coordinator's table, its ``registering`` must be held for this, and for the next two:
+        a claim or a registration that is made after :meth:`withdraw` would stay as long as this process.
+
+        Raises:
+            TopicNotFound: it is not served any more.
+        """
+        topic.require_served()
         owner = self._owner(topic.asked.name, topic.epoch)
         with map_registry_errors():
             await asyncio.to_thread(self._handler.claim, topic.topic, owner)
         await self.register(topic)
 
     async def register(self, topic: ServedTopic) -> None:
-        """Register where the topic is served; again, it replaces what was registered."""
+        """Register where the topic is served; again, it replaces what was registered.
+
+        Raises:
+            TopicNotFound: it is not served any more.
+        """
         for index in range(1, topic.asked.parallelism + 1):
+            topic.require_served()
             record = RegisterRecord(
                 host=self._control.host,
                 port=self._control.port,
@@ -164,17 +177,14 @@ class Registration:
         """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking.
 
         Raises:
-            ConfigError: the registry holds an epoch that no take-over can have led to.
+            ConfigError: the registry holds no recovery point, or an epoch that no take-over can have led to.
         """
         if not store.is_new:
             return
         with map_registry_errors():
             text = self._handler.recovery_point(store.topic)
         if text is not None:
-            point = RecoveryPoint.from_text(text)
-            epoch = max(point.start_epoch, point.end_epoch)
-            if epoch > store.epoch + MAX_STEP:
-                raise implausible(store.topic, epoch, store.epoch)
+            point = readable_point(store.topic, text, store.epoch)
             store.restore(point)
             log.warning(
                 "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n

@@ -136,12 +136,13 @@ class ControlService:
         return await answer(at, asked)
 
     async def _audited(self, operation: Operation[Any], answering: Answering, at: Context, asked: Fields) -> Fields:
-        result = "failed"
+        result, changed = "failed", False
         named = asked if isinstance(asked, _OF_A_NAME) else None
         changing = asked if isinstance(asked, _WITH_DRY_RUN) else None
         try:
             reply = await answering(at, asked)
-            result = f"done {reply.to_json()}" + (" (dry run)" if changing is not None and changing.dry_run else "")
+            changed = changing is None or not changing.dry_run
+            result = f"done {reply.to_json()}" + ("" if changed else " (dry run)")
             return reply
         except JobpipeError as error:
             result = f"failed: {error.message}"
@@ -155,6 +156,7 @@ class ControlService:
                 topic=at.topic.topic,
                 subscription=None if named is None else named.name,
                 instance=at.link.hello.instance,
+                changed=changed,
             )
 
     def _served(self, link: Link) -> ServedTopic:

@@ -50,6 +50,7 @@ class Subscribers:
         self._topic = topic
         self._name = topic.topic
         self._holders: dict[str, Holder] = {}
+        self._left: set[str] = set()  # names whose holder's link has ended since the log was told
         self._granting = asyncio.Lock()
         self.plans = Plans(topic)
 
@@ -85,7 +86,9 @@ class Subscribers:
             self._subscribe(name, owner)
             known = store.subscriptions.get(name)
             if known.holder is not None and known.holder.get("instance") == instance:
+                store.slots.witness(name)
                 return known.grant, 1  # it outlived an earlier coordinator
+            store.slots.settle(name)  # while it can be told; tasks of the reader before bind nothing more
             whose = {"owner": owner} if owner else {}
             return store.subscriptions.grant(name, {"instance": instance, **where, **whose}), 0
 
@@ -94,6 +97,8 @@ class Subscribers:
             fresh = Holder(instance, given[0], link if ended is None else None, where, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
             self._holders[name] = fresh
+            if ended is not None:
+                self._left.add(name)
             self.plans.wake(name)
 
         await self._topic.run_then(work, granted)
@@ -333,8 +338,9 @@ class Subscribers:
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Forget a link; names and positions stay."""
-        for holder in self._holders.values():
+        for name, holder in self._holders.items():
             if holder.link is link:
+                self._left.add(name)
                 holder.link = None
                 holder.seen = holder.since = time.monotonic()
                 holder.broken = not isinstance(why, LinkEnded)
@@ -385,3 +391,6 @@ class Subscribers:
                 self._topic.store.subscriptions.touch(name)
             elif time.monotonic() - holder.seen > self._topic.config.read_timeout:
                 self._topic.store.subscriptions.drop_declared(name)
+        for name in list(self._left):
+            self._topic.store.slots.settle(name)
+            self._left.discard(name)

@@ -59,6 +59,7 @@ class ServedTopic(TopicState):
         self.epoch = store.epoch
         self.epoch_drawn = store.epoch  # the highest that the registry gave us; the log may be about to take it
         self.renewing = asyncio.Lock()  # held while the epoch is raised
+        self.registering = asyncio.Lock()  # held while the registry is told of it, and while that is taken back
         self.publishing = not asked.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.coordinator.log_thread import LogThread
+from jobpipe.errors import TopicNotFound
 from jobpipe.operations.publishing import OpenRequest
 from jobpipe.operations.ranges import LostBatch
 from jobpipe.store.index import SegmentInfo
@@ -146,6 +147,11 @@ class TopicState:
     def closed(self) -> bool:
         """True once the topic is not served here any more."""
         return self._thread.closed
+
+    def require_served(self) -> None:
+        """Raise TopicNotFound once the topic is not served here any more."""
+        if self.closed:
+            raise TopicNotFound(f"topic {self.topic!r} is no longer served here", topic=self.topic)
 
     @property
     def store(self) -> TopicLog:

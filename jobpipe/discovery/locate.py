@@ -145,7 +145,7 @@ class TopicLocator:
         """Tell whether the topic has, or ever had, a publisher; False if the registry does not answer."""
         try:
             with map_registry_errors():
-                return self._handler.epoch(topic) > 0 or self._handler.owner(topic) is not None
+                return self._handler.epoch(topic) > 0 or self._handler.is_claimed(topic)
         except JobpipeError:
             return False
 
@@ -157,11 +157,17 @@ class TopicLocator:
         try:
             with map_registry_errors():
                 epoch, owner = self._handler.epoch(topic), self._handler.owner(topic)
-                known = self._handler.known_topics() if epoch == 0 and owner is None else []
+                claimed = owner is not None or self._handler.is_claimed(topic)
+                known = self._handler.known_topics() if epoch == 0 and not claimed else []
         except JobpipeError:
             return ""
         if owner is not None:
             return f"{owner.name!r} on {owner.host}, coordinator pid {owner.pid}, is about to serve it"
+        if claimed:
+            return (
+                "a publisher has claimed it, whose record in the registry cannot be read: a later version of jobpipe "
+                "has written it, or another program"
+            )
         if epoch == 0:
             meant = closest(topic, known)
             return (

@@ -1,4 +1,4 @@
-"""Epochs that no takeover can have led to: the error, and the repair in the registry and in the topic's log."""
+"""Epochs that no takeover can have led to, and what is no recovery point: the errors, and the repair."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.names import check_name
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, parse_epoch
+from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
 from jobpipe_registry.tree import TreeHandler
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError, TopicOwned
+from jobpipe.errors import ConfigError, RemoteProtocolError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
+from jobpipe.store.recovery import RecoveryPoint
 
-__all__ = ["EpochRepair", "implausible", "repair_epoch"]
+__all__ = ["EpochRepair", "implausible", "readable_point", "repair_epoch"]
 
 MAX_LOG_EPOCH = MAX_EPOCH - MAX_STEP
 """A log above it could soon be taken over no more: the numbers end."""
@@ -37,14 +38,43 @@ def implausible(topic: str, registered: int | None, known: int | None) -> Config
         what = "the epoch that the registry holds is not a valid number"
     else:
         what = f"the registry holds epoch {registered}, its log {known}; more than {MAX_STEP} apart, it cannot be right"
+    return _refusal(topic, what, registered=registered, epoch=known)
+
+
+def readable_point(topic: str, text: str, known: int) -> RecoveryPoint:
+    """Return the recovery point that the registry holds.
+
+    Args:
+        known: The log's epoch; 0 for a new one.
+
+    Raises:
+        ConfigError: it is none, or one with an epoch that no take-over can have led to.
+    """
+    point, why = _point(text, known)
+    if point is None:
+        raise _refusal(topic, f"the recovery point that the registry holds {why}", epoch=known)
+    return point
+
+
+def _refusal(topic: str, what: str, **facts: int | None) -> ConfigError:
     return ConfigError(
         f"topic {topic!r}: {what}. Nothing was taken over. Another program has written to the registry: see who may "
         f"(docs/registry-security.md). Then run `jobpipe registry repair {topic} --dry-run` on the host of the spool "
         "to see what it would change, and without --dry-run to change it",
         topic=topic,
-        registered=registered,
-        epoch=known,
+        **facts,
     )
+
+
+def _point(text: str, known: int) -> tuple[RecoveryPoint | None, str]:
+    """Return a recovery point; None, and why, if it is none that can be right."""
+    try:
+        point = RecoveryPoint.from_text(text)
+    except RemoteProtocolError:
+        return None, "cannot be read"
+    if point.highest_epoch > known + MAX_STEP:
+        return None, f"has epoch {point.highest_epoch}, the log {known}; more than {MAX_STEP} apart, it cannot be right"
+    return point, ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +89,8 @@ class EpochRepair:
         epoch: The log's epoch; None if it is not known.
         owner: Who has claimed the topic; None without a claim.
         to_registered, to_epoch: What they become; None for what is right.
+        recovery_point: What is wrong with the recovery point that the registry holds, which is to be removed: a
+            publisher that finds no spool begins a new log then. None if it is right, or there is none.
         done: The change was made.
     """
 
@@ -70,7 +102,13 @@ class EpochRepair:
     owner: str | None
     to_registered: int | None
     to_epoch: int | None
+    recovery_point: str | None = None
     done: bool = False
+
+    @property
+    def wrong(self) -> bool:
+        """Something is, or was, to be changed."""
+        return any(each is not None for each in (self.to_registered, self.to_epoch, self.recovery_point))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -79,6 +117,8 @@ class EpochRepair:
 
 def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_run: bool = False) -> EpochRepair:
     """Set the registry's epoch, and the log's where it has no room left, to numbers that a take-over can go on from.
+
+    A recovery point that cannot be read, or has an epoch that cannot be right, is removed.
 
     The next publisher gets a higher epoch than any that sealed a batch, so every earlier publisher stays fenced.
 
@@ -107,7 +147,8 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
                 key="jobpipe.registerserver.handler",
             )
         with map_registry_errors():
-            data, owner = handler.epoch_data(topic), handler.owner(topic)
+            data, owner, claimed = handler.epoch_data(topic), handler.owner(topic), handler.is_claimed(topic)
+            point = handler.recovery_point(topic)
         registered = _parsed(data)
         target = known if found is None else found.lowered
         plan = EpochRepair(
@@ -116,15 +157,22 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
             data=None if data is None else _shown(data),
             catalog=None if found is None else found.path,
             epoch=known,
-            owner=None if owner is None else f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint})",
+            owner=_claimant(owner, claimed),
             to_registered=target if registered is None or registered > target + MAX_STEP else None,
             to_epoch=target if target != known else None,
+            recovery_point=None if point is None else _point(point, 0 if found is None else known)[1] or None,
         )
-        if dry_run or (plan.to_registered is None and plan.to_epoch is None):
+        if dry_run or not plan.wrong:
             return plan
-        return _mend(config, handler, directory, plan)
+        return _mend(config, handler, directory, plan, point)
     finally:
         handler.shutdown()
+
+
+def _claimant(owner: OwnerRecord | None, claimed: bool) -> str | None:
+    if owner is not None:
+        return f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint})"
+    return "a publisher whose record cannot be read" if claimed else None
 
 
 def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int | None) -> int:
@@ -147,8 +195,8 @@ def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int 
     return found.epoch if found is not None else int(epoch or 0)
 
 
-def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepair) -> EpochRepair:
-    target = plan.to_registered
+def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepair, point: str | None) -> EpochRepair:
+    target = plan.to_registered if plan.to_registered is not None else plan.registered
     if plan.to_epoch is not None:
         # First a number that no publisher can take over from, if it is not there already; the claim is looked at in the
         # same step. So no process can open the log between the two changes, and what is interrupted can be repeated.
@@ -156,15 +204,16 @@ def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepa
         shared = config.spool_placement == "shared"
         lowered = lower_epochs(directory, plan.topic, MAX_LOG_EPOCH, MAX_EPOCH, fsync=config.fsync, shared=shared)
         target = lowered.epoch
-    assert target is not None  # noqa: S101 - one of the two is to be changed
-    _write(handler, plan, target)
-    return replace(plan, to_registered=target, done=True)
+    assert target is not None  # noqa: S101 - what cannot be read is to be changed
+    _write(handler, plan, target, point if plan.recovery_point is not None else None)
+    changed = target if (plan.to_registered, plan.to_epoch) != (None, None) else None
+    return replace(plan, to_registered=changed, done=True)
 
 
-def _write(handler: TreeHandler, plan: EpochRepair, epoch: int) -> None:
+def _write(handler: TreeHandler, plan: EpochRepair, epoch: int, point: str | None = None) -> None:
     try:
         with map_registry_errors():
-            handler.repair_epoch(plan.topic, epoch)
+            handler.repair_epoch(plan.topic, epoch, remove_point=point)
     except TopicOwned as error:
         raise TopicOwned(
             f"{error.message}; its epoch was not changed. Stop that publisher first, then try again: its coordinator "

@@ -111,6 +111,7 @@ class HostService:
                 topic=topic,
                 host=self._folder.id,
                 file=name,
+                missing=isinstance(error, FileNotFoundError),  # retention may have removed it: the catalog knows
             ) from error
         length = sum(chunk.length for chunk in chunks)
         await link.send_part(request_id, {"length": length})

@@ -23,8 +23,11 @@ LEFT_OUT = "log lines refused"
 SHOWN = 200  # characters of what a peer says
 REFUSALS_A_SECOND = 1.0  # of one identity, after a burst
 REFUSALS_AT_ONCE = 100
+CHANGES_A_SECOND = 10.0  # the same of what it has changed: a reader may move its own subscription all day
+CHANGES_AT_ONCE = 1000
 MAX_LIMITED = 256  # identities whose rate is remembered; the one longest not refused goes first
 _limited: OrderedDict[str, RateLimitedLog] = OrderedDict()
+_changes: OrderedDict[str, RateLimitedLog] = OrderedDict()
 
 
 class RateLimitedLog:
@@ -71,40 +74,47 @@ def audit(
     topic: str | None = None,
     subscription: str | None = None,
     instance: str = "",
+    changed: bool = False,
 ) -> None:
     """Write the line; what the peer says is quoted and shortened, so that it forges no other.
 
-    Refusals of one identity are held to a rate; how many lines were left out stands in its next one.
+    The lines of one identity are held to a rate, those about what it has changed to a higher one of their own, which no
+    refusal uses up. How many were left out stands in its next line.
 
     Args:
         names: of its verified certificate; none before there is one, and in plaintext.
         peer: its address.
         what: the operation, or the right that it wants.
-        result: ``refused`` or ``done``, followed by the reason or what was done.
+        result: ``refused``, ``failed`` or ``done``, followed by the reason or what was done.
         instance: what it calls itself, to find it in its own log.
+        changed: it has changed something: neither refused, nor failed, nor a dry run.
     """
     facts = {"what": what, "topic": topic, "subscription": subscription, "instance": instance or None, "result": result}
     said = " ".join(f"{key}={json.dumps(value[:SHOWN])}" for key, value in facts.items() if value is not None)
     principal = json.dumps(who(names))
-    if not result.startswith("refused"):
-        log.info("principal=%s peer=%s %s", principal, peer, said)
-        return
-    _limited_log(identity_of(names, peer)).log(logging.WARNING, "principal=%s peer=%s %s", principal, peer, said)
+    level = logging.WARNING if result.startswith("refused") else logging.INFO
+    _limited_log(identity_of(names, peer), changed=changed).log(level, "principal=%s peer=%s %s", principal, peer, said)
 
 
-def _limited_log(identity: str) -> RateLimitedLog:
-    """Return what holds an identity's refusals to a rate: it can be refused thousands of times a second."""
-    if identity not in _limited:
-        _limited[identity] = RateLimitedLog(log, rate=REFUSALS_A_SECOND, burst=REFUSALS_AT_ONCE)
-        if len(_limited) > MAX_LIMITED:
-            _limited.popitem(last=False)
-    _limited.move_to_end(identity)
-    return _limited[identity]
+def _limited_log(identity: str, *, changed: bool) -> RateLimitedLog:
+    """Return what holds an identity's lines to a rate: it can be refused thousands of times a second."""
+    known = _changes if changed else _limited
+    if identity not in known:
+        rate, burst = (CHANGES_A_SECOND, CHANGES_AT_ONCE) if changed else (REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
+        known[identity] = RateLimitedLog(log, rate=rate, burst=burst)
+        if len(known) > MAX_LIMITED:
+            known.popitem(last=False)
+    known.move_to_end(identity)
+    return known[identity]
 
 
 def lines_left_out() -> Counter[str]:
-    """Return how many lines about refusals of each identity this process did not log, of those refused last."""
-    return +Counter({identity: limited.left_out_ever for identity, limited in _limited.items()})
+    """Return how many lines about each identity this process did not log, of those that it had lines about last."""
+    left_out: Counter[str] = Counter()
+    for known in (_limited, _changes):
+        for identity, limited in known.items():
+            left_out[identity] += limited.left_out_ever
+    return +left_out
 
 
 def who(names: Sequence[str]) -> str:

@@ -29,12 +29,15 @@ from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT
 from jobpipe.wire.messages import choose_version
 
-__all__ = ["MAX_HELD", "MAX_REQUESTS", "Handler", "ServedLink"]
+__all__ = ["MAX_HELD", "MAX_REFUSALS", "MAX_REQUESTS", "Handler", "ServedLink"]
 
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 64
 """Unanswered requests of one link, long polls included; those above get a Fault, twice as many end the link."""
+
+MAX_REFUSALS = 256
+"""Refusals that a link may leave unread, while its write buffer is full; one more ends it."""
 
 MAX_OP = 64  # characters: it stands in logs and in names of tasks
 
@@ -85,6 +88,7 @@ class ServedLink(Link):
         self._received_kind = "requests"  # the budget that they are counted to
         self._budgets = budgets or Budgets()
         self._uploads = 0  # unanswered requests with one
+        self._refusals = 0  # since the write buffer is full: nobody waits until the peer has taken them
         self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
         self.identity = ""
@@ -182,14 +186,34 @@ class ServedLink(Link):
         try:
             self._budgets.take(self.identity, "requests", request.weight, bounded=not self.proven)
         except LinkError as error:
-            self._answer_fault(request, error)
-            self._inboxes.drop(request.id)
+            self._refuse_request(request, error)
             return
         self._hold(request.weight)
         full = len(self.tasks) >= MAX_REQUESTS
         task = asyncio.create_task(self._serve(request, full=full), name=f"jobpipe-{request.op}-{self.peer}")
         self.tasks.add(task)
         task.add_done_callback(self._served)
+
+    def _refuse_request(self, request: Request, error: LinkError) -> None:
+        """Answer without a task, which would cost more than the refusal.
+
+        Raises:
+            RemoteProtocolError: the peer asks on, and takes none of its refusals.
+        """
+        self._answer_fault(request, error)
+        self._inboxes.drop(request.id)
+        if self._writable.is_set():
+            return
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS:
+            raise RemoteProtocolError(
+                f"{self.peer} was refused {self._refusals} requests, and reads none of the answers", peer=self.peer
+            )
+
+    def resume_writing(self) -> None:
+        """Asyncio: the write buffer has room."""
+        self._refusals = 0
+        super().resume_writing()
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -256,9 +280,10 @@ class ServedLink(Link):
         self._budgets.give(self.identity, self._received_kind, size)
 
     async def _send_answer(self, reply: Reply) -> None:
-        """Send an answer when the peer has taken those before it.
+        """Send an answer when the peer has taken those before it, and wait until it takes this one.
 
-        Until then it waits here as bytes, not in the write buffer; they count to the peer's identity.
+        Until then it waits here as bytes, not in the write buffer; they count to the peer's identity until the peer has
+        taken all but what the buffer may hold.
 
         Raises:
             LinkError: the identity has taken too few of its answers.
@@ -275,6 +300,7 @@ class ServedLink(Link):
                 await self._drain()
                 if self._why is None:
                     self._write(reply, encoded)
+            await self._drain()
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         finally:

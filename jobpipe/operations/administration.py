@@ -19,7 +19,7 @@ from jobpipe.operations.fields import (
     Start,
 )
 from jobpipe.operations.publishing import MAX_REQUIRED
-from jobpipe.operations.reading import LeaseId
+from jobpipe.operations.reading import LeaseName
 from jobpipe.operations.values import Items, Named, Number, Text, Truth, Whole
 
 __all__ = [
@@ -126,9 +126,9 @@ class DropRequest(RequestFor[MovedReply]):
 
 @dataclass(frozen=True)
 class LeaseReply(Fields):
-    """A lease: the offsets that it holds, whose it is, and for how long; times in seconds."""
+    """A lease: the offsets that it holds, whose it is, and for how long; times in seconds. ``id`` is its name."""
 
-    id: LeaseId
+    id: LeaseName
     first: Count
     last: Count
     left: Annotated[float, Seconds]
@@ -139,9 +139,9 @@ class LeaseReply(Fields):
 
 @dataclass(frozen=True)
 class DropLeaseRequest(RequestFor[LeaseReply]):
-    """Take a lease away from its owner."""
+    """Take a lease away from its owner; ``id`` is its name."""
 
-    id: LeaseId
+    id: LeaseName
     dry_run: Flag
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "MAX_LEASE_SECONDS",
     "MAX_PARTITION",
     "MAX_WAIT_SECONDS",
+    "MIN_LEASE_SECONDS",
     "OMITTED",
     "At",
     "Base64",
@@ -66,6 +67,9 @@ MAX_WAIT_SECONDS = 20.0
 
 MAX_LEASE_SECONDS = 86_400.0
 """Of one lease; it may be renewed."""
+
+MIN_LEASE_SECONDS = 0.001
+"""One of no time at all would hold nothing, and have no end."""
 
 MAX_HOLD_SECONDS = 366 * 86_400.0
 """That a hold may last without being moved."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from jobpipe.operations.fields import (
     MAX_LEASE_SECONDS,
     MAX_PARTITION,
     MAX_WAIT_SECONDS,
+    MIN_LEASE_SECONDS,
     OMITTED,
     At,
     Count,
@@ -27,7 +29,7 @@ from jobpipe.operations.fields import (
     Wait,
 )
 from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
-from jobpipe.operations.values import Bound, Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
 from jobpipe.store.boundary import Boundary, Limits
 
 __all__ = [
@@ -38,18 +40,27 @@ __all__ = [
     "CutPiece",
     "CutReply",
     "CutRequest",
-    "LeaseId",
+    "LeaseName",
     "LeaseRequest",
     "RangeReply",
     "RangeRequest",
     "ReleaseRequest",
     "SchemaReply",
     "SchemaRequest",
+    "lease_name",
 ]
 
 MAX_FITTING = 10_000  # schemas that a query says it can read
 
-LeaseId = Annotated[str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's id: 1 to 64 of A-Z a-z 0-9 . _ -")]
+LeaseSecret = Annotated[str, Hidden(32)]  # random: 128 bits in hex digits
+LeaseName = Annotated[
+    str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's name, as `jobpipe leases list` has it")
+]
+
+
+def lease_name(secret: str) -> str:
+    """Return the name of a lease, which anybody may know: the secret cannot be found by it."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,19 +169,19 @@ class CutRequest(RequestFor[CutReply]):
 
 @dataclass(frozen=True)
 class LeaseRequest(RequestFor[Nothing]):
-    """Keep batches from retention, for a time."""
+    """Keep batches from retention, for a time; who shows the same secret again renews it."""
 
-    id: LeaseId
+    secret: LeaseSecret = field(repr=False)
     first: Count
     last: Count
-    seconds: Annotated[float, Number(0.0, MAX_LEASE_SECONDS)]
+    seconds: Annotated[float, Number(MIN_LEASE_SECONDS, MAX_LEASE_SECONDS)]
 
 
 @dataclass(frozen=True)
 class ReleaseRequest(RequestFor[Nothing]):
     """Give a lease back."""
 
-    id: LeaseId
+    secret: LeaseSecret = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -158,10 +158,14 @@ class Text(AsItIs):
 class Hidden(AsItIs):
     """What proves a right, in at most 64 ASCII characters; no error repeats it."""
 
-    expected: str = "at most 64 ASCII characters"
+    shortest: int = 0
+
+    @property
+    def expected(self) -> str:
+        return f"{self.shortest} to 64 ASCII characters" if self.shortest else "at most 64 ASCII characters"
 
     def take(self, value: object) -> str:
-        if not isinstance(value, str) or len(value) > 64 or not value.isascii():
+        if not isinstance(value, str) or not self.shortest <= len(value) <= 64 or not value.isascii():
             raise RemoteProtocolError(f"expected {self.expected}")
         return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -103,7 +103,7 @@ class JobPipeBatchReader(DataSourceReader):
             if bounds.lost:
                 log.warning("%s", removed_before(topic, begin, bounds.lost))
             stop = bounds.end or head
-            held = Held(topic, uuid.uuid4().hex, begin.n, stop.n, link.peer, lease_seconds(config))
+            held = Held(topic, secrets.token_hex(16), begin.n, stop.n, link.peer, lease_seconds(config))
             ask_blocking(link, held.request(), timeout=10.0)
             self._held[topic] = held
             if begin == stop == head:

@@ -30,6 +30,7 @@ __all__ = ["AGAIN", "READ", "TAKEN_BACK", "Recovery", "RecoveryPoint"]
 AGAIN, READ = "again", "read"
 TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not read it, so it cannot be left out
 MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place
+MAX_TEXT = 4096  # characters: the registry takes no more bytes from us
 MAX_QUERIES = 8  # the newest; a topic has one query at a time, and a new one with each new checkpoint
 
 
@@ -63,6 +64,11 @@ class RecoveryPoint:
         """Return it as JSON text."""
         return json.dumps(asdict(self), sort_keys=True)
 
+    @property
+    def highest_epoch(self) -> int:
+        """Of all epochs in it, which become the new log's."""
+        return max(self.start_epoch, self.end_epoch, *self.start_aliases, *self.end_aliases)
+
     @classmethod
     def from_text(cls, text: str) -> RecoveryPoint:
         """Return what :meth:`to_text` wrote.
@@ -71,6 +77,8 @@ class RecoveryPoint:
             RemoteProtocolError: ``text`` is anything else.
         """
         try:
+            if len(text) > MAX_TEXT:
+                raise ValueError(f"more than {MAX_TEXT} characters")
             value: dict[str, Any] = json.loads(text)
             lists = {key: tuple(value.get(key, ())) for key in ("start_aliases", "end_aliases")}
             point = cls(**{**value, **lists, "queries": tuple((str(q), int(b)) for q, b in value["queries"])})
@@ -80,11 +88,16 @@ class RecoveryPoint:
                 Position.from_json({"log": point.log, "epoch": epoch, "n": point.end_n, "r": 0})
             if max(map(len, lists.values())) > MAX_ALIASES:
                 raise ValueError(f"more than {MAX_ALIASES} aliases")
+            for query_id, batch_id in ((point.query_id, point.batch_id), *point.queries):
+                query_id.encode()  # SQLite takes neither a lone surrogate nor a larger number
+                if not -(2**63) <= batch_id < 2**63:
+                    raise ValueError("a batch id has more than 64 bits")
             types = type(point.query_id), type(point.batch_id), type(point.end_mark)
             if types != (str, int, bool) or point.end_n not in (point.start_n, point.start_n + 1):
                 raise ValueError("a field has a wrong type, or end_n is not start_n or the next")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RemoteProtocolError(f"not a recovery point: {text[:200]!r} ({error!r})", value=text[:200]) from error
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"[:200]
+            raise RemoteProtocolError(f"not a recovery point: {text[:200]!r} ({why})", value=text[:200]) from error
         return point
 
 

@@ -39,7 +39,7 @@ class Slot:
 
     Attributes:
         start, end: Half-open; ``end`` is None until it is bound.
-        epoch: The one in which it was added.
+        epoch: The one in which it was added, or which its reader lived to see.
     """
 
     start: Position
@@ -113,6 +113,39 @@ class Slots:
             self._subscriptions.check_grant(name, grant)
             self._end(name, slot, end)
         return self.get(name, grant, slot)
+
+    def settle(self, name: str) -> None:
+        """Let a subscription's slots of this epoch that are not bound end where they begin: their reader has left.
+
+        A task that still comes gets no row, and the next slot begins at the same place. In a later epoch it could not
+        be told any more whether the slot was bound, or this is an older copy of the catalog.
+        """
+        query = 'SELECT slot, "start" FROM slots WHERE name = ? AND "end" IS NULL AND epoch = ?'
+        if self._db.one(query, name, self._db.epoch) is None:
+            return
+        with self._db.write():
+            for row in self._db.all(query, name, self._db.epoch):
+                self._end(name, row["slot"], _position(row["start"]))
+
+    def witness(self, name: str) -> None:
+        """Let a subscription's newest slot, if it is not bound, be of this epoch.
+
+        For a reader that has lived through the change of epochs, and that this log knows as the holder of the name: a
+        copy of the log from between the slot's making and its binding would have had to be made, lost and restored
+        while that slot was its newest one.
+        """
+        query = (
+            'SELECT 1 FROM slots WHERE name = ? AND "end" IS NULL AND epoch < ? '
+            "AND number = (SELECT max(number) FROM slots WHERE name = ?)"
+        )
+        if self._db.one(query, name, self._db.epoch, name) is None:
+            return
+        with self._db.write():
+            self._db.execute(
+                'UPDATE slots SET epoch = ? WHERE name = ? AND "end" IS NULL '
+                "AND number = (SELECT max(number) FROM slots WHERE name = ?)",
+                *(self._db.epoch, name, name),
+            )
 
     def _end(self, name: str, slot: str, end: Position) -> None:
         self._db.execute(

@@ -357,6 +357,7 @@ class TopicLog:
                 "last_query": self.batches.newest_query(),
                 **describe_log(self._db, self.batches, self.subscriptions, self.clock),
                 "leases": self.leases.all(),
+                "lease_count": self.leases.count(),
                 "holds": [asdict(hold) for hold in self.holds.all()],
                 "flows": self.cursors.describe(),
                 "kept": self.hosts.kept(),

@@ -89,6 +89,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None, *, skip: in
     done, damaged, endpoint = skip, 0, Endpoint.parse(wanted.data)
     attempts = Attempts(config.read_timeout, session=config.registry_session_timeout)
     location: Location | None = None  # what the registry said last; None while the endpoint is a hint
+    missed_at = -1  # at what count of record batches a host server had no file
     while True:
         try:
             for fetched in _stream(wanted, endpoint, on_this_node(config, endpoint), done, accept):
@@ -97,6 +98,10 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None, *, skip: in
                 damaged = 0
                 attempts.progressed()
             return
+        except SegmentCorrupt as error:
+            if not error.fields.get("missing") or missed_at == done:
+                raise
+            missed_at = done  # ask for it again: the data process knows if retention has removed it meanwhile
         except Attempts.ERRORS as error:
             if isinstance(error, ChecksumMismatch) and "offset" in error.fields:
                 damaged += 1

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jobpipe.config import Config
 from jobpipe.discovery.node import on_this_node
@@ -20,7 +20,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.reading import LeaseRequest
+from jobpipe.operations.reading import LeaseRequest, lease_name
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled
 
@@ -34,7 +34,7 @@ END_SECONDS = 1.0
 REMEMBERED = 1000  # leases whose last renewal this process remembers
 
 _renewed: dict[tuple[int, str], float] = {}
-"""When this process renewed a lease last, by process and id, monotonic seconds: a worker has many short tasks."""
+"""When this process renewed a lease last, by process and name, monotonic seconds: a worker has many short tasks."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,26 @@ class Held:
     """A lease: the batches ``first`` to ``last`` of a topic. Travels to tasks.
 
     Attributes:
-        id: random.
+        secret: random; whoever shows it may renew the lease, from any host.
         control: hint of the coordinator's endpoint.
         seconds: that it lives without being renewed.
     """
 
     topic: str
-    id: str
+    secret: str = field(repr=False)
     first: int
     last: int
     control: str
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """What others may know it by, and what `jobpipe leases list` shows."""
+        return lease_name(self.secret)
+
     def request(self) -> LeaseRequest:
         """Return what takes or renews it."""
-        return LeaseRequest(id=self.id, first=self.first, last=self.last, seconds=self.seconds)
+        return LeaseRequest(secret=self.secret, first=self.first, last=self.last, seconds=self.seconds)
 
 
 def lease_seconds(config: Config) -> float:
@@ -83,7 +88,7 @@ def held_while(held: Held | None, config: Config) -> Iterator[None]:
 def _keep(held: Held, config: Config, over: threading.Event) -> None:
     pause = held.seconds / 4
     while True:
-        key = (os.getpid(), held.id)
+        key = (os.getpid(), held.name)
         if time.monotonic() - _renewed.get(key, -pause) >= pause:
             if len(_renewed) >= REMEMBERED:
                 _renewed.clear()
@@ -100,7 +105,7 @@ def _renew(held: Held, config: Config) -> Held:
         with pooled(endpoint, held.topic, on_this_node(config, endpoint)) as link:
             ask_blocking(link, held.request(), timeout=CALL_SECONDS)
     except JobpipeError as error:
-        log.info("topic %s: lease %s cannot be renewed now: %s", held.topic, held.id, error)
+        log.warning("topic %s: lease %s cannot be renewed now: %s", held.topic, held.name, error)
         found = look_up(config, held.topic, None, Deadline(CALL_SECONDS))
         return held if found is None else replace(held, control=str(found.control))
     return held

@@ -18,7 +18,7 @@ from jobpipe_registry.options import Options
 from jobpipe_registry.reading import Reader
 from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
 
-__all__ = ["Changes", "attempts"]
+__all__ = ["Changes", "attempts", "point_text"]
 
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
@@ -65,8 +65,8 @@ class Changes:
             return epoch
         raise self._contended(topic)
 
-    def repair_epoch(self, topic: str, epoch: int) -> None:
-        """Write the epoch over whatever its node holds, while the topic is not claimed."""
+    def repair_epoch(self, topic: str, epoch: int, *, remove_point: str | None = None) -> None:
+        """Write the epoch over whatever its node holds, while the topic is not claimed; remove a recovery point."""
         path, claim = self._paths.epoch(topic), self._paths.owner(topic)
         for _ in attempts(self._timeout):
             guard = self._nodes.get(path)  # before the claim is looked at: a claim made since moves it
@@ -79,6 +79,9 @@ class Changes:
             ]
             if owner is not None:  # no session holds it: rubbish
                 operations.append(Delete(claim, owner.version))
+            point = None if remove_point is None else self._nodes.get(self._paths.recovery(topic))
+            if point is not None and point_text(point.data) == remove_point:
+                operations.append(Delete(self._paths.recovery(topic), point.version))
             try:
                 self._nodes.commit(operations)
             except Conflict:
@@ -256,6 +259,11 @@ class Changes:
 
     def _contended(self, topic: str) -> Unavailable:
         return Unavailable(self._hosts, f"topic {topic!r} changed all the time")
+
+
+def point_text(data: bytes) -> str:
+    """Return a recovery point's text; of one that is too long, more than may be there."""
+    return data[: MAX_RECORD_BYTES + 1].decode("utf-8", "replace")
 
 
 def attempts(timeout: float) -> Iterator[None]:

@@ -140,6 +140,10 @@ class RegisterServerHandler(ABC):
     def owner(self, topic: str) -> OwnerRecord | None:
         """Return who has claimed the topic; None if it is not claimed, or the record cannot be read (logged)."""
 
+    def is_claimed(self, topic: str) -> bool:
+        """Say whether another session, or ours, has claimed the topic, also if its record cannot be read."""
+        return self.owner(topic) is not None
+
     @abstractmethod
     def evict(self, topic: str, instance: str) -> None:
         """Remove the claim and the registrations of an instance that the caller has proved to be dead.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe_registry.changes import Changes
+from jobpipe_registry.changes import Changes, point_text
 from jobpipe_registry.errors import NotStarted, RegistryError
 from jobpipe_registry.handler import RegisterServerHandler, WatchCallback
 from jobpipe_registry.jobs import Jobs
@@ -169,6 +169,11 @@ class TreeHandler(RegisterServerHandler):
     def owner(self, topic: str) -> OwnerRecord | None:
         return self._parts().reader.owner(topic)
 
+    def is_claimed(self, topic: str) -> bool:
+        parts = self._parts()
+        node = parts.nodes.get(parts.paths.owner(topic))
+        return node is not None and node.session != 0  # what no session holds is rubbish
+
     def evict(self, topic: str, instance: str) -> None:
         with self._parts().keeper.changing() as changes:
             changes.evict(topic, instance)
@@ -186,7 +191,7 @@ class TreeHandler(RegisterServerHandler):
     def recovery_point(self, topic: str) -> str | None:
         parts = self._parts()
         node = parts.nodes.get(parts.paths.recovery(topic))
-        return None if node is None else node.data.decode("utf-8", "replace")
+        return None if node is None else point_text(node.data)
 
     def next_epoch(self, topic: str, at_least: int) -> int:
         with self._parts().keeper.changing() as changes:
@@ -205,20 +210,21 @@ class TreeHandler(RegisterServerHandler):
         node = parts.nodes.get(parts.paths.epoch(topic))
         return None if node is None else node.data[: MAX_RECORD_BYTES + 1]
 
-    def repair_epoch(self, topic: str, epoch: int) -> None:
+    def repair_epoch(self, topic: str, epoch: int, *, remove_point: str | None = None) -> None:
         """Set the stored epoch, whatever it is; the one change that may lower it.
 
         Args:
             topic: It must not be claimed.
             epoch: Not below the one that the topic's log was last taken over with: else two publishers could get the
                 same one.
+            remove_point: What :meth:`recovery_point` gave; removed in the same step, unless it has changed since.
 
         Raises:
             TopicOwned: the topic is claimed.
             Unavailable, NotStarted: as all methods.
         """
         with self._parts().keeper.changing() as changes:
-            changes.repair_epoch(topic, epoch)
+            changes.repair_epoch(topic, epoch, remove_point=remove_point)
 
     def _tell_lost(self, topic: str) -> None:
         if self.on_lost is not None:

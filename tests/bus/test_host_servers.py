@@ -26,6 +26,7 @@ from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import BatchKey, Publisher
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
+from jobpipe.subscriber import fetch as fetch_module
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.hosts import HostServer
@@ -259,6 +260,36 @@ def test_what_is_not_needed_is_removed(place: Place) -> None:
     checker.check()
     until(lambda: place.a.files() == [], PATIENCE, lambda: f"these stay: {place.a.files()}")
     assert publisher.status()["hosts"][place.a.id]["segments"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_file_that_goes_while_it_is_read(place: Place, monkeypatch: pytest.MonkeyPatch, removed: bool) -> None:
+    """R15: what retention took is data loss, with the range; a file that is gone by itself is damage."""
+    publisher = place.publisher({**SOON, "retention.time": "0s", "retention.ack_grace": "0s"})
+    subscription = place.bus.subscribe("s")
+    subscription.position()
+    place.publish(publisher, 0, place.a)
+    end = Position(publisher.log_id, publisher.epoch, 1)
+    wanted = FetchRange(publisher.topic, Position(end.log, 0, 0), end, 0, publisher.status()["data"])
+    host_server_part = fetch_module.host_server_part
+
+    def late(*args: Any) -> Any:
+        monkeypatch.setattr(fetch_module, "host_server_part", host_server_part)
+        if removed:
+            read(subscription, place.checker(), 2000)
+            until(lambda: place.a.files() == [], PATIENCE, "the end of the files")
+        for file in place.a.files():
+            file.unlink()
+        return host_server_part(*args)
+
+    monkeypatch.setattr(fetch_module, "host_server_part", late)
+    with pytest.raises(DataLoss if removed else SegmentCorrupt) as caught:
+        list(fetch(wanted, publisher.config))
+    if removed:
+        assert caught.value.fields["reason"] == "removed"
+    else:
+        assert caught.value.fields["missing"]
 
 
 @pytest.mark.slow

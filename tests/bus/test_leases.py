@@ -17,6 +17,7 @@ from jobpipe.cli.main import cli
 from jobpipe.coordinator import leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.operations.reading import lease_name
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.subscriber import lease as lease_keeping
 from jobpipe.subscriber.lease import Held, held_while
@@ -35,8 +36,16 @@ def reader(bus: Bus) -> Iterator[BlockingLink]:
         yield link
 
 
+def secret(key: str) -> str:
+    return key.ljust(32, "_")
+
+
+def name(key: str) -> str:
+    return lease_name(secret(key))
+
+
 def take(link: BlockingLink, key: str, first: int = 0, last: int = 3, seconds: float = 600.0) -> None:
-    link.call("lease", {"id": key, "first": first, "last": last, "seconds": seconds}, timeout=10.0)
+    link.call("lease", {"secret": secret(key), "first": first, "last": last, "seconds": seconds}, timeout=10.0)
 
 
 @pytest.mark.slow
@@ -45,19 +54,20 @@ def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
     take(reader, "one")
     with Admin(bus.config()) as admin:
         (line,) = admin.status(bus.topic)["leases"]
-        assert (line["id"], line["first"], line["last"], line["connected"]) == ("one", 0, 3, True)
+        assert (line["id"], line["first"], line["last"], line["connected"]) == (name("one"), 0, 3, True)
         assert line["owner"]
         assert 0 <= line["since"] < PATIENCE
         assert 500 < line["left"] <= 600
         assert admin.status(bus.topic)["identities"][line["owner"]]["leases"] == 1
-        assert admin.drop_lease(bus.topic, "one", dry_run=True).first == 0
+        assert secret("one") not in json.dumps(admin.status(bus.topic)), "T3: the secret is the lease's owner"
+        assert admin.drop_lease(bus.topic, name("one"), dry_run=True).first == 0
         assert admin.status(bus.topic)["leases"]
-        admin.drop_lease(bus.topic, "one")
+        admin.drop_lease(bus.topic, name("one"))
         assert admin.status(bus.topic)["leases"] == []
-        with pytest.raises(TopicNotFound, match="no lease 'one'"):
-            admin.drop_lease(bus.topic, "one")
+        with pytest.raises(TopicNotFound, match="no lease"):
+            admin.drop_lease(bus.topic, name("one"))
         take(reader, "two")
-        reader.call("release", {"id": "two"}, timeout=10.0)
+        reader.call("release", {"secret": secret("two")}, timeout=10.0)
         assert "leases" not in admin.status(bus.topic)["identities"].get(line["owner"], {})
 
 
@@ -94,7 +104,9 @@ def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
 
     with contextlib.closing(greet(own_bus.config(), own_bus.topic)) as link:
         take(link, "holding", 0, 1)
-        with pytest.raises(SpoolFull, match=r"lease holding of .* holds what lies from offset 0 on") as caught:
+        with pytest.raises(
+            SpoolFull, match=rf"lease {name('holding')} of .* holds what lies from offset 0 on"
+        ) as caught:
             fill()
         assert "jobpipe leases drop" in str(caught.value)
 
@@ -106,9 +118,9 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
     file.write_text(json.dumps(bus.config().to_dict()))
     run = lambda *words: CliRunner().invoke(cli, ["--config", str(file), "leases", *words])  # noqa: E731
     told = run("list", bus.topic)
-    assert "mine" in told.output, told.output
-    assert "would end lease mine" in run("drop", bus.topic, "mine", "--dry-run").output
-    assert json.loads(run("drop", bus.topic, "mine", "--json").output)["first"] == 0
+    assert name("mine") in told.output, told.output
+    assert f"would end lease {name('mine')}" in run("drop", bus.topic, name("mine"), "--dry-run").output
+    assert json.loads(run("drop", bus.topic, name("mine"), "--json").output)["first"] == 0
     assert run("list", bus.topic).output.strip() == "no leases"
 
 
@@ -116,13 +128,13 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
 def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """R14: `spark.read` took one lease and never renewed it: a long batch read lost its rows in the middle."""
     monkeypatch.setattr(lease_keeping, "_renewed", {})
-    held = Held(bus.topic, "read", 0, 3, reader.peer, 1.0)
+    held = Held(bus.topic, secret("read"), 0, 3, reader.peer, 1.0)
     reader.call("lease", held.request().to_json(), timeout=10.0)
     with Admin(bus.config()) as admin:
         began = time.monotonic()
         with held_while(held, bus.config()):
             while time.monotonic() - began < 2.5:
-                assert [line["id"] for line in admin.status(bus.topic)["leases"]] == ["read"]
+                assert [line["id"] for line in admin.status(bus.topic)["leases"]] == [held.name]
                 time.sleep(0.1)
         until(lambda: not admin.status(bus.topic)["leases"], PATIENCE, "its end")
     json.dumps(held.request().to_json())
@@ -141,7 +153,7 @@ def test_a_read_that_takes_longer_than_its_lease(bus: Bus, module_settings: dict
         source = JobPipeDataSource({**module_settings, "subscribe": bus.topic, "jobpipe.read.timeout": f"{seconds}s"})
         reader = source.reader(StructType.fromJson(json.loads(source.schema().json())))
         parts = reader.partitions()
-        link.call("release", {"id": "until-planned"}, timeout=10.0)
+        link.call("release", {"secret": secret("until-planned")}, timeout=10.0)
     checker = Checker(rows, bus.journal)
     began = time.monotonic()
     for number, part in enumerate(parts, 1):

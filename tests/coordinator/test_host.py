@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 from jobpipe_registry.machine import Place
+from jobpipe_registry.nodes import Create
 from jobpipe_registry.records import OwnerRecord
 
 from jobpipe.coordinator import coordinator as host_module
-from jobpipe.coordinator import ownership
+from jobpipe.coordinator import ownership, registration
 from jobpipe.coordinator.coordinator import Parent
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.errors import Fenced, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
+from jobpipe.net.address import Endpoint
 from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
-from tests.coordinator.kit import Gate, World, run, seal, until
+from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
+from tests.troubleshooting import on_page
 
 GONE = Parent(2**22 + 1, 1.0)  # no process has that id
 
@@ -364,5 +367,186 @@ def test_a_publisher_that_asks_again_has_the_topic(world: World) -> None:
                 await host.open_topic("orders", other)
         await host.close_publisher(topic, final=False)
         assert await host.open_topic("orders", order) is not topic
+
+    run(work())
+
+
+LATER = b'{"version":2,"host":"h","pid":1,"started":1.0,"endpoint":"h:1","epoch":3,"instance":"i","name":"job"}'
+
+
+def claim_unreadably(world: World, data: bytes) -> str:
+    """Claim the topic in a living session, with a record that cannot be read; return its path."""
+    handler, path = world.handler(), f"{NAMESPACE}.owners/orders"
+    handler.memory_nodes().ensure(f"{NAMESPACE}.owners")
+    handler.memory_nodes().commit([Create(path, data)])
+    return path
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"", b"[]", LATER], ids=["garbage", "nothing", "a list", "later"])
+def test_an_owner_that_cannot_be_read_is_named(world: World, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """T2: a living session has claimed the topic; the newcomer asked again without a pause, and for ever."""
+
+    async def work() -> None:
+        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        host, attempts = world.host(), 0
+        path = claim_unreadably(world, data)
+        claim = world.handlers[0].claim
+
+        def counted(*args: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            claim(*args)
+
+        monkeypatch.setattr(world.handlers[0], "claim", counted)
+        with pytest.raises(TopicOwned, match="whose record") as caught:
+            await host.open_topic("orders", world.order())
+        on_page(caught.value, "TopicOwned: topic '…' already has a publisher, whose record")
+        assert 2 <= attempts < 10, "with a pause, and once more after the deadline"
+        assert world.handler().is_claimed("orders")
+        world.tree.delete(path)
+        await host.open_topic("orders", world.order())
+        await host.close()
+
+    run(work())
+
+
+def test_a_topic_that_is_waited_for_holds_up_no_other(world: World) -> None:
+    """T2: other topics of the job open meanwhile; and the waiting ends with the request that asked for it."""
+
+    async def work() -> None:
+        host = world.host()
+        path = claim_unreadably(world, b"garbage")
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await until(lambda: host.opening)
+        await host.open_topic("other", world.order())
+        assert not opening.done()
+        await cancelled(opening)
+        await until(lambda: not host.opening)
+        world.tree.delete(path)
+        assert not world.handler().is_claimed("orders")
+        assert list(host.topics) == ["other"]
+        claim_unreadably(world, b"garbage")
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await until(lambda: host.opening)
+        host.finished.set()
+        with pytest.raises(LinkEnded):
+            await opening
+        await host.close()
+
+    run(work())
+
+
+def test_a_dead_owner_that_comes_back_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2: a claim of a dead process that its session makes again each time it is evicted."""
+
+    async def work() -> None:
+        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        host, there = world.host(), Place.here()
+        dead = OwnerRecord(
+            *(there.host, 2**22 + 1, 1.0, "127.0.0.1:1", 1, "dead", "ghost", there.boot, there.pid_namespace)
+        )
+        rival, evict = world.handler(), world.handlers[0].evict
+        rival.claim("orders", dead)
+        evictions = 0
+
+        def again(topic: str, instance: str) -> None:
+            nonlocal evictions
+            evictions += 1
+            evict(topic, instance)
+            rival.claim(topic, dead)
+
+        monkeypatch.setattr(world.handlers[0], "evict", again)
+        with pytest.raises(TopicOwned, match="its claim comes back"):
+            await host.open_topic("orders", world.order())
+        assert 2 <= evictions < 10
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("registry", ["slow", "quick"])
+def test_a_topic_that_is_given_up_is_not_registered_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, registry: str
+) -> None:
+    """T5: the data process was started again, and the registry is told of it while the topic is handed over."""
+
+    async def work() -> None:
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        world.handler()
+        monkeypatch.setattr(host._data, "start", lambda: None, raising=False)
+        if registry == "slow":
+            monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+        else:
+            monkeypatch.setattr(host._data, "start", gate.wrap(host._data.start))
+        mending = asyncio.create_task(host._mend_data())
+        await gate.arrived()
+        handing = asyncio.create_task(host.hand_over(topic, "newcomer"))
+        await until(lambda: topic.closed)
+        gate.go_on.set()
+        assert await handing
+        await mending
+        assert is_free(world)
+        await host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("where", ["next_epoch", "claim", "register", "take_over"])
+def test_a_topic_that_is_given_up_takes_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """T5: a batch is to be sealed again, and meanwhile the topic is handed over: it stays so."""
+
+    async def work() -> None:
+        monkeypatch.setattr(host_module, "CLOSE_SECONDS", 0.1)
+        host, gate = world.host(parent=GONE), Gate()
+        topic = await host.open_topic("orders", world.order())
+        other = world.handler()
+
+        async def yes(*_: Any) -> bool:
+            return True
+
+        monkeypatch.setattr(ServedTopic, "must_be_sealed_again", yes)
+        kind: Any = TopicLog if where == "take_over" else world.handlers[0]
+        monkeypatch.setattr(kind, where, gate.wrap(getattr(kind, where)))
+        taking = asyncio.create_task(host.take_back(topic, "q", 0))
+        await gate.arrived()
+        handing = asyncio.create_task(host.hand_over(topic, "newcomer"))
+        await until(lambda: topic.closed)
+        if where == "take_over":  # the disk hangs: the claim does not wait for it
+            assert await handing
+            assert is_free(world)
+        gate.go_on.set()
+        assert await handing
+        with pytest.raises(TopicNotFound):
+            await taking
+        assert is_free(world)
+        epoch = other.epoch("orders")
+        with pytest.raises(TopicNotFound):
+            await host.take_back(topic, "q", 0)
+        assert other.epoch("orders") == epoch, "it would fence who serves the topic now"
+        await host.close()
+
+    run(work())
+
+
+def test_a_data_process_that_dies_while_a_topic_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T5: registered with the endpoint of the dead one, the topic could not be read, and nobody told the registry."""
+
+    async def work() -> None:
+        host, gate = world.host(), Gate()
+        monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+        opening = asyncio.create_task(host.open_topic("orders", world.order()))
+        await gate.arrived()  # the first record is made
+
+        def start() -> None:
+            host._data.endpoint = Endpoint("127.0.0.1", 3)  # type: ignore[misc]
+
+        monkeypatch.setattr(host._data, "start", start, raising=False)
+        await host._mend_data()
+        gate.go_on.set()
+        await opening
+        other = world.handler()
+        await until(lambda: [record.data for record in other.records("orders")] == ["127.0.0.1:3"] * 2)
+        await host.close()
 
     run(work())

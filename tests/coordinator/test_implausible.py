@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 from jobpipe_registry.records import MAX_EPOCH, MAX_STEP
 
-from jobpipe.errors import ConfigError
+from jobpipe.discovery import repair
+from jobpipe.discovery.repair import repair_epoch
+from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import MAX_ID
@@ -69,16 +73,70 @@ def test_one_that_is_written_in_the_last_moment(world: World, monkeypatch: pytes
     run(work())
 
 
-@pytest.mark.parametrize("epoch", [2**53 - 1, 2**63 - 1, MAX_STEP + 1])
-def test_of_a_recovery_point(world: World, epoch: int) -> None:
-    """S6: a log that is made again does not take it over either."""
+POINT = RecoveryPoint("0123456789abcdef", 1, 3, 1, 4, "q", 3)
+NO_POINTS = {
+    "2^53-1": replace(POINT, end_epoch=2**53 - 1).to_text(),
+    "a step too far": replace(POINT, start_epoch=MAX_STEP + 1).to_text(),
+    "an alias": replace(POINT, start_aliases=(2**53 - 1,)).to_text(),
+    "2^63-1": replace(POINT, end_epoch=2**63 - 1).to_text(),
+    "garbage": "garbage",
+    "nothing": "",
+    "a list": "[]",
+    "deep lists": "[" * 100_000,
+    "long": "x" * 900_000,
+    "infinity": POINT.to_text().replace('"queries": []', '"queries": [["q", 1e999]]'),
+    "a large batch id": replace(POINT, batch_id=2**63).to_text(),
+    "a lone surrogate": replace(POINT, query_id="\ud800").to_text(),
+}
+
+
+@pytest.mark.parametrize("text", NO_POINTS.values(), ids=NO_POINTS)
+def test_of_a_recovery_point(world: World, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """S6: a log that is made again does not take it over either; the repair that the error names mends it."""
+    order = world.order(acks="all", required=("billing",))
 
     async def work() -> None:
         host = world.host()
-        point = RecoveryPoint("0123456789abcdef", 1, 3, epoch, 4, "q", 3)
-        world.tree.put(f"{NAMESPACE}.recovery/orders", point.to_text().encode())
-        with pytest.raises(ConfigError, match=str(epoch)):
-            await host.open_topic("orders", world.order(acks="all", required=("billing",)))
+        world.tree.put(f"{NAMESPACE}.recovery/orders", text.encode())
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="jobpipe registry repair orders --dry-run") as caught:
+                await host.open_topic("orders", order)
+            assert len(caught.value.message) < 1000
+            assert world.handlers[0].owner("orders") is None
+        monkeypatch.setattr(repair, "open_handler", lambda _: world.handler())
+        wiped = world.config(spool__dir=str(world.folder / "other"))
+        shown = await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=0, dry_run=True)
+        assert shown.recovery_point is not None
+        assert not shown.done
+        assert len(shown.recovery_point) < 200
+        mended = await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=0)
+        assert mended.done
+        assert world.handlers[0].recovery_point("orders") is None
+        assert not (await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=0)).wrong
+        shutil.rmtree(world.folder / "spool")
+        assert (await host.open_topic("orders", order)).head.n == 0
+        await host.close()
+
+    run(work())
+
+
+def test_a_recovery_point_that_is_right_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S6: also where the epoch is repaired; and none goes while a publisher has the topic."""
+
+    async def work() -> None:
+        monkeypatch.setattr(repair, "open_handler", lambda _: world.handler())
+        wiped = world.config(spool__dir=str(world.folder / "other"))
+        world.tree.put(f"{NAMESPACE}.recovery/orders", POINT.to_text().encode())
+        world.tree.put(f"{NAMESPACE}.epochs/orders", b"garbage")
+        mended = await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=1)
+        assert (mended.done, mended.recovery_point, mended.to_registered) == (True, None, 1)
+        host = world.host()
+        topic = await host.open_topic("orders", world.order(acks="all", required=("billing",)))
+        assert (topic.log_id, topic.head.n) == (POINT.log, POINT.start_n)
+        world.tree.put(f"{NAMESPACE}.recovery/orders", b"garbage")
+        with pytest.raises(TopicOwned):
+            await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=2)
+        assert host._handler.recovery_point("orders") == "garbage"
         await host.close()
 
     run(work())

@@ -244,7 +244,7 @@ class World(Trouble):
             await asyncio.sleep(1.0)
             for coordinator in self._living():
                 host, process = coordinator.host, coordinator.process
-                idle = host is not None and not host._opening.locked() and not getattr(host, "_drops", None)
+                idle = host is not None and not host.opening and not getattr(host, "_drops", None)
                 able = idle and not (process.paused or process.registry_away or self.loop.slow or process.busy)
                 for path in self._nodes_of(coordinator):
                     key = str(process), path

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from jobpipe.errors import LinkClosed
+from jobpipe.operations.reading import lease_name
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.testing import SCHEMA
 from tests.explore.world_stage import BASE, EARLIEST, SUBSCRIBER, Stage, Violation
+
+LEASE = "1ea5e" * 8
 
 
 def demand(stage: Stage, condition: bool, what: str) -> None:
@@ -180,7 +183,7 @@ async def cut(stage: Stage) -> Any:
 
 
 async def lease(stage: Stage) -> Any:
-    return await stage.look("lease", {"id": "lease", "first": 0, "last": BASE - 1, "seconds": 60.0})
+    return await stage.look("lease", {"secret": LEASE, "first": 0, "last": BASE - 1, "seconds": 60.0})
 
 
 async def leased(stage: Stage) -> None:
@@ -198,11 +201,11 @@ def leases(count: int) -> Callable[[Stage, Any], None]:
 
 
 async def release(stage: Stage) -> Any:
-    return await stage.look("release", {"id": "lease"})
+    return await stage.look("release", {"secret": LEASE})
 
 
 async def drop_lease(stage: Stage) -> Any:
-    return await stage.look("drop_lease", {"id": "lease", "dry_run": False}, role="admin")
+    return await stage.look("drop_lease", {"id": lease_name(LEASE), "dry_run": False}, role="admin")
 
 
 async def hold(stage: Stage) -> Any:

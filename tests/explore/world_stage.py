@@ -210,7 +210,7 @@ class Stage:
     def _wrong_at(self, at: Coordinator) -> list[str]:
         wrong = []
         host, topic = at.host, at.topic
-        if host._opening.locked():
+        if host.opening:
             wrong.append("the lock of opening is held")
         owner = at.handler.owner(TOPIC)
         ours = owner is not None and owner.instance == host.instance

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import gc
 import resource
+import socket
 
 import pytest
 
 from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtocolError
 from jobpipe.net.budget import LIMITS, SHOWN, Budgets, identity_of
 from jobpipe.net.link import Link
+from jobpipe.net.served import MAX_REFUSALS, ServedLink
 from jobpipe.wire import Hello, Request, Side
 from jobpipe.wire.codec import decode, encode, weight_of
 from jobpipe.wire.frames import Kind, crc_of, encode_header
 from tests.net.kit import HELLO, PROVEN, PUBLISHER, Mode, frames, linked, run, serving, until
-from tests.net.test_link import raw
+from tests.net.test_link import greeted, raw
 
 MB = 1024 * 1024
 ROLES = pytest.mark.parametrize("hello", [HELLO, PUBLISHER], ids=["reader", "publisher"])
@@ -223,6 +225,66 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
                 await link.call("echo", {"x": "y" * 2000}, timeout=5)
             assert (await link.call("echo", {"n": 1}, timeout=5)).result == {"n": 1}
             assert server.budgets.held("127.0.0.1", "answers") == 0
+
+    run(main())
+
+
+def with_small_buffers(sock: socket.socket, link: ServedLink) -> None:
+    """Let the kernel keep little of what the server sends to a client."""
+    assert link._transport is not None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
+def test_refusals_that_nobody_takes_end_the_link() -> None:
+    """T4: they were written without a bound, to a peer that asks on and reads nothing."""
+
+    async def main() -> None:
+        mode, loop, total = Mode(None), asyncio.get_running_loop(), 10_000
+        args = {"x": [{}] * 150}  # much for its bytes, so that each is refused that has come whole
+        async with serving(mode) as (server, endpoint, echo):
+            server.budgets._limits = {**LIMITS, "requests": 8000}
+            sock = await greeted(endpoint)
+            assert isinstance(echo.link, ServedLink)
+            with_small_buffers(sock, echo.link)
+            asked = frames(Side.CLIENT, *(Request(n, "poll", args) for n in range(1, total)), greet=False)
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(sock, asked)
+            await asyncio.wait_for(echo.left.wait(), 10.0)
+            assert isinstance(echo.why, RemoteProtocolError)
+            assert "reads none of the answers" in echo.why.message
+            assert MAX_REFUSALS < server.budgets.refused["127.0.0.1", "requests"] < total // 2
+            assert not server.budgets._held
+            sock.close()
+
+    run(main())
+
+
+def test_an_answer_counts_until_it_is_taken() -> None:
+    """T4: in the write buffer it counted to nobody, and each link of an identity may have one of 16 MiB there."""
+
+    async def main() -> None:
+        mode, loop, size = Mode(None), asyncio.get_running_loop(), 3 * MB
+        async with serving(mode) as (server, endpoint, echo):
+
+            async def large(link: Link, request: Request) -> tuple[dict[str, object], bytes]:
+                return {}, bytes(size)
+
+            echo.operations["poll"] = lambda _, link, request: large(link, request)
+            sock = await greeted(endpoint)
+            link = echo.link
+            assert isinstance(link, ServedLink)
+            with_small_buffers(sock, link)
+            await loop.sock_sendall(sock, frames(Side.CLIENT, Request(1, "poll", {}), greet=False))
+            await until(lambda: not link._writable.is_set())
+            assert server.budgets.held("127.0.0.1", "answers") > size
+            said = 0
+            while said < size:
+                received = await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10.0)
+                assert received, echo.why
+                said += len(received)
+            await until(lambda: not server.budgets._held)
+            sock.close()
 
     run(main())
 

@@ -16,7 +16,7 @@ from jobpipe.operations.fields import checks
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.publishing import OpenRequest, SealRequest
-from jobpipe.operations.reading import LeaseRequest
+from jobpipe.operations.reading import LeaseRequest, lease_name
 from jobpipe.operations.subscribing import GrantRequest, PollRequest
 from jobpipe.operations.table import Operation, Table, read_request
 from jobpipe.wire import Hello, Request
@@ -88,11 +88,22 @@ def test_waits_are_finite(wait: object) -> None:
         PollRequest.from_json({"wait": wait})
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, "inf", -1, 86401, 1e300])
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, "inf", -1, 0, 1e-300, 86401, 1e300])
 def test_leases_are_finite(seconds: object) -> None:
-    """S3, R14."""
+    """S3, R14; T1: one of no time at all was never forgotten."""
     with pytest.raises(RemoteProtocolError, match="'seconds'"):
-        LeaseRequest.from_json({"id": "x", "first": 0, "last": 1, "seconds": seconds})
+        LeaseRequest.from_json({"secret": "x" * 32, "first": 0, "last": 1, "seconds": seconds})
+
+
+def test_the_secret_of_a_lease_is_not_repeated() -> None:
+    """T3: it is its owner."""
+    for secret in ("x" * 31, "x" * 65, "short-secret", "ä" * 40):
+        with pytest.raises(RemoteProtocolError, match="'secret'") as caught:
+            LeaseRequest.from_json({"secret": secret, "first": 0, "last": 1, "seconds": 1.0})
+        assert secret not in caught.value.message
+    asked = LeaseRequest("0123456789abcdef" * 2, 0, 1, 1.0)
+    assert asked.secret not in repr(asked)
+    assert lease_name(asked.secret) == lease_name(asked.secret) != lease_name(asked.secret + "0")
 
 
 def test_where_a_reader_is_has_a_bound() -> None:

@@ -25,6 +25,7 @@ from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.portal import Portal
 from jobpipe.net.tls import Credentials, client_context
+from jobpipe.operations.reading import lease_name
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import EARLIEST, LATEST
 from jobpipe.store.position import Position
@@ -109,6 +110,22 @@ def test_holds_of_others_are_theirs(served: Served) -> None:
     log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
     for op in ("hold", "release_hold"):
         assert f'what="{op}" topic="orders" subscription="billing-night" instance="admin-test" result="done' in log
+
+
+def test_a_lease_is_renewed_by_whoever_knows_its_secret(served: Served) -> None:
+    """T3: tasks of a read run under the certificates of their nodes, which are not that of the driver."""
+    world, args = served.world, {"secret": "5ec2e7" * 6, "first": 0, "last": 0, "seconds": 100.0}
+    name = lease_name(str(args["secret"]))
+    with dial(served, world.billing, "reader") as driver, dial(served, world.audit, "reader") as executor:
+        driver.call("lease", args, timeout=20)
+        executor.call("lease", {**args, "seconds": 500.0}, timeout=20)
+        (line,) = ask(dial(served, world.operations, "admin"), "status", {})["leases"]
+        assert (line["id"], line["owner"].split(".")[0]) == (name, "billing")
+        assert line["left"] > 400
+        with pytest.raises(NotAuthorized):
+            ask(dial(served, world.audit, "admin"), "drop_lease", {"id": name, "dry_run": False})
+        executor.call("release", {"secret": args["secret"]}, timeout=20)
+        assert ask(dial(served, world.operations, "admin"), "status", {})["leases"] == []
 
 
 def test_who_may_say_which_names_are_required(served: Served) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from jobpipe.errors import ConfigError, JobpipeError, from_fault
+from jobpipe.coordinator.service import ControlService
+from jobpipe.errors import ConfigError, JobpipeError, SubscriptionNotFound, from_fault
 from jobpipe.net import audit as auditing
 from jobpipe.net.audit import audit
 from jobpipe.net.certs import describe
 from jobpipe.net.stream import for_clients
+from jobpipe.operations.administration import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
+from jobpipe.operations.control import CONTROL
+from jobpipe.store.boundary import LATEST
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind
@@ -38,7 +47,7 @@ def test_one_identity_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch
     for number in range(5000):
         audit(("noisy",), "h:1", "read", "refused", topic=f"t{number}")
     audit(("other",), "h:2", "read", "refused", topic="x")
-    audit(("noisy",), "h:1", "seek", "done", topic="x")
+    audit(("noisy",), "h:1", "seek", "done", topic="x", changed=True)
     lines = [record.getMessage() for record in caplog.records]
     assert 100 <= sum("noisy" in line for line in lines) < 200
     assert 'principal="other" peer=h:2 what="read" topic="x" result="refused"' in lines
@@ -53,6 +62,45 @@ def test_one_identity_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch
     for number in range(1000):
         audit((f"n{number}",), "h:1", "read", "refused")
     assert len(auditing._limited) == auditing.MAX_LIMITED
+
+
+@pytest.mark.parametrize(
+    ("asked", "fails", "most"),
+    [
+        (SeekRequest("billing", LATEST, dry_run=True), False, 200),
+        (DropRequest("billing", dry_run=True), False, 200),
+        (DropLeaseRequest("x", dry_run=True), False, 200),
+        (DropRequest("billing", dry_run=False), True, 200),
+        (SeekRequest("billing", LATEST, dry_run=False), False, 1100),
+    ],
+    ids=["seek", "drop", "drop a lease", "failed", "changes"],
+)
+def test_changes_and_what_changes_nothing_fill_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, asked: Any, fails: bool, most: int
+) -> None:
+    """S10: dry runs of a reader on its own subscription were not limited; what was left out is counted."""
+    caplog.set_level(logging.INFO, "jobpipe.audit")
+    for known in ("_limited", "_changes"):
+        monkeypatch.setattr(auditing, known, OrderedDict())
+    service = ControlService(None, None, "")  # type: ignore[arg-type]
+    link = SimpleNamespace(peer_names=("noisy",), peer="h:1", hello=SimpleNamespace(instance="i"))
+    at: Any = SimpleNamespace(link=link, topic=SimpleNamespace(topic="orders"))
+    (operation,) = [each for each in CONTROL.values() if each.request is type(asked)]
+
+    async def answer(*_: object) -> MovedReply:
+        if fails:
+            raise SubscriptionNotFound("there is none")
+        return MovedReply("billing", 1, 2)
+
+    async def ask() -> None:
+        for _ in range(2000):
+            with contextlib.suppress(SubscriptionNotFound):
+                await service._audited(operation, answer, at, asked)
+
+    asyncio.run(ask())
+    assert most // 2 <= len(caplog.records) < most
+    assert auditing.lines_left_out()["noisy"] == 2000 - len(caplog.records)
+    assert ("dry run" in caplog.text) == asked.dry_run
 
 
 def test_certificates_say_that_they_are_for_clients(world: World) -> None:
