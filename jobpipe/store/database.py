@@ -112,10 +112,16 @@ class Database:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA cache_size = -16384")
         except sqlite3.Error as error:
             raise SpoolError(f"catalog {path}: {explain(error, path)}", file=str(path)) from error
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA cache_size = -16384")
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise SpoolError(f"catalog {path}: {explain(error, path)}", file=str(path)) from error
+            raise
         return cls(path, connection)
 
     def _prepare_to_write(self, *, fsync: bool, shared: bool) -> None:

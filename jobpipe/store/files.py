@@ -180,10 +180,11 @@ def create_private(path: Path) -> None:
         SpoolError: it cannot be made, or is a symbolic link.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        if path.is_symlink():
-            raise SpoolError(f"{path} is a symbolic link; remove it", file=str(path)) from None
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            if path.is_symlink():
+                raise SpoolError(f"{path} is a symbolic link; remove it", file=str(path)) from None
     except OSError as error:
         raise spool_error("cannot open", path, error) from error
 

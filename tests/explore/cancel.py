@@ -19,14 +19,15 @@ from typing import Any
 
 from tests.explore.world import World
 from tests.explore.world_disk import Call, Fault
-from tests.explore.world_operations import OPERATIONS, PATIENCE, Operation, repeated, staged
+from tests.explore.world_operations import FIRST, OPERATIONS, PATIENCE, Operation, repeated, staged
 from tests.explore.world_stage import Stage, Violation, meaning
 
-__all__ = ["Case", "cases", "draw", "run_case"]
+__all__ = ["Case", "cases", "draw", "run_case", "turn_of"]
 
 # Reads of SQLite change nothing and are many.
 _STEPS = {"sync", "truncate", "delete", "fsync", "unlink", "commit", "open", "mkdir", "posix_fallocate"}
 _POLICIES = ("soon", "late", "hung")
+_ORDER = (*FIRST, *(name for name in OPERATIONS if name not in FIRST))
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,15 @@ def cases(operation: Operation) -> Iterator[Case]:
                     yield Case(operation.name, acks, placement, step, policy)
 
 
+def turn_of(seed: int) -> str:
+    """Return whose turn it is."""
+    return _ORDER[seed % len(_ORDER)]
+
+
 def draw(seed: int) -> Case:
-    """Return the case of a seed."""
+    """Return the case of a seed: operations have their turns, their worlds and steps are drawn."""
     chance = random.Random(seed)
-    operation = chance.choice(list(OPERATIONS.values()))
+    operation = OPERATIONS[turn_of(seed)]
     whole = Case(operation.name, chance.choice(operation.acks), chance.choice(operation.placements), 0, "late")
     return dataclasses.replace(
         whole, step=chance.randint(0, len(jobs_of(whole))), policy=chance.choice(_policies(operation))

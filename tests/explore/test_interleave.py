@@ -19,8 +19,8 @@ def explorer() -> Iterator[Explorer]:
 @pytest.mark.parametrize(
     "spec",
     [
-        "driver/ack/seal/1/old@15",  # R1: a commit whose write-ahead log cannot be forced to the disk
-        "shared/ack/seal/1/old@18",  # R1: the same of a rollback journal
+        "driver/seal/seal/1/old@24",  # R1: a commit whose write-ahead log cannot be forced to the disk
+        "shared/ack/seal/1/old@20",  # R1: the same of a rollback journal
         "driver/files/sweep/0/old@5",
         "host/files/sweep/0/old@5",
         "driver/restore/restore/0/old@54",

@@ -172,11 +172,13 @@ class Handler(MemoryRegisterServerHandler):
 class _Data:
     """The data process: in these worlds logs are read by :func:`read_rows`."""
 
-    endpoint = Endpoint("127.0.0.1", 9)
     alive = True
 
+    def __init__(self) -> None:
+        self.endpoint = Endpoint("127.0.0.1", 9)
+
     def start(self) -> None:
-        pass
+        self.endpoint = Endpoint("127.0.0.1", self.endpoint.port + 1)
 
     def tell(self, *what: Any) -> None:
         pass

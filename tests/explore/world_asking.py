@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from typing import Any
@@ -188,6 +189,23 @@ async def lease(stage: Stage) -> Any:
 
 async def leased(stage: Stage) -> None:
     await lease(stage)
+
+
+async def lease_twice(stage: Stage) -> Any:
+    """Two links of one reader ask for one lease; if this is cancelled, the first of them is cut."""
+    args = {"secret": LEASE, "first": 0, "last": BASE - 1, "seconds": 60.0}
+    links = [stage.a.link("reader", "someone"), stage.a.link("reader", "someone")]
+    asked = [asyncio.ensure_future(stage.a.answer(link, "lease", args)) for link in links]
+    try:
+        await asyncio.wait({asked[0]})
+    except asyncio.CancelledError:
+        links[0].ended = LinkClosed("cut")
+        stage.a.service.disconnected(links[0], links[0].ended)  # type: ignore[arg-type]
+        asked[0].cancel()
+        raise
+    finally:
+        await asyncio.gather(*asked, return_exceptions=True)
+    return asked[1].result()[0]
 
 
 def leases(count: int) -> Callable[[Stage, Any], None]:

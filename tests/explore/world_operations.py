@@ -15,9 +15,9 @@ from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, Top
 from jobpipe.testing import SCHEMA
 from tests.explore import world_asking as asking
 from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator, World
-from tests.explore.world_stage import BASE, GIVEN_UP, SUBSCRIBER, Stage, Violation
+from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation
 
-__all__ = ["OPERATIONS", "PATIENCE", "Operation", "repeated", "staged"]
+__all__ = ["FIRST", "OPERATIONS", "PATIENCE", "Operation", "repeated", "staged"]
 
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
@@ -44,6 +44,8 @@ class Operation:
         cancels: it is cancelled at the step; else only its thread pauses there.
         placements: where the spool is in the worlds that it is explored in.
         repeatable: it may be done again also if it was not cancelled, and only its answer is lost.
+        ends: the coordinator ends by it, also if its request is cancelled.
+        halfway: where a call of it fails, memory, disk and registry may differ until it is done again.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Operation:
     repeatable: bool = True
     cancels: bool = True
     placements: tuple[str, ...] = ("driver", "shared")
+    ends: bool = False
+    halfway: bool = False
 
 
 @contextlib.contextmanager
@@ -72,10 +76,15 @@ def staged(operation: Operation, acks: str, placement: str) -> Iterator[Stage]:
                 world.abandon()
 
 
-def repeated(operation: Operation, stage: Stage, *, done: bool) -> int:
-    """Check, do it again if it was not done, or may be repeated, check, and let the oracle judge; return the rows."""
+def repeated(operation: Operation, stage: Stage, *, done: bool, failed: bool = False) -> int:
+    """Check, do it again if it was not done, or may be repeated, check, and let the oracle judge; return the rows.
+
+    Args:
+        done: it has given an answer.
+        failed: a call in it did.
+    """
     world = stage.world
-    if operation.name != "shut down":
+    if not operation.ends and not (failed and operation.halfway):
         stage.check()
     result = None
     if operation.repeatable or not done:
@@ -84,6 +93,8 @@ def repeated(operation: Operation, stage: Stage, *, done: bool) -> int:
     world.settle()
     if result is not None:
         operation.verify(stage, result)
+    if failed and operation.halfway:
+        world.run(stage.live(stage.a))  # its tick sees what a commit did that seemed to fail
     stage.check()
     stage.go_on()
     return stage.finish()
@@ -259,9 +270,63 @@ async def _lost(stage: Stage) -> Any:
 
 
 async def _shut_down(stage: Stage) -> Any:
-    stage.a.host.finished.set()
-    await stage.a.host.close()
     stage.a.ended = True
+    await asyncio.shield(asyncio.ensure_future(stage.a.end()))  # a process that ends is told of no request's end
+
+
+async def _open_and_shut_down(stage: Stage) -> Any:
+    """A publisher's request comes while the coordinator ends."""
+    opening = asyncio.ensure_future(_open_same(stage))
+    try:
+        await asyncio.sleep(0)
+        await _shut_down(stage)
+    finally:
+        opening.cancel()
+        await asyncio.wait({opening})
+
+
+async def _open_twice(stage: Stage) -> Any:
+    """A publisher asks again over another link, while the first request is under way."""
+    return (await asyncio.gather(_open_same(stage), _open_same(stage)))[1]
+
+
+async def _partly_lost(stage: Stage) -> None:
+    """The newest batch lies with a host server that is lost, and the subscriber has not read it."""
+    await stage.batch(stage.a, stage.batch_id, inline=False)
+    _lose_host(stage)
+
+
+def _lose_host(stage: Stage) -> None:
+    if stage.a.topic is not None:
+        stage.a.topic.gone = frozenset({HOST})
+
+
+async def _take_back(stage: Stage) -> Any:
+    """Spark repeats the batch."""
+    await stage.batch(stage.a, stage.batch_id, run="repeated")
+
+
+async def _take_back_and_hand_over(stage: Stage) -> Any:
+    """It does, and where this is cancelled its publisher ends, and another one asks for the topic."""
+    topic = stage.a.topic
+    if topic is not None:
+        _lose_host(stage)
+        with contextlib.suppress(asyncio.CancelledError):
+            await stage.a.host.take_back(topic, QUERY, stage.batch_id)
+        topic.publishing = False
+    return await _handover(stage)
+
+
+async def _mend_data(stage: Stage) -> Any:
+    """The data process has died, and is started again."""
+    await stage.a.host._lasting.run(stage.a.host._mend_data())
+
+
+async def _mend_data_and_hand_over(stage: Stage) -> Any:
+    """Where this is cancelled, another publisher asks for the topic."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await _mend_data(stage)
+    return await _handover(stage)
 
 
 async def _live(stage: Stage) -> Any:
@@ -282,11 +347,21 @@ OPERATIONS: dict[str, Operation] = {
     for one in (
         Operation("open again", _open_same, _close, _opened, acks=BOTH),
         Operation("open elsewhere", _open_other, _other, _opened, acks=BOTH, repeatable=False),
+        Operation("open twice at once", _open_twice, _close, _opened),
         Operation("open after an expiry", _open_other, _expired, _opened, (TopicOwned,), repeatable=False),
         Operation("begin", _begin),
         Operation("seal files", _seal, _begun, _sealed, acks=BOTH),
         Operation("seal inline", _seal, _begun_inline, _sealed),
         Operation("seal late", _seal_late, _begun, acks=("all",), cancels=False, placements=("host",)),
+        Operation("take back", _take_back, _partly_lost, acks=BOTH, placements=("host",), halfway=True),
+        Operation(
+            "take back and hand over",
+            _take_back_and_hand_over,
+            _partly_lost,
+            allowed=(TopicNotFound,),
+            placements=("host",),
+            halfway=True,
+        ),
         Operation("acked", _acked),
         Operation("drained", _drained, verify=_lagging),
         Operation("close", _close_final, verify=_closed, acks=BOTH),
@@ -308,6 +383,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("range", asking.range),
         Operation("cut", asking.cut),
         Operation("lease", asking.lease, verify=asking.leases(1)),
+        Operation("lease twice at once", asking.lease_twice, verify=asking.leases(1)),
         Operation("release", asking.release, asking.leased, asking.leases(0)),
         Operation("drop a lease", asking.drop_lease, asking.leased, asking.leases(0), allowed=(TopicNotFound,)),
         Operation("hold", asking.hold, verify=asking.holds(BASE - 1)),
@@ -332,10 +408,20 @@ OPERATIONS: dict[str, Operation] = {
         Operation("drop", asking.drop, asking.let_go, allowed=(JobpipeError,)),
         Operation("handover", _handover, _close, allowed=(TopicNotFound,)),
         Operation("fence", _fence, _rise, allowed=(TopicNotFound, Fenced)),
+        Operation("mend data", _mend_data),
+        Operation("mend data and hand over", _mend_data_and_hand_over, _close, allowed=(TopicNotFound,)),
         Operation("lost claim", _lost, _lose),
         Operation("live", _live),
         Operation("live after a close", _live, _close),
         Operation("claim and release", _give_up),
-        Operation("shut down", _shut_down),
+        Operation("shut down", _shut_down, ends=True),
+        Operation("open and shut down", _open_and_shut_down, _close, ends=True),
     )
 }
+
+FIRST = (
+    *("handover", "fence", "open elsewhere", "shut down", "take back and hand over", "mend data and hand over"),
+    *("open and shut down", "open twice at once", "lease twice at once", "drop a lease", "take back", "mend data"),
+    *("lost claim", "open after an expiry", "open again", "claim and release", "seal late"),
+)
+"""Who has the topic, and what outlives its request: the first seeds have these, so that a short run has them all."""
