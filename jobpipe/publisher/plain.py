@@ -19,7 +19,13 @@ from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMism
 from jobpipe.publisher import opened
 from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
-from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, hash_numbers, require_hashable
+from jobpipe.publisher.numbering import (
+    PartitionFunction,
+    checked_numbers,
+    described_hash,
+    hash_numbers,
+    require_hashable,
+)
 from jobpipe.store.segment import check_schema
 
 __all__ = ["PlainPublisher", "publisher"]
@@ -232,7 +238,7 @@ class PlainPublisher:
     def _called(self) -> str:
         """What the spool keeps of how rows are divided, as of a sink."""
         if self._partition_by:
-            return f"hash({', '.join(self._partition_by)})"
+            return described_hash(self._partition_by)
         if self._partitioner is None:
             return "fixed"
         named: Any = self._partitioner if hasattr(self._partitioner, "__qualname__") else type(self._partitioner)

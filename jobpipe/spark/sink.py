@@ -126,6 +126,7 @@ class JobPipeSink:
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
+        self._places: tuple[int, ...] = ()  # of the columns to hash, among those of the schema that was checked
         self._own_query = f"{APPENDED}{uuid.uuid4()}"
         self._run: QueryRun | None = None  # the last one that published by it
         self._lock = threading.Lock()  # of publishing
@@ -209,7 +210,7 @@ class JobPipeSink:
             self._lock.release()
 
     def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
-        self._check(df.schema)
+        self._check(df)
         again = self._publisher.admit(key)
         if again is not None:
             self._counts["replayed"] += 1
@@ -257,18 +258,22 @@ class JobPipeSink:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    def _check(self, schema: StructType) -> None:
+    def _check(self, df: DataFrame) -> None:
+        schema = df.schema
         if schema == self._checked:
             return
         check_types(schema, self.topic)
-        missing = [name for name in self._partitioner.columns if name not in schema.names]
-        if missing:
+        case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        try:
+            self._places = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
+        except LookupError as error:
+            (missing,) = error.args
             raise ConfigError(
                 f"topic {self.topic!r}: partition_by names {', '.join(missing)}, and the rows have the columns "
-                f"{', '.join(schema.names)}",
+                f"{', '.join(schema.names)}; expected one column for each",
                 topic=self.topic,
                 columns=missing,
-            )
+            ) from None
         if self._declared is not None and arrow_schema(schema).names != arrow_schema(self._declared).names:
             raise SchemaMismatch(
                 f"topic {self.topic!r}: declared columns {', '.join(self._declared.names)}, the rows have "
@@ -280,7 +285,7 @@ class JobPipeSink:
     def _publish(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
-        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id)
+        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id, self._places)
         target = self._publisher.target()
         path = self._path()
         if path == "collect":

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
-from jobpipe.errors import SchemaMismatch, UnsupportedType
+from jobpipe import subscribe
+from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
 from jobpipe.spark.schema import PASSING
 from tests.spark.kit import Place, Received, run_to_end
 
@@ -194,6 +196,94 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession, place: Place) 
     with pytest.raises(UnsupportedType, match="two columns have the name id"):
         sink(spark.range(1).selectExpr("id", "id"), 0)
     sink.close()
+
+
+# Every kind of name that Spark lets a column have; among them what jobpipe and Spark call columns themselves.
+NAMES = [
+    *(
+        "user.id",
+        "a.b.c",
+        "a`b",
+        "``",
+        " ",
+        "a b\t\n",
+        "größe",
+        "日本😀",
+        "",
+        "a,b;(x)",
+        "'q\"",
+        "x" * 5000,
+        "\\",
+        "1",
+        "*",
+    ),
+    *("__jobpipe_partition", "c0", "c1", "task", "_jobpipe.topic", "select", "id", "struct<a:int>"),
+]
+
+
+@pytest.mark.parametrize("path", ["collect", "tasks"])
+def test_columns_of_any_name(spark: SparkSession, place: Place, path: str) -> None:
+    """P2: a dot is no path, and no name is one of ours; by both ways of writing, for readers of all kinds."""
+    nested = "named_struct('a.b', id, '`', map('k.k', named_struct('', id))) AS `s.s`"
+    rows = spark.range(0, 8, 1, 2).selectExpr("id AS first", *(f"id + {n} AS x{n}" for n in range(len(NAMES))), nested)
+    rows = rows.toDF("first", *NAMES, "s.s")
+    for n, key in enumerate(("user.id", "a`b", "x" * 5000, "__jobpipe_partition")):
+        topic = f"names-{path}-{n}"
+        sink = place.sink(topic, parallelism=4, partition_by=[key, "c0"], write_path=path, schema=rows.schema)
+        sink(rows, 0)
+        assert sink.status()["sink"][path] == 1
+        sink.close()
+        read = place.read(spark, topic, includeMetadata=True)
+        assert read.columns == [*rows.columns, "_jobpipe"]
+        assert sorted(read.drop("_jobpipe").collect()) == rows.collect()
+        quoted = f"`{key.replace('`', '``')}`"
+        assert read.where(f"_jobpipe.partition <> pmod(hash({quoted}, c0), 4)").count() == 0
+    received = Received()
+    fewer = rows.drop("user.id").withColumn("new.column", F.lit(None).cast("string")).schema
+    stream = spark.readStream.format("jobpipe").schema(fewer).options(**place.settings)
+    stream = stream.options(subscribe=topic, name="n", startingOffsets="earliest")
+    run_to_end(stream.load(), received, place.checkpoint(topic))
+    (table,) = received.batches.values()
+    assert table.schema.names == fewer.names
+    assert sorted(table["a.b.c"].to_pylist()) == [row["a.b.c"] for row in rows.collect()]
+    assert table["new.column"].null_count == 8
+    with subscribe(topic, name="p", starting="earliest", config=place.config()) as batches:
+        batch = next(iter(batches))
+        assert batch.schema.names == rows.columns
+
+
+@pytest.mark.parametrize("path", ["collect", "tasks"])
+def test_columns_whose_names_differ_by_case(spark: SparkSession, place: Place, path: str) -> None:
+    """P2: with caseSensitive they are two columns, and so they are on the way."""
+    rows = spark.range(9).selectExpr("id AS a", "id * 10 AS b", "id * 100 AS c").toDF("id", "ID", "Id")
+    sink = place.sink(f"twins-{path}", parallelism=3, partition_by="ID", write_path=path)
+    sink(rows, 0)
+    sink.close()
+    read = place.read(spark, f"twins-{path}", includeMetadata=True)
+    assert read.columns == ["id", "ID", "Id", "_jobpipe"]
+    assert read.count() == 9
+    with session_conf(spark, {"spark.sql.caseSensitive": "true"}):
+        read = place.read(spark, f"twins-{path}", includeMetadata=True)
+        assert sorted(map(tuple, read.select("id", "ID", "Id").collect())) == [(n, n * 10, n * 100) for n in range(9)]
+        assert read.where("_jobpipe.partition <> pmod(hash(ID), 3)").count() == 0
+
+
+def test_partition_by_in_another_case(spark: SparkSession, place: Place) -> None:
+    """Spark's repartition("ID") takes the column id, unless case counts; the sink does as Spark does."""
+    sink = place.sink("cases", parallelism=3, partition_by=["ID", "KEY.A"], write_path="collect")
+    rows = spark.range(9).selectExpr("id", "id + 1 AS `key.a`", "1 AS ok")
+    with (
+        session_conf(spark, {"spark.sql.caseSensitive": "true"}),
+        pytest.raises(ConfigError, match=r"partition_by names ID, KEY\.A, and the rows have the columns id, key\.a"),
+    ):
+        sink(rows, 0)
+    sink(rows, 0)
+    with pytest.raises(ConfigError, match=r"partition_by names ID, .*columns id, Id, key\.a; expected one"):
+        sink(spark.range(1).selectExpr("1 AS a", "2 AS b", "3 AS c").toDF("id", "Id", "key.a"), 1)
+    sink.close()
+    read = place.read(spark, "cases", includeMetadata=True)
+    assert read.where("_jobpipe.partition <> pmod(hash(id, `key.a`), 3)").count() == 0
+    assert read.count() == 9
 
 
 def test_rows_that_do_not_fit_the_declared_schema(spark: SparkSession, place: Place) -> None:
