@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
-from jobpipe import subscribe
-from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
-from jobpipe.spark.schema import PASSING
+from jobpipe import publisher, subscribe
+from jobpipe.errors import ConfigError, RowTooLarge, SchemaMismatch, UnsupportedType
+from jobpipe.publisher import readable
+from jobpipe.publisher.readable import MAX_DEPTH
+from jobpipe.spark.schema import PASSING, arrow_schema, check_types, spark_schema
+from tests.publisher.test_readable import CONVERTED
 from tests.spark.kit import Place, Received, run_to_end
+from tests.troubleshooting import on_page
 
 pytestmark = pytest.mark.spark
 
@@ -196,6 +201,84 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession, place: Place) 
     with pytest.raises(UnsupportedType, match="two columns have the name id"):
         sink(spark.range(1).selectExpr("id", "id"), 0)
     sink.close()
+
+
+def deep(depth: int, value: str) -> str:
+    """Return an expression of a type that is nested so deep."""
+    for _ in range(depth - 1):
+        value = f"array({value})"
+    return value
+
+
+def test_what_some_reader_cannot_take_is_refused(spark: SparkSession, place: Place) -> None:
+    """P5, P6, P9: names, depth and size, by both ways of declaring and by rows; nothing is published."""
+    long = T.StructType([T.StructField("c", T.IntegerType(), True, {"comment": "x" * 9_000_000})])
+    refused = [
+        ("contains a NUL character", spark.range(1).toDF("a\0b")),
+        ("contains a NUL character", spark.range(1).selectExpr("named_struct('a\0', id) AS s")),
+        ("column 's': two fields have the name a", spark.range(1).selectExpr("named_struct('a', 1, 'a', 2) AS s")),
+        (
+            "column 'c' is nested 64 deep or more, and readers take 63",
+            spark.range(1).selectExpr(f"{deep(64, 'id')} AS c"),
+        ),
+        (r"takes 9\d{6} bytes.*\(schema bytes\)", spark.createDataFrame([(1,)], long)),
+    ]
+    with session_conf(spark, {"spark.sql.legacy.allowNegativeScaleOfDecimal": "true"}):
+        negative = T.StructType([T.StructField("c", T.DecimalType(5, -2))])
+        refused.append((r"type of: c \(decimal\(5,-2\)\)", spark.createDataFrame([], negative)))
+        sink = place.sink("not-for-all", parallelism=2)
+        for why, rows in refused:
+            with pytest.raises(UnsupportedType, match=f"topic 'not-for-all': .*{why}"):
+                sink(rows, 0)
+            with pytest.raises(UnsupportedType, match=f"topic 'declared-not': .*{why}"):
+                place.sink("declared-not", schema=rows.schema)
+        assert sink.status()["head"] == 0
+        sink.close()
+
+
+def test_a_row_that_no_reader_takes(spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7: refused where it is written, with row, column and limit."""
+    monkeypatch.setattr(readable, "ROW_MAX", 900)
+    sink = place.sink("large-row", parallelism=1, write_path="collect")
+    said = r"topic 'large-row', row 1: it has 10\d\d bytes, 10\d\d of them in column 'c', and a row may have 900"
+    with pytest.raises(RowTooLarge, match=said) as caught:
+        sink(spark.range(0, 3, 1, 1).selectExpr("id", "if(id = 1, repeat('x', 1000), 'y') AS c"), 0)
+    on_page(caught.value, "RowTooLarge: topic '…', row")
+    assert sink.status()["head"] == 0
+    sink.close()
+
+
+def test_what_a_plain_publisher_writes_is_read(spark: SparkSession, place: Place) -> None:
+    """P5: each type of the table, with values, and the deepest and largest schema: Spark reads what was not refused."""
+    topic = "by-a-plain-one"
+    columns = {f"c{n}": pa.array([value, None], kind) for n, (kind, _, value, _) in enumerate(CONVERTED)}
+    depth, metadata = pa.array([7], pa.int64()), {"comment": "x" * 1_900_000}
+    for _ in range(MAX_DEPTH - 1):
+        depth = pa.ListArray.from_arrays([0, 1], depth)
+    struct = pa.array([7], pa.int64())
+    for _ in range(MAX_DEPTH - 1):
+        struct = pa.StructArray.from_arrays([struct], ["f"])
+    deepest = pa.table(
+        [depth, struct], schema=pa.schema([("l", depth.type), pa.field("s", struct.type, True, metadata)])
+    )
+    odd = {"zone": pa.array([0], pa.timestamp("us", "+02:00")), "fixed": pa.array([b"abc"], pa.binary(3))}
+    for n, table in enumerate((pa.table(columns), deepest, pa.table(odd))):
+        with publisher(f"{topic}-{n}", config=place.config()) as plain:
+            plain.write(table)
+            read = place.read(spark, f"{topic}-{n}")
+            assert read.columns == table.schema.names
+            values = [repr(value) for row in read.collect() for value in row]
+            expected = readable.readable(topic, table, readable.readable_schema(topic, table.schema))
+            if n != 1:
+                assert len(values) == table.num_rows * table.num_columns
+            assert read.toArrow().num_rows == expected.num_rows
+            with subscribe(f"{topic}-{n}", name="p", starting="earliest", config=place.config()) as batches:
+                assert pa.Table.from_batches([next(iter(batches))]).equals(expected)
+    for kind, _, _, _ in CONVERTED:  # Spark's own table knows each type that ours gives
+        readable_kind = readable.readable_schema(topic, pa.schema([("c", kind)]))
+        assert check_types(spark_schema(topic, readable_kind), topic) is None
+    ours = readable.readable_schema(topic, arrow_schema(everything(spark).schema))  # and ours all that Spark's does
+    assert ours.names == everything(spark).columns
 
 
 # Every kind of name that Spark lets a column have; among them what jobpipe and Spark call columns themselves.
