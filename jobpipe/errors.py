@@ -18,6 +18,7 @@
     ├── NewCheckpoint          a query is new to a topic that another one published to; asked for, by on_new_checkpoint
     ├── DuplicateCall          the sink was called twice in one batch
     ├── UnsupportedType        a column's type cannot pass
+    ├── RowTooLarge            a row has more bytes than a record batch may have: row, column, limit
     ├── SchemaMismatch         a batch does not fit the schema that was asked for: the columns
     ├── FlowFailed             a flow job's function failed, or its tasks did, again and again at one place
     ├── QueryStopped           the query was stopped in the middle of a batch, which runs again at the next start
@@ -87,6 +88,7 @@ __all__ = [
     "QueryStopped",
     "RegistryUnavailable",
     "RemoteProtocolError",
+    "RowTooLarge",
     "RunNotFound",
     "SchemaMismatch",
     "SegmentCorrupt",
@@ -200,6 +202,10 @@ class DuplicateCall(JobpipeError):
 
 class UnsupportedType(JobpipeError):
     """A column has a type that cannot pass; the message names column and type."""
+
+
+class RowTooLarge(JobpipeError):
+    """One row has more bytes than a record batch may have; the message names row, largest column and limit."""
 
 
 class SchemaMismatch(JobpipeError):

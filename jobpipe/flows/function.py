@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
+from jobpipe.publisher.readable import readable
 from jobpipe.subscriber.fetch import Fetched
 
 __all__ = ["FlowContext", "Function", "Returned", "Setup", "call", "context_of"]
@@ -108,18 +109,17 @@ def _fitted(piece: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
         raise TypeError("it returned rows, and the flow publishes nothing; give publish= and schema=")
     missing = [name for name in schema.names if name not in piece.schema.names]
     unknown = [name for name in piece.schema.names if name not in schema.names]
+    unknown += [name for name in schema.names if piece.schema.names.count(name) > 1]
     if missing or unknown:
         raise SchemaMismatch(
             f"columns {missing} are missing, columns {unknown} are not in the flow's schema",
             missing=missing,
             unknown=unknown,
         )
-    columns = []
     for field in schema:
-        column = piece.column(field.name)
-        if not field.nullable and column.null_count:
+        if not field.nullable and piece.column(field.name).null_count:
             raise SchemaMismatch(
                 f"column {field.name!r} has nulls, and the flow's schema allows none", column=field.name
             )
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = readable(None, pa.Table.from_batches([piece.select(schema.names)]), schema).combine_chunks()
+    return rows.to_batches()[0]

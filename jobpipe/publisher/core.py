@@ -46,6 +46,7 @@ from jobpipe.publisher.attach import CoordinatorProcess
 from jobpipe.publisher.channel import CLOSE_SECONDS, Channel
 from jobpipe.publisher.messages import farewell
 from jobpipe.publisher.newcomers import Newcomers, author
+from jobpipe.publisher.readable import check_size
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 from jobpipe.store.position import Position
@@ -215,6 +216,7 @@ class Publisher:
 
         Raises:
             SpoolFull: it has more segments than one request carries; nothing was sent.
+            UnsupportedType: its schema is larger than a schema may be; nothing was sent.
         """
         request = SealRequest(
             query_id=key.query_id,
@@ -231,6 +233,7 @@ class Publisher:
         except LocalProtocolError as error:
             if "limit" not in error.fields:
                 raise
+            check_size(self.topic, schema, spark_schema)
             raise SpoolFull(
                 f"topic {self.topic!r}, batch {key.batch_id} of {author(key.query_id)}: it has "
                 f"{len(segments)} segments, and the list of them takes {error.fields['size']} bytes where one seal "
@@ -265,7 +268,12 @@ class Publisher:
             )
 
     def declare(self, schema: pa.Schema, spark_schema: str | None = None) -> None:
-        """Tell subscribers the schema before the first batch."""
+        """Tell subscribers the schema before the first batch.
+
+        Raises:
+            UnsupportedType: it is larger than a schema may be.
+        """
+        check_size(self.topic, schema, spark_schema)
         self._channel.call(DeclareRequest(spark_schema, schema.serialize().to_pybytes()))
 
     def wait_acked(self, position: Position) -> None:

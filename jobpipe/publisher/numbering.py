@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -13,13 +14,31 @@ import pyarrow.compute as pc
 
 from jobpipe.errors import ConfigError, UnsupportedType
 
-__all__ = ["SEED", "PartitionFunction", "checked_numbers", "hash_numbers", "require_hashable", "spark_hash"]
+__all__ = [
+    "SEED",
+    "PartitionFunction",
+    "checked_numbers",
+    "described_hash",
+    "hash_numbers",
+    "require_hashable",
+    "spark_hash",
+]
 
 PartitionFunction = Callable[[pa.RecordBatch, int], Any]
 
 SEED = 42  # of Spark's hash()
 MASK = 0xFFFFFFFF
+DESCRIBED_MAX = 4096  # characters that a seal carries
+DESCRIBED_SHOWN = 1024
 CACHED_VALUES = 65_536  # hashes of repeated keys are computed once
+
+
+def described_hash(columns: Sequence[str]) -> str:
+    """Return what the spool keeps of a partitioning by hash; of very long names a digest tells them apart."""
+    text = f"hash({', '.join(columns)})"
+    if len(text) <= DESCRIBED_MAX:
+        return text
+    return f"{text[:DESCRIBED_SHOWN]}... {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def checked_numbers(

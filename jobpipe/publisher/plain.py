@@ -19,7 +19,14 @@ from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMism
 from jobpipe.publisher import opened
 from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
-from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, hash_numbers, require_hashable
+from jobpipe.publisher.numbering import (
+    PartitionFunction,
+    checked_numbers,
+    described_hash,
+    hash_numbers,
+    require_hashable,
+)
+from jobpipe.publisher.readable import readable, readable_schema
 from jobpipe.store.segment import check_schema
 
 __all__ = ["PlainPublisher", "publisher"]
@@ -52,6 +59,7 @@ class PlainPublisher:
         self.topic = topic
         self.name = name
         self.schema = schema
+        self._last_schemas: tuple[pa.Schema | None, pa.Schema] = None, pa.schema([])  # of rows, and as published
         self.place = opened.place_of(config)
         self._partition_by = partition_by
         self._partitioner = partitioner
@@ -72,7 +80,7 @@ class PlainPublisher:
         opened.remember(self)
         try:
             if schema is not None:
-                self._publisher.declare(schema)
+                self._publisher.declare(readable_schema(topic, schema))
             last = None if name is None else self._publisher.last_batch(name)
         except BaseException:
             self.close()
@@ -109,8 +117,9 @@ class PlainPublisher:
         Raises:
             ConfigError: ``batch_id`` without a name, or not a whole number from 0; ``partition_by`` names a column
                 that does not exist; the partitioner's function is wrong.
-            SchemaMismatch: the rows do not fit the schema; names the columns.
-            UnsupportedType: a column's type cannot pass.
+            SchemaMismatch: the rows do not fit the schema, or have values that no subscriber could read; names columns.
+            UnsupportedType: a column's type, or its name, cannot pass.
+            RowTooLarge: a row is larger than a record batch may be.
             ForkedProcess: this is a fork of the process that opened it.
             SpoolFull, SpoolError, WaitTimeout, Fenced, LinkError: see :mod:`jobpipe.errors`.
         """
@@ -208,10 +217,13 @@ class PlainPublisher:
                 f"jobpipe.publisher(..., schema=...), a list of dicts; got {type(rows).__name__}",
                 topic=self.topic,
             )
-        table = _decoded(table.replace_schema_metadata(None)) if self.schema is None else self._fitting(table)
-        check_schema(table.schema)
-        require_hashable(self.topic, table.schema, self._partition_by)
-        return table
+        table = table.replace_schema_metadata(None) if self.schema is None else self._fitting(table)
+        given, published = self._last_schemas
+        if given is None or not given.equals(table.schema, check_metadata=True):
+            published = readable_schema(self.topic, table.schema)
+            require_hashable(self.topic, published, self._partition_by)
+            self._last_schemas = table.schema, published
+        return readable(self.topic, table, published)
 
     def _from_dicts(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
         unknown = sorted({str(key) for row in rows for key in row if key not in schema.names})
@@ -241,7 +253,7 @@ class PlainPublisher:
     def _called(self) -> str:
         """What the spool keeps of how rows are divided, as of a sink."""
         if self._partition_by:
-            return f"hash({', '.join(self._partition_by)})"
+            return described_hash(self._partition_by)
         if self._partitioner is None:
             return "fixed"
         named: Any = self._partitioner if hasattr(self._partitioner, "__qualname__") else type(self._partitioner)
@@ -264,15 +276,6 @@ class PlainPublisher:
         if self._partitioner is None:
             return hash_numbers(batch, self._partition_by, partitions)
         return checked_numbers(self._partitioner, batch, partitions, where=f"topic {self.topic!r}", called=self._called)
-
-
-def _decoded(table: pa.Table) -> pa.Table:
-    """Return the table with dictionary-encoded columns as plain ones: a segment has no room for dictionaries."""
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
 
 
 def _configured(config: str | Path | Config | None, given: dict[str, Any], overrides: dict[str, Any]) -> Config:
@@ -360,8 +363,8 @@ def publisher(
         raise config_error(problems, of=f"jobpipe.publisher({topic!r})", what="wrong argument")
     if schema is not None:
         schema = schema.remove_metadata()
-        check_schema(schema)
-        require_hashable(topic, schema, columns)
+        check_schema(schema)  # rows are made of it, and of dictionaries they cannot be
+        require_hashable(topic, readable_schema(topic, schema), columns)
     if replace:
         opened.replace(topic, loaded)
     return PlainPublisher(

@@ -24,6 +24,7 @@ from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.operations.data import PutRequest
 from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
+from jobpipe.publisher.readable import readable_pieces
 from jobpipe.store.files import SEGMENTS, FileSink, file_name, holds_instance
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter
@@ -75,6 +76,7 @@ class WriteTarget:
             small: all of it is held in memory, most likely: then neither the disk nor a host server is asked.
 
         Raises:
+            RowTooLarge: no reader could take one of the rows.
             SpoolError: the disk refused; nothing of it becomes visible.
             LinkError: the coordinator could not be reached.
         """
@@ -109,7 +111,7 @@ class WriteTarget:
             compression=self.compression,
         )
         try:
-            for batch, partition in batches:
+            for batch, partition in readable_pieces(self.topic, batches):
                 writer.write(batch, partition)
             return writer.finish(fsync=self.fsync)
         except BaseException:

@@ -18,8 +18,8 @@ from jobpipe.flows.function import FlowContext, Function, Setup, call
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
+from jobpipe.publisher.readable import readable_schema
 from jobpipe.store.boundary import Boundary
-from jobpipe.store.segment import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def flow(
             f"schema_evolution={schema_evolution!r}, expected one of {', '.join(EVOLUTIONS)}", key="schema_evolution"
         )
     if schema is not None:
-        check_schema(schema)
+        schema = readable_schema(str(publish), schema.remove_metadata())
     settings, runner = _where(spark, function, setup)
     loaded = config if isinstance(config, Config) else load(config, overrides=overrides, spark=settings, caller=flow)
     if publish is not None and loaded.acks == "all":
@@ -148,6 +148,7 @@ def flow_test(
     Raises:
         FlowFailed: the function raised, or returned what it may not.
     """
+    schema = None if schema is None else readable_schema("flow_test", schema.remove_metadata())
     made, found = None if setup is None else setup(), []
     for offset, given in enumerate(batches):
         row = 0

@@ -17,11 +17,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from jobpipe.errors import ConfigError
-from jobpipe.publisher.numbering import PartitionFunction, checked_numbers
+from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash
 
-__all__ = ["NUMBER", "PartitionFunction", "Partitioner"]
+__all__ = ["NUMBER", "PartitionFunction", "Partitioner", "unnamed"]
 
-NUMBER = "__jobpipe_partition"
+NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
 
 
@@ -75,21 +75,49 @@ class Partitioner:
     def __str__(self) -> str:
         """Return what the spool keeps of it: batches that were divided in another way are not planned together."""
         if self.kind == "hash":
-            return f"hash({', '.join(self.columns)})"
+            return described_hash(self.columns)
         if self.function is None:
             return self.kind
         named: Any = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         return f"function {named.__module__}.{named.__qualname__}"
 
-    def number_rows(self, df: DataFrame, partitions: int, batch_id: int) -> DataFrame:
-        """Add the partition number of each row; with one partition, or a function, no column is needed."""
+    def places(self, names: Sequence[str], *, case_sensitive: bool) -> tuple[int, ...]:
+        """Return where the columns that ``hash`` hashes are among ``names``, found as Spark finds them.
+
+        A column of exactly that name comes first, where Spark's own answer would be that others have it too.
+
+        Raises:
+            LookupError: the argument is the list of columns that do not exist, or that are several.
+        """
+        found, missing = [], []
+        for wanted in self.columns:
+            same = [at for at, name in enumerate(names) if name == wanted]
+            if not same and not case_sensitive:
+                same = [at for at, name in enumerate(names) if name.lower() == wanted.lower()]
+            found += same
+            if len(same) != 1:
+                missing.append(wanted)
+        if missing:
+            raise LookupError(missing)
+        return tuple(found)
+
+    def number_rows(self, df: DataFrame, partitions: int, batch_id: int, places: Sequence[int]) -> DataFrame:
+        """Add the partition number of each row as last column; with one partition, or a function, none is needed.
+
+        Args:
+            places: as :meth:`places` says. If two names differ only by case, the columns lose their names.
+        """
         if partitions == 1 or self.function is not None:
             return df
-        return df.withColumn(NUMBER, F.pmod(self._number(partitions, batch_id), F.lit(partitions)).cast("int"))
+        if places and len({name.lower() for name in df.columns}) < len(df.columns):
+            df = unnamed(df)
+        hashed = [f"`{df.columns[at].replace('`', '``')}`" for at in places]  # a dot is no path
+        number = F.pmod(self._number(hashed, partitions, batch_id), F.lit(partitions)).cast("int")
+        return df.select("*", number.alias(NUMBER))
 
-    def _number(self, partitions: int, batch_id: int) -> Column:
+    def _number(self, hashed: Sequence[str], partitions: int, batch_id: int) -> Column:
         if self.kind == "hash":  # Murmur3 with seed 42, the same in every version of Spark
-            return F.hash(*(F.col(f"`{name.replace('`', '``')}`") for name in self.columns))  # a dot is no path
+            return F.hash(*(F.col(name) for name in hashed))
         if self.kind == "fixed":
             return F.spark_partition_id()
         # Tasks, and batches, of few rows would all begin with partition 0: each begins one further.
@@ -104,6 +132,11 @@ class Partitioner:
         """
         assert self.function is not None  # noqa: S101 - asked of that kind only
         return checked_numbers(self.function, batch, partitions, where=where, called=str(self))
+
+
+def unnamed(df: DataFrame) -> DataFrame:
+    """Return the rows with columns that are called by their places."""
+    return df.toDF(*(f"c{at}" for at in range(len(df.columns))))
 
 
 def _check_function(topic: str, chosen: Partitioner, function: PartitionFunction) -> None:

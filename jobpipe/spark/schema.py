@@ -40,6 +40,8 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import UnsupportedType
+from jobpipe.publisher.readable import DIGITS as MAX_DIGITS
+from jobpipe.publisher.readable import check_size, readable_schema
 from jobpipe.spark.foreign_schema import parse_spark_schema
 from jobpipe.subscriber.checked import parse_arrow_schema
 
@@ -84,12 +86,12 @@ def _walk(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 
 def check_types(schema: StructType, topic: str) -> None:
-    """Refuse the types that cannot pass.
+    """Refuse the types that cannot pass, and names and sizes that some reader could not take.
 
     Raises:
-        UnsupportedType: names every such column and its type.
+        UnsupportedType: names the columns, and what is wrong with them.
     """
-    bad = [(path, kind) for path, kind in _walk("", schema) if not isinstance(kind, PASSING)]
+    bad = [(path, kind) for path, kind in _walk("", schema) if not isinstance(kind, PASSING) or _is_odd(kind)]
     if bad:
         named = ", ".join(f"{path} ({kind.simpleString()})" for path, kind in bad)
         raise UnsupportedType(
@@ -99,12 +101,14 @@ def check_types(schema: StructType, topic: str) -> None:
             topic=topic,
             columns={path: kind.simpleString() for path, kind in bad},
         )
-    names = [field.name for field in schema.fields]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise UnsupportedType(
-            f"topic {topic!r}: two columns have the name {', '.join(doubled)}; rename one", topic=topic, columns=doubled
-        )
+    arrow = arrow_schema(schema)
+    readable_schema(topic, arrow)
+    check_size(topic, arrow, schema.json())
+
+
+def _is_odd(kind: DataType) -> bool:
+    """Tell whether a type is a decimal that Spark makes only with spark.sql.legacy settings, if at all."""
+    return isinstance(kind, DecimalType) and not 0 <= kind.scale <= kind.precision <= MAX_DIGITS
 
 
 def as_rows_have_it(kind: DataType) -> DataType:
@@ -149,9 +153,13 @@ def spark_schema(topic: str, schema: pa.Schema) -> StructType:
     fields, bad = [], {}
     for field in schema:
         try:
-            fields += from_arrow_schema(pa.schema([field])).fields
-        except PySparkTypeError:
+            made = from_arrow_schema(pa.schema([field])).fields
+        except (PySparkTypeError, TypeError, ValueError):  # the others: of metadata that are not Spark's
             bad[field.name] = str(field.type)
+            continue
+        if any(_is_odd(kind) for _, kind in _walk("", StructType(made))):
+            bad[field.name] = str(field.type)
+        fields += made
     if bad:
         named = ", ".join(f"{name} ({kind})" for name, kind in bad.items())
         raise UnsupportedType(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher import opened
 from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
+from jobpipe.spark.caller import calling_run
 from jobpipe.spark.classic import require_classic, session_settings, this_session
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner, PartitionFunction
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
-from jobpipe.spark.stopping import QUERY_ID, QueryRun, find_run, query_stopped, stop_is_no_failure
-from jobpipe.spark.write import TASK_INLINE_MAX, write_by_collect, write_by_tasks
+from jobpipe.spark.stopping import QueryRun, query_stopped, stop_is_no_failure
+from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, write_by_collect, write_by_tasks
 
 __all__ = ["JobPipeSink"]
 
@@ -123,8 +126,10 @@ class JobPipeSink:
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
+        self._places: tuple[int, ...] = ()  # of the columns to hash, among those of the schema that was checked
         self._own_query = f"{APPENDED}{uuid.uuid4()}"
         self._run: QueryRun | None = None  # the last one that published by it
+        self._lock = threading.Lock()  # of publishing
         self.place = opened.place_of(self._config)
         if values["replace"]:
             opened.replace(topic, self._config)
@@ -168,7 +173,8 @@ class JobPipeSink:
 
         Raises:
             UnsupportedType: a column's type cannot pass.
-            ConfigError: ``partition_by`` names a column that is not there, or the partitioner's function is wrong.
+            ConfigError: ``partition_by`` names a column that is not there; the partitioner's function is wrong; or it
+                cannot be told for which query the call is, in a thread that a callback started.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
@@ -177,28 +183,34 @@ class JobPipeSink:
             QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
         """
         require_classic(df.sparkSession, "JobPipeSink")
-        context = df.sparkSession.sparkContext
-        query_id = context.getLocalProperty(QUERY_ID)
-        run = self._run_of(df, batch_id, query_id) if query_id else None
+        run = calling_run(df, self._run, self.topic, batch_id)
+        if run is not None:
+            self._run = run
 
         def active() -> bool:
             return run is None or run.active()
 
-        with stop_is_no_failure(active, f"topic {self.topic!r}", batch_id), self._publisher.while_active(active):
+        with (
+            stop_is_no_failure(active, f"topic {self.topic!r}", batch_id),
+            self._one_at_a_time(active, batch_id),
+            self._publisher.while_active(active),
+        ):
             query, run_id = (self._own_query, self._own_query) if run is None else (run.query_id, run.id)
             self._publish_once(df, BatchKey(query, batch_id, run_id), active)
 
-    def _run_of(self, df: DataFrame, batch_id: int, query_id: str) -> QueryRun:
-        """Return the run that calls. The last one is kept, and asked whether it still goes on."""
-        known = self._run
-        if known is None or known.query_id != query_id or not known.active():
-            known = self._run = find_run(df.sparkSession, query_id)
-        if known is None:
-            raise query_stopped(f"topic {self.topic!r}", batch_id)
-        return known
+    @contextmanager
+    def _one_at_a_time(self, active: Callable[[], bool], batch_id: int) -> Iterator[None]:
+        """Let one thread publish, the others wait: a publisher writes one batch after the other."""
+        while not self._lock.acquire(timeout=ACTIVE_SECONDS):
+            if not active():
+                raise query_stopped(f"topic {self.topic!r}", batch_id)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
-        self._check(df.schema)
+        self._check(df)
         again = self._publisher.admit(key)
         if again is not None:
             self._counts["replayed"] += 1
@@ -218,7 +230,8 @@ class JobPipeSink:
             As calling the sink.
         """
         require_classic(df.sparkSession, "JobPipeSink")
-        self._publish_once(df, BatchKey(f"{APPENDED}{series}", batch_id, self._own_query), lambda: True)
+        with self._one_at_a_time(lambda: True, batch_id):
+            self._publish_once(df, BatchKey(f"{APPENDED}{series}", batch_id, self._own_query), lambda: True)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every subscription has acknowledged everything.
@@ -245,18 +258,22 @@ class JobPipeSink:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    def _check(self, schema: StructType) -> None:
+    def _check(self, df: DataFrame) -> None:
+        schema = df.schema
         if schema == self._checked:
             return
         check_types(schema, self.topic)
-        missing = [name for name in self._partitioner.columns if name not in schema.names]
-        if missing:
+        case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        try:
+            self._places = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
+        except LookupError as error:
+            (missing,) = error.args
             raise ConfigError(
                 f"topic {self.topic!r}: partition_by names {', '.join(missing)}, and the rows have the columns "
-                f"{', '.join(schema.names)}",
+                f"{', '.join(schema.names)}; expected one column for each",
                 topic=self.topic,
                 columns=missing,
-            )
+            ) from None
         if self._declared is not None and arrow_schema(schema).names != arrow_schema(self._declared).names:
             raise SchemaMismatch(
                 f"topic {self.topic!r}: declared columns {', '.join(self._declared.names)}, the rows have "
@@ -268,7 +285,7 @@ class JobPipeSink:
     def _publish(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
-        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id)
+        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id, self._places)
         target = self._publisher.target()
         path = self._path()
         if path == "collect":

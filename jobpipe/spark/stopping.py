@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +97,24 @@ class QueryRun:
     id: str
     _execution: Any  # the JVM's StreamExecution
 
+    @classmethod
+    def of(cls, execution: Any) -> QueryRun:
+        """Return the run of a StreamExecution."""
+        return cls(str(execution.id().toString()), str(execution.runId().toString()), execution)
+
+    def made(self, df: DataFrame) -> bool:
+        """Tell whether a frame is of a micro-batch of this run, or was made of one: it has the run's own session."""
+        return bool(self._execution.sparkSessionForStream().equals(df.sparkSession._jsparkSession))
+
+    def runs_here(self) -> bool:
+        """Tell whether this thread is the one in which Spark runs the query, and its callback."""
+        jvm: Any = SparkContext._jvm
+        return bool(jvm.java.lang.Thread.currentThread().equals(self._execution.queryExecutionThread()))
+
+    def sink_class(self) -> str:
+        """Return the class of what the query writes to."""
+        return str(self._execution.sink().getClass().getName())
+
     def active(self) -> bool:
         """Tell whether this run is to go on, if only to the end of its micro-batch; one call of the JVM."""
         return self.query_id in _ending or bool(self._execution.isActive())
@@ -115,10 +133,14 @@ def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
     """
     jvm: Any = spark._jvm
     shared = spark._jsparkSession.sharedState()
-    execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    try:
+        key = jvm.java.util.UUID.fromString(query_id)
+    except Py4JJavaError:  # set by a user: the id of no query
+        return None
+    execution = shared.activeStreamingQueries().get(key)
     if execution is None or not (query_id in _ending or execution.isActive()):
         return None
-    return QueryRun(query_id, str(execution.runId().toString()), execution)
+    return QueryRun.of(execution)
 
 
 class GentleEnd:

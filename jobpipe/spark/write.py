@@ -18,7 +18,7 @@ from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
-from jobpipe.spark.partitioner import NUMBER, Partitioner
+from jobpipe.spark.partitioner import Partitioner, unnamed
 from jobpipe.spark.workers import gc_freeze
 from jobpipe.store.index import SegmentInfo
 from jobpipe.subscriber.casting import cast_batch
@@ -36,12 +36,14 @@ def _pairs(
     batches: Iterator[pa.RecordBatch], target: WriteTarget, partitioner: Partitioner, schema: pa.Schema, where: str
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
     for batch in batches:
-        index = batch.schema.get_field_index(NUMBER)
-        if index >= 0:
-            numbers: Any = batch.column(index)  # int32, by number_rows
-            yield cast_batch(batch.remove_column(index), schema, where), numbers
+        # Columns are known by their places: what Spark calls them here need not be what they are called.
+        columns: Any = batch.columns[: len(schema)]
+        named = pa.RecordBatch.from_arrays(columns, names=schema.names) if columns else batch.select([])
+        rows = cast_batch(named, schema, where)
+        if batch.num_columns > len(schema):
+            numbers: Any = batch.column(len(schema))  # int32, by number_rows
+            yield rows, numbers
             continue
-        rows = cast_batch(batch, schema, where)
         if partitioner.function is None or rows.num_rows == 0:
             yield rows, 0
         else:
@@ -70,7 +72,7 @@ def write_by_collect(
 
 def _is_small(batches: list[pa.RecordBatch], schema: pa.Schema, target: WriteTarget) -> bool:
     """Tell whether the segments of these rows will be held in memory for sure, with what Arrow puts around them."""
-    if any([field.type for field in batch.schema if field.name != NUMBER] != schema.types for batch in batches):
+    if any(batch.schema.types[: len(schema)] != schema.types for batch in batches):
         return False  # a cast may make them larger
     each = 4 * schema.serialize().size + 1024  # four times what was seen
     most = min(sum(batch.num_rows for batch in batches), target.partitions)
@@ -102,7 +104,8 @@ def write_by_tasks(
     Returns:
         The segments of the attempts that won, in task order.
     """
-    rows = df.mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA).collect()
+    # mapInArrow takes names for expressions: a dot would be a path, and two that differ by case one name.
+    rows = unnamed(df).mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA).collect()
     return [
         SegmentInfo.from_json(json.loads(row.info), None if row.data is None else bytes(row.data))
         for row in sorted(rows, key=lambda row: (row.task, row.ordinal))

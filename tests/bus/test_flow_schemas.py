@@ -142,7 +142,7 @@ def test_what_does_not_fit_ends_the_flow_before_it(line: Line) -> None:
     line.done(2)
     line.seal(WORD, WORD)
     error = line.ends()
-    on_page(error, "SchemaMismatch: topic '…',")
+    on_page(error, "SchemaMismatch: topic '…', offset")
     assert error.fields["columns"] == ["id: published as string, asked for as int32"]
     assert error.message.startswith("topic 'source', offset 2: what is published does not fit the schema that the flow")
     (subscription,) = line.source.status()["subscriptions"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ import pytest
 
 import jobpipe
 from jobpipe.config import Config
-from jobpipe.errors import ConfigError, LinkClosed, SchemaMismatch, TopicOwned, UnsupportedType, WaitTimeout
+from jobpipe.errors import (
+    ConfigError,
+    LinkClosed,
+    RowTooLarge,
+    SchemaMismatch,
+    TopicOwned,
+    UnsupportedType,
+    WaitTimeout,
+)
+from jobpipe.publisher import readable
 from jobpipe.publisher.plain import PlainPublisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, kill, until
@@ -113,7 +123,7 @@ def test_wrong_batch_ids(opened: Any, batch_id: Any) -> None:
 def test_a_batch_id_needs_a_name(opened: Any) -> None:
     with pytest.raises(ConfigError, match="needs a publisher with a name") as caught:
         opened().write(pa.table({"a": [1]}), batch_id=1)
-    on_page(caught.value, "ConfigError: topic")
+    on_page(caught.value, "ConfigError: topic '…': batch_id")
 
 
 def test_a_list_needs_a_schema(opened: Any) -> None:
@@ -132,6 +142,50 @@ def test_wrong_arguments_are_told_at_once(config: Config) -> None:
         jobpipe.publisher("orders", schema=pa.schema([("a", pa.list_(pa.int8()))]), partition_by="a", config=config)
     with pytest.raises(UnsupportedType, match="dictionary-encoded"):
         jobpipe.publisher("orders", schema=pa.schema([("a", pa.dictionary(pa.int8(), pa.string()))]), config=config)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "why"),
+    [
+        (pa.table({"c": pa.array([1000, 1001], pa.timestamp("ns"))}), SchemaMismatch, "row 1: column 'c' cannot be"),
+        (pa.table([[1], [2]], names=["c", "c"]), UnsupportedType, "two columns have the name c"),
+        (pa.table({"c": pa.array([None], pa.decimal256(50, 2))}), UnsupportedType, r"c \(decimal256\(50, 2\)"),
+        (pa.table({"c\0": [1]}), UnsupportedType, "NUL"),
+        (pa.table({"c": ["x" * 5000]}), RowTooLarge, "row 0: it has 50.. bytes, 50.. of them in column 'c'"),
+        (
+            pa.table([[1]], schema=pa.schema([pa.field("c", pa.int64(), metadata={"x": "y" * 9_000_000})])),
+            UnsupportedType,
+            r"takes 9\d{6} bytes.*may take 2097152 \(schema bytes\)",
+        ),
+    ],
+    ids=["nanoseconds", "two of one name", "decimal", "NUL", "large row", "large metadata"],
+)
+def test_what_no_subscriber_could_read_is_refused(
+    bus: Bus, opened: Any, monkeypatch: pytest.MonkeyPatch, rows: Any, error: type[Exception], why: str
+) -> None:
+    """P5, P6, P7, P9: where it is written, with what to do; the next batch is published and read."""
+    monkeypatch.setattr(readable, "ROW_MAX", 4096)
+    orders = opened(name="importer")
+    with pytest.raises(error, match=f"^topic {bus.topic!r}.*{why}"):
+        orders.write(rows, batch_id=1)
+    nanoseconds = pa.table({"c": pa.array([1000], pa.timestamp("ns", "UTC")), "n": pa.array([255], pa.uint8())})
+    assert orders.write(nanoseconds, batch_id=1).position.n == 1
+    orders.close(final=True)
+    assert rows_of(bus) == [{"c": datetime(1970, 1, 1, 0, 0, 0, 1, UTC), "n": 255}]
+
+
+def test_a_declared_schema_is_published_as_all_can_read_it(bus: Bus, opened: Any) -> None:
+    """P5: dicts are read by the publisher's own schema, and converted from there."""
+    schema = pa.schema([("at", pa.timestamp("ns", "UTC")), ("n", pa.uint64())])
+    orders = opened(schema=schema)
+    orders.write([{"at": 5000, "n": 2**64 - 1}])
+    with pytest.raises(SchemaMismatch, match=f"topic {bus.topic!r}, row 1: column 'at'") as caught:
+        orders.write([{"at": 5000, "n": 1}, {"at": 5001, "n": 1}])
+    on_page(caught.value, "SchemaMismatch: topic '…', row")
+    orders.close(final=True)
+    assert rows_of(bus) == [{"at": datetime(1970, 1, 1, 0, 0, 0, 5, UTC), "n": 2**64 - 1}]
+    with pytest.raises(UnsupportedType, match="two columns have the name a"):
+        opened(schema=pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
 
 def test_dictionaries_come_decoded(bus: Bus, opened: Any) -> None:

@@ -234,6 +234,10 @@ def test_python(
     ids = apply("python", people, **{"batch-function": f"{name}:only_ids", "schema": "id int"})
     assert sorted(rows(ids)) == [(1,), (2,), (3,)]
     assert ids.dtypes == [("id", "int")]
+    dotted = people.selectExpr("id", "name AS `user.name`", "named_struct('name', 1) AS user").toDF("id", "name", "a.b")
+    named = apply("python", dotted, **{"row-function": f"{name}:twice", "schema": "id int, name string"})
+    assert sorted(rows(named)) == sorted(rows(twice))
+    assert apply("ExtractField", apply("HoistField", people, field="a`b"), field="a`b").columns == people.columns
 
 
 def twice(row: dict[str, Any]) -> list[dict[str, Any]] | None:

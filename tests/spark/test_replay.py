@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobpipe import JobPipeSink
-from jobpipe.errors import DuplicateCall
+from jobpipe.errors import ConfigError, DuplicateCall, QueryStopped
+from jobpipe.spark.stopping import QUERY_ID
 from jobpipe.testing import Checker, Journal, NumberedRows
-from tests.spark.kit import Place, copy_checkpoint, file_stream, forget_commit, run_to_end, until, write_files
+from tests.spark.kit import Place, copy_checkpoint, file_stream, forget_commit, run_to_end, running, until, write_files
+from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -203,6 +210,129 @@ def test_one_sink_for_two_starts_of_a_query(spark: SparkSession, place: Place) -
     forget_commit(job.checkpoint, 0)
     run_to_end(file_stream(spark, job.files), sink, job.checkpoint)
     assert (sink.status()["sink"]["batches"], sink.status()["sink"]["replayed"]) == (1, 1)
+    sink.close()
+
+
+Publish = Callable[[DataFrame, int], object]
+
+
+def in_a_thread(sink: Publish, df: DataFrame, batch_id: int) -> None:
+    """Publish in a thread of the callback's own; raise what it raised."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(sink, df, batch_id).result()
+
+
+def in_a_nested_thread(sink: Publish, df: DataFrame, batch_id: int) -> None:
+    in_a_thread(partial(in_a_thread, sink), df.where("number >= 0"), batch_id)
+
+
+def in_an_inheriting_thread(sink: Publish, df: DataFrame, batch_id: int) -> None:
+    """Publish a frame of another session, in a thread to which Spark's own helper gave the query's id."""
+    other = df.sparkSession.newSession().createDataFrame(df.toArrow())
+    in_a_thread(inheritable_thread_target(df.sparkSession)(sink), other, batch_id)
+
+
+def in_the_callback_without_its_properties(sink: Publish, df: DataFrame, batch_id: int) -> None:
+    df.sparkSession.sparkContext.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
+    sink(df, batch_id)
+
+
+@pytest.mark.parametrize(
+    "publish",
+    [in_a_thread, in_a_nested_thread, in_an_inheriting_thread, in_the_callback_without_its_properties],
+    ids=lambda publish: publish.__name__,
+)
+def test_a_replayed_batch_in_another_thread(spark: SparkSession, place: Place, publish: Any) -> None:
+    """P1: the query is known by the frame, or by what the thread inherited, and not by the callback's thread alone."""
+    job = Published(spark, place, f"thread-{publish.__name__}".replace("_", "-"))
+    job.add(0, 1)
+    for start in range(2):
+        sink = place.sink(job.topic, parallelism=2, partition_by="partition")
+        run_to_end(file_stream(spark, job.files), partial(publish, sink), job.checkpoint)
+        counts = sink.status()["sink"]
+        assert (counts["batches"], counts["replayed"]) == (2 - 2 * start, start)
+        sink.close()
+        forget_commit(job.checkpoint, 1)
+    assert job.status()["head"] == 2
+    job.check()
+
+
+@pytest.mark.parametrize("made", ["createDataFrame", "newSession", "range"])
+def test_a_frame_of_no_query_in_a_thread_of_a_callback(spark: SparkSession, place: Place, made: str) -> None:
+    """P1: what cannot be told is refused, and not appended in silence."""
+    job = Published(spark, place, f"frame-{made}".lower())
+    job.add(0)
+    sink = place.sink(job.topic, parallelism=1)
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        other = spark.newSession() if made == "newSession" else spark
+        frame = other.range(3) if made == "range" else other.createDataFrame(df.toArrow())
+        in_a_thread(sink, frame, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="ConfigError") as caught:
+        run_to_end(file_stream(spark, job.files), callback, job.checkpoint)
+    on_page(str(caught.value), "ConfigError: topic '…': the sink was called in the thread")
+    assert sink.status()["head"] == 0
+    sink.close()
+
+
+def test_two_threads_of_one_callback(spark: SparkSession, place: Place) -> None:
+    """P1: the sink writes for one after the other, and the second call in one batch is an error."""
+    job = Published(spark, place, "two-threads")
+    job.add(0)
+    sink = place.sink(job.topic, parallelism=1)
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for call in [pool.submit(sink, df.where(rows), batch_id) for rows in ("number < 10", "number >= 10")]:
+                call.result()
+
+    with pytest.raises(StreamingQueryException, match="DuplicateCall: topic 'two-threads': batch 0"):
+        run_to_end(file_stream(spark, job.files), callback, job.checkpoint)
+    assert sink.status()["head"] == 1
+    sink.close()
+
+
+def test_a_thread_that_worked_for_another_query(spark: SparkSession, place: Place) -> None:
+    """P1: a pool's thread keeps the other query's id, by which rows would be dropped as a replay's."""
+    jobs = [Published(spark, place, f"pool-{n}") for n in range(2)]
+    for job in jobs:
+        job.add(0)
+    sink = place.sink("pool", parallelism=1)
+    with ThreadPoolExecutor(1) as pool:
+
+        def first(df: DataFrame, batch_id: int) -> None:
+            pool.submit(inheritable_thread_target(df.sparkSession)(sink), df, batch_id).result()
+
+        def second(df: DataFrame, batch_id: int) -> None:
+            pool.submit(sink, df, batch_id).result()
+
+        with running(file_stream(spark, jobs[0].files), first, jobs[0].checkpoint) as query:
+            query.processAllAvailable()
+            with pytest.raises(StreamingQueryException, match="ConfigError: topic 'pool': the thread") as caught:
+                run_to_end(file_stream(spark, jobs[1].files), second, jobs[1].checkpoint)
+        assert "inheritable_thread_target" in str(caught.value)
+        run_to_end(file_stream(spark, jobs[1].files), first, jobs[1].checkpoint)
+    assert sink.status()["head"] == 2
+    sink.close()
+
+
+def test_batches_of_no_query_while_another_query_runs(spark: SparkSession, place: Place) -> None:
+    """P1: the main thread appends as ever; in another one, what to do is said; after the query all threads append."""
+    job = Published(spark, place, "beside")
+    job.add(0)
+    sink = place.sink("no-query", parallelism=1)
+    kept: list[DataFrame] = []
+    with running(file_stream(spark, job.files), lambda df, _: kept.append(df), job.checkpoint) as query:
+        query.processAllAvailable()
+        sink(spark.range(3), 0)
+        with pytest.raises(ConfigError, match="the sink was called in the thread"):
+            in_a_thread(sink, spark.range(3), 1)
+        in_a_thread(partial(sink.publish, series="nightly"), spark.range(3), 0)
+    with pytest.raises(QueryStopped, match="these rows are of a query's micro-batch"):
+        in_a_thread(sink, kept[0], 1)
+    in_a_thread(sink, spark.newSession().range(3), 1)
+    assert sink.status()["head"] == 3
     sink.close()
 
 

@@ -178,7 +178,7 @@ class ExtractField(Transform):
         name = self.options.field
         require_columns(frame, [name], "ExtractField")
         struct = isinstance(frame.schema[name].dataType, StructType)
-        return frame.select(column_named(name)).select(f"`{name}`.*") if struct else frame.select(column_named(name))
+        return frame.select(column_named(name).alias("c")).select("c.*") if struct else frame.select(column_named(name))
 
 
 class Filter(Transform):

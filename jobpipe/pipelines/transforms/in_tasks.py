@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
@@ -45,20 +45,29 @@ class InTasks:
     Args:
         schema: of what it returns, as JSON.
         tolerant: rows for which it raises come back in column DEAD.
+        names: of the columns, which come without; None if they come with their names.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Mapping[str, Any], schema: StructType, *, tolerant: bool = False
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, Any],
+        schema: StructType,
+        *,
+        tolerant: bool = False,
+        names: Sequence[str] | None = None,
     ) -> None:
         self._function = function
         self._options = dict(options)
         self._schema = schema.json()
         self._tolerant = tolerant
+        self._names = None if names is None else list(names)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the function makes of each record batch."""
         columns = self._columns()
-        for batch in batches:
+        for given in batches:
+            batch = given if self._names is None else given.rename_columns(self._names)
             if not self._tolerant:
                 yield from self.made(batch, columns).to_batches()
                 continue
