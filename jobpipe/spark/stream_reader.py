@@ -51,6 +51,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._topics: StreamTopics | None = None
         self._lock = threading.Lock()
+        self._unprepared: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
         self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
         self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names first
         self._reading: dict[str, Position] = {}  # the newest end offset
@@ -83,9 +84,16 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the positions up to which this run reads."""
-        topics = self._open()
-        self._ends.stop_now(topics.session, topics.at_start)
+        """Fix the positions up to which this run reads.
+
+        Why that cannot be is told by the next call. Spark knows its readers only when all are prepared: if one raises
+        here, none is stopped, and the others keep their names as long as the application lives (PySpark 4.3.0).
+        """
+        try:
+            topics = self._open()
+            self._ends.stop_now(topics.session, topics.at_start)
+        except JobpipeError as error:
+            self._unprepared = error
 
     @hide_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -297,6 +305,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> StreamTopics:
         with self._lock:
+            if self._unprepared is not None:
+                raise self._unprepared
             if self._topics is None:
                 self._topics = StreamTopics(self._options, self._schema)
             return self._topics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from jobpipe.errors import JobpipeError
+from jobpipe.errors import JobpipeError, NameTaken
 
 __all__ = ["RefusedStream", "hide_traceback"]
 
@@ -30,9 +31,24 @@ def hide_traceback(work: Callable[P, R]) -> Callable[P, R]:
             return work(*args, **kwargs)
         except JobpipeError as error:
             log.debug("%s", work.__qualname__, exc_info=True)
+            if isinstance(error, NameTaken):
+                raise _with_own_use(error) from None
             raise error.with_traceback(None) from None
 
     return hidden
+
+
+def _with_own_use(error: NameTaken) -> NameTaken:
+    """Return the error with what to do if the other reader is this query's own: Spark makes one for each use."""
+    if (error.fields.get("holder") or {}).get("host") != socket.gethostname() or "own_use" in error.fields:
+        return error
+    return NameTaken(
+        f"{error.message}. If this very query holds it, because it uses one load() more than once (a self-join): "
+        "call load() once for each use, with a name of its own each; or use it once, and join inside "
+        "foreachBatch, where df.persist() lets the rows be read once",
+        **error.fields,
+        own_use=True,
+    )
 
 
 class RefusedStream(DataSourceStreamReader):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.kit import Place, Received, running, until
+from tests.spark.kit import Place, Received, run_to_end, running, until
 from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -157,6 +157,31 @@ def test_a_schema_by_hand_that_is_right(spark: SparkSession, place: Place) -> No
         ("2.0",),
         ("3.0",),
     ]
+
+
+def test_a_self_join_of_one_load(spark: SparkSession, place: Place) -> None:
+    """The error names both remedies, and both work."""
+    stream = place.stream(spark, "some", "self", startingOffsets="earliest")
+    said = ("NameTaken", "uses one load() more than once", "with a name of its own each", "join inside foreachBatch")
+    with fails(StreamingQueryException, *said):
+        start(stream.alias("x").join(stream.alias("y"), "id"), place, "self-join")
+    with fails(StreamingQueryException, *said):  # with this trigger Spark would leave the other reader alone, for good
+        run_to_end(stream.alias("x").join(stream.alias("y"), "id"), Received(), place.checkpoint("self-now"))
+    alone = Received()
+    run_to_end(stream, alone, place.checkpoint("self-alone"))
+    assert alone.rows == 3
+    twice = [place.stream(spark, "some", name, startingOffsets="earliest") for name in ("self-1", "self-2")]
+    joined = Received()
+    run_to_end(twice[0].alias("x").join(twice[1].alias("y"), "id").select("id"), joined, place.checkpoint("self-2"))
+    inside: list[int] = []
+
+    def callback(df: DataFrame, batch_id: int) -> None:
+        kept = df.persist()
+        inside.append(kept.alias("x").join(kept.alias("y"), "id").count())
+        kept.unpersist()
+
+    run_to_end(place.stream(spark, "some", "self-3", startingOffsets="earliest"), callback, place.checkpoint("self-3"))
+    assert joined.rows == sum(inside) == 3
 
 
 def test_two_live_queries_with_one_name(spark: SparkSession, place: Place) -> None:
