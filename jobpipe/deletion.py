@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from jobpipe_registry.machine import Place, start_ticks
-from jobpipe_registry.records import OwnerRecord
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors
@@ -23,6 +21,8 @@ from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.files import check_topic
 from jobpipe.store.hostfolder import directories_of_log
 from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
+from jobpipe_registry.machine import Place, start_ticks
+from jobpipe_registry.records import OwnerRecord
 
 __all__ = ["Deleter", "Deletion"]
 

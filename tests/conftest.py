@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from tests.parts import RUN_AGAIN
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 from rich.table import Table
+
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("first", "second")

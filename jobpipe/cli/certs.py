@@ -77,11 +77,10 @@ def issue_one(
     and tools. The publishers' access lists (security.access) say what a name may do. Only a certificate made for
     publishing, or for a HOST, can serve. A revoked NAME.crt is replaced, with a new key.
     """
-    from jobpipe_registry.names import check_name
-
     from jobpipe.discovery.handler import map_registry_errors
     from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
     from jobpipe.net.identity import subscription_name, topic_server_name
+    from jobpipe_registry.names import check_name
 
     with map_registry_errors():
         for text in (*topics, *subscriptions):

@@ -20,10 +20,9 @@ _NAMED = 5  # nodes that a finding names
 
 def permissions(config: Config) -> Iterator[Finding]:
     """The registry knows who we are, and its nodes are closed to strangers. For a registry that answers."""
+    from jobpipe.discovery.handler import map_registry_errors, open_handler
     from jobpipe_registry.embedded import EmbeddedZooKeeper
     from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-
-    from jobpipe.discovery.handler import map_registry_errors, open_handler
 
     if config.embedded:
         running = EmbeddedZooKeeper(config.home).status()

@@ -14,9 +14,8 @@ from jobpipe.cli.output import emit_json, emit_pairs, emit_table
 from jobpipe.errors import ConfigError, RegistryUnavailable
 
 if TYPE_CHECKING:
-    from jobpipe_registry.embedded import EmbeddedZooKeeper
-
     from jobpipe.config import Config
+    from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["registry"]
 
@@ -106,9 +105,8 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     Strangers are those who do not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister). Ends
     with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
     """
-    from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-
     from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 
     handler = open_handler(settings.config)
     try:

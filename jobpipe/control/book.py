@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from jobpipe_registry.job_records import EndRecord
-
 from jobpipe.control.interface import Want
 from jobpipe.control.rows import AttemptRow, JobRow, RunRow
 from jobpipe.control.tools import Tools
@@ -15,6 +13,7 @@ from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.states import FOLLOWING, JobState
+from jobpipe_registry.job_records import EndRecord
 
 __all__ = ["UNAVAILABLE", "JobBook", "is_to_stop"]
 

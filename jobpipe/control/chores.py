@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from jobpipe_registry.errors import RegistryError
-
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.rows import Chore, JobRow, Subscription
 from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
+from jobpipe_registry.errors import RegistryError
 
 __all__ = ["Chores", "Dropper"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from jobpipe_registry.jobs import JobState as Registered
-from jobpipe_registry.watch import Watch
-
 from jobpipe.control.looking import process_status
 from jobpipe.control.rows import AttemptRow
 from jobpipe.control.starting import make_launcher
 from jobpipe.control.tools import Tools
 from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
+from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.watch import Watch
 
 __all__ = ["Contacts"]
 

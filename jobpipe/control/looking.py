@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import JobState as Registered
-from jobpipe_registry.machine import Place, lives
-
 from jobpipe.control.rows import AttemptRow, Holder
 from jobpipe.control.verdict import EndOf, Facts, Launched, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
+from jobpipe_registry.job_records import EndRecord, Lease
+from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.machine import Place, lives
 
 __all__ = ["end_of", "facts_of", "has_rebooted", "holder_of", "lease_is_own", "process_status"]
 

@@ -12,11 +12,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jobpipe_registry.errors import RegistryError
-from jobpipe_registry.job_records import Order
-from jobpipe_registry.jobs import JobState as Registered
-from jobpipe_registry.machine import lives
-
 from jobpipe.control.book import JobBook, is_to_stop
 from jobpipe.control.contacts import Contacts
 from jobpipe.control.interface import Want
@@ -30,6 +25,10 @@ from jobpipe.pipelines.ends import BY_ANOTHER
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.job_records import Order
+from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.machine import lives
 
 __all__ = ["LOOK_SECONDS", "JobMachine"]
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from jobpipe_registry.machine import Place, lives, start_ticks
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import jobpipe
 from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe_registry.machine import Place, lives, start_ticks
 
 __all__ = ["ServerFiles", "ServerState", "read_token"]
 

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from jobpipe_registry.handler import RegisterServerHandler
-
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.control.alerts import TOLD
@@ -38,6 +36,7 @@ from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.serving_on import ServingOn
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.handler import RegisterServerHandler
 
 __all__ = ["ControlServer"]
 

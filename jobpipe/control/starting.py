@@ -10,9 +10,6 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 
-from jobpipe_registry.errors import OrderChanged, RegistryError, Unavailable
-from jobpipe_registry.job_records import Lease, Order
-from jobpipe_registry.machine import Place, lives
 from pydantic import ValidationError
 
 from jobpipe.control.book import UNAVAILABLE
@@ -26,6 +23,9 @@ from jobpipe.pipelines.plugins import Attempt, Launcher
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.tree import plain
+from jobpipe_registry.errors import OrderChanged, RegistryError, Unavailable
+from jobpipe_registry.job_records import Lease, Order
+from jobpipe_registry.machine import Place, lives
 
 __all__ = ["Started", "clear_storage", "make_launcher", "start_attempt"]
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
-from jobpipe_registry.handler import RegisterServerHandler
-
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.higher_epoch import HigherEpoch
@@ -36,6 +34,7 @@ from jobpipe.net.capability import log_place
 from jobpipe.operations.administration import Driver
 from jobpipe.operations.publishing import Admitted, OpenRequest
 from jobpipe.store.topic_log import TopicLog
+from jobpipe_registry.handler import RegisterServerHandler
 
 __all__ = ["Coordinator", "Parent"]
 

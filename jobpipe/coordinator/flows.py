@@ -12,8 +12,6 @@ import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from jobpipe_registry.names import MAX_PARALLELISM
-
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import (
@@ -33,6 +31,7 @@ from jobpipe.store.index import SegmentInfo
 from jobpipe.store.parts import Part, PartOutcome
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
+from jobpipe_registry.names import MAX_PARALLELISM
 
 __all__ = ["Flows", "Publishing", "WrittenNow"]
 

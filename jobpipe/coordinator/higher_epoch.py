@@ -7,11 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from jobpipe_registry.records import MAX_STEP
-
 from jobpipe.coordinator.lasting import Lasting
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
+from jobpipe_registry.records import MAX_STEP
 
 __all__ = ["HigherEpoch"]
 

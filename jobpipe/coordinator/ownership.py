@@ -14,10 +14,6 @@ import os
 import ssl
 from collections.abc import Callable
 
-from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.machine import lives
-from jobpipe_registry.records import OwnerRecord
-
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
@@ -26,6 +22,9 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.administration import Driver, HandoverRequest
 from jobpipe.operations.calls import ask
 from jobpipe.wire.messages import Hello
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.machine import lives
+from jobpipe_registry.records import OwnerRecord
 
 __all__ = ["claim_topic"]
 

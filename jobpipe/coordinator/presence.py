@@ -7,9 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe_registry.machine import lives
-
 from jobpipe.coordinator.topic import ServedTopic
+from jobpipe_registry.machine import lives
 
 __all__ = ["Parent", "ParentWatch", "Presence"]
 

@@ -9,10 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 import psutil
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.machine import Place, start_ticks
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
 from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
@@ -24,6 +20,10 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.store.topic_log import TopicLog
+from jobpipe_registry.errors import BadRecord
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.machine import Place, start_ticks
+from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
 __all__ = ["Registration"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 import yaml
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.errors import ConfigError
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 __all__ = [
     "CONFIG",

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 from rich.table import Table
 
@@ -43,6 +42,7 @@ from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.store.spools import read_status
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["BROKEN", "DEAD_LETTERS", "FILES", "TOPICS", "run_demo"]
 

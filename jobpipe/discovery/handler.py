@@ -6,13 +6,12 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jobpipe_registry import errors as registry_errors
-from jobpipe_registry.embedded import EmbeddedZooKeeper
-from jobpipe_registry.handler import RegisterServerHandler
-
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
 from jobpipe.net.keyfile import make_home
+from jobpipe_registry import errors as registry_errors
+from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.handler import RegisterServerHandler
 
 __all__ = ["map_registry_errors", "open_handler"]
 

@@ -7,12 +7,11 @@ import functools
 import threading
 from collections.abc import Callable
 
-from jobpipe_registry.handler import Watch
-from jobpipe_registry.records import RegisterRecord
-
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.net.address import Endpoint
+from jobpipe_registry.handler import Watch
+from jobpipe_registry.records import RegisterRecord
 
 __all__ = ["HostDirectory"]
 

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.records import RegisterRecord
-
 from jobpipe.config import Config
 from jobpipe.config.names import closest
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.records import RegisterRecord
 
 __all__ = ["Location", "TopicLocator", "locate"]
 

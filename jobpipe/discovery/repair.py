@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.names import check_name
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
-from jobpipe_registry.tree import TreeHandler
-
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RemoteProtocolError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
 from jobpipe.store.recovery import RecoveryPoint
+from jobpipe_registry.errors import BadRecord
+from jobpipe_registry.names import check_name
+from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
+from jobpipe_registry.tree import TreeHandler
 
 __all__ = ["EpochRepair", "implausible", "readable_point", "repair_epoch"]
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from jobpipe_registry.names import MAX_PARALLELISM
-
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.operations.data import HeldPart, fill_held
 from jobpipe.operations.fields import (
@@ -36,6 +34,7 @@ from jobpipe.operations.publishing import MAX_SEGMENTS, Admitted, Schema, Segmen
 from jobpipe.operations.ranges import Stop
 from jobpipe.operations.values import Items, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo
+from jobpipe_registry.names import MAX_PARALLELISM
 
 __all__ = [
     "FLOW_TASKS",

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from jobpipe_registry.names import MAX_PARALLELISM
-
 from jobpipe.config import Config, config_from_dict
 from jobpipe.errors import ConfigError, RemoteProtocolError
 from jobpipe.operations.fields import (
@@ -32,6 +30,7 @@ from jobpipe.operations.fields import (
 )
 from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo, is_host_id
+from jobpipe_registry.names import MAX_PARALLELISM
 
 __all__ = [
     "MAX_REQUIRED",

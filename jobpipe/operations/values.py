@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jobpipe_registry.errors import InvalidName
-from jobpipe_registry.names import check_name
-
 from jobpipe.errors import RemoteProtocolError, shown
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.files import write_id_of
 from jobpipe.store.index import PACKED_CHUNK, Chunk
 from jobpipe.store.position import MAX_NUMBER, Position
 from jobpipe.wire.frames import DATA_LIMIT
+from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.names import check_name
 
 __all__ = [
     "Bound",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobpipe_registry.job_records import EndRecord
-
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+from jobpipe_registry.job_records import EndRecord
 
 __all__ = [
     "BY_ANOTHER",

@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import psutil
-from jobpipe_registry.machine import start_ticks
 from rich.console import Console
 
 from jobpipe.admin import Admin
@@ -40,6 +39,7 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.store.spools import has_spool, read_status
+from jobpipe_registry.machine import start_ticks
 
 __all__ = ["Ran", "last_lines", "run_pipeline"]
 

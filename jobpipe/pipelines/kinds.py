@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from jobpipe_registry.names import JOB_NAME
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -21,6 +20,7 @@ from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.secrets import Secret
 from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, Kind, duration, whole
+from jobpipe_registry.names import JOB_NAME
 
 __all__ = [
     "EXPECTED",

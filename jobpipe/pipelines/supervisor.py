@@ -12,11 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe_registry.errors import OrderChanged, Unavailable
-from jobpipe_registry.job_records import EndRecord, Order
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.jobs import JobState as Registered
-
 from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.ends import REPLACED_END, End, end_by_code, end_by_record, end_without_record
 from jobpipe.pipelines.launching import Delay, Launched, submit
@@ -27,6 +22,10 @@ from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.snapshot import Parent, Snapshot
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe.pipelines.tree import plain
+from jobpipe_registry.errors import OrderChanged, Unavailable
+from jobpipe_registry.job_records import EndRecord, Order
+from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.jobs import JobState as Registered
 
 __all__ = ["JobView", "Setting", "SupervisedJob"]
 

@@ -10,13 +10,13 @@ import threading
 import uuid
 
 import psutil
-from jobpipe_registry.machine import start_ticks
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 from jobpipe.net.keyfile import make_home
 from jobpipe.net.retry import Deadline
+from jobpipe_registry.machine import start_ticks
 
 __all__ = ["CoordinatorProcess", "attach", "end_coordinators"]
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from jobpipe_registry.errors import RegistryError
-from jobpipe_registry.names import check_name
 
 from jobpipe.config import Config, check_acks
 from jobpipe.discovery.node import TravellingCredentials
@@ -50,6 +48,8 @@ from jobpipe.publisher.readable import check_size
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 from jobpipe.store.position import Position
+from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.names import check_name
 
 __all__ = ["BatchKey", "Publisher", "SealedBatch"]
 

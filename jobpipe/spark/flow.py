@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from jobpipe_registry.errors import InvalidName
-from jobpipe_registry.names import MAX_PARALLELISM, check_name
 
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError
@@ -20,6 +18,8 @@ from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
 from jobpipe.publisher.readable import readable_schema
 from jobpipe.store.boundary import Boundary
+from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.names import MAX_PARALLELISM, check_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,6 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from jobpipe_registry.errors import InvalidName
-from jobpipe_registry.names import check_name
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import TopicLocator
@@ -29,6 +27,8 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import Fetched, decode, fetch_plan, is_intact
 from jobpipe.subscriber.follower import ANSWER_SECONDS, FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
+from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.names import check_name
 
 __all__ = ["Subscription", "subscribe"]
 

@@ -6,12 +6,11 @@ import contextlib
 import socket
 from dataclasses import replace
 
+from jobpipe.net.address import Endpoint
+from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.handler import Watch, WatchCallback
 from jobpipe_registry.records import RegisterRecord
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-
-from jobpipe.net.address import Endpoint
-from jobpipe.testing.proxy import FaultProxy
 
 __all__ = ["PROXIED_HOST", "ReroutedZooKeeper", "open_proxies"]
 

@@ -6,11 +6,11 @@ import contextlib
 from pathlib import Path
 
 import psutil
-from jobpipe_registry.embedded import EmbeddedZooKeeper
-from jobpipe_registry.identity import Tls
 
 from jobpipe.testing.program import END_SECONDS
 from jobpipe.testing.proxy import FaultProxy
+from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.identity import Tls
 
 __all__ = ["ZooKeeper", "settings_of"]
 

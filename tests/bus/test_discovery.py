@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.records import RegisterRecord
 
 from jobpipe.config import Config
 from jobpipe.discovery.handler import open_handler
@@ -26,6 +25,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import init_ca, issue, topic_server_name
 from jobpipe.testing import NumberedRows
 from jobpipe.wire.messages import Hello
+from jobpipe_registry.records import RegisterRecord
 from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from jobpipe_registry.nodes import SetData
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 
 from jobpipe.cli.main import cli
 from jobpipe.config import Config
@@ -18,6 +16,8 @@ from jobpipe.discovery.repair import repair_epoch
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import Checker, NumberedRows
+from jobpipe_registry.nodes import SetData
+from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.bus.kit import Bus, publish
 
 ROWS = NumberedRows("orders", partitions=2, rows=50, payload=10)

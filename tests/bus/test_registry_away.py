@@ -7,7 +7,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import locate
@@ -15,6 +14,7 @@ from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.testing.zookeeper import settings_of
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 
 

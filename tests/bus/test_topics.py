@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jobpipe_registry.records import RegisterRecord
 
 from jobpipe.discovery.handler import open_handler
 from jobpipe.errors import ConfigError, JobpipeError, NameTaken, SchemaMismatch, TopicNotFound
@@ -18,6 +17,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
+from jobpipe_registry.records import RegisterRecord
 from tests.bus.kit import Bus, publish, until
 from tests.bus.query import Query
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.cli.doctor_registry import permissions
 from jobpipe.config import load
 from jobpipe.testing.zookeeper import settings_of
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
 from tests.troubleshooting import on_page
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobpipe_registry.errors import InvalidName
-from jobpipe_registry.names import check_name
 
 from jobpipe import JobPipeSink
 from jobpipe.config import Option, explain, keys, names
@@ -19,6 +17,8 @@ from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_kinds import ASSIGN, ENDING, NAME, STARTING, TIMES, TOPICS, one_time
 from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
 from jobpipe.config.values import BadValueError
+from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.names import check_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 HERE = Path()

@@ -15,12 +15,11 @@ import threading
 import time
 from pathlib import Path
 
-from jobpipe_registry.job_records import EndRecord
-
 from jobpipe.config import load
 from jobpipe.discovery.handler import open_handler
 from jobpipe.pipelines.runner.holding import Holding, Replaced
 from jobpipe.pipelines.states import REPLACED
+from jobpipe_registry.job_records import EndRecord
 
 ROWS = 7
 SECONDS = 60.0

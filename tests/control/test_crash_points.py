@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobpipe_registry.errors import LeaseHeld, NotOrdered
-from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 
 from jobpipe.config import load
 from jobpipe.control.changes import Changes
@@ -28,6 +25,9 @@ from jobpipe.control.tools import Tools
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import REPLACED, JobState
+from jobpipe_registry.errors import LeaseHeld, NotOrdered
+from jobpipe_registry.job_records import EndRecord, Lease
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.control.world import NAME, Cluster, FakePlugins, job_of
 
 MOST_STEPS = 400

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import JobState as Registered
-from jobpipe_registry.machine import Place, start_ticks
 
 from jobpipe.control.looking import facts_of, has_rebooted, process_status
 from jobpipe.control.rows import AttemptRow, Holder
 from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.machine import Place, start_ticks
 
 ATTEMPT = AttemptRow(
     run="r", pipeline="p", job="j", number=5, version=1, state=JobState.SUBMITTED, began=1.0, launched="x"

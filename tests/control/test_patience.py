@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobpipe_registry.errors import OrderChanged, Unavailable
 
 from jobpipe.control.patience import AWAY_SECONDS, PatientJobs
+from jobpipe_registry.errors import OrderChanged, Unavailable
 
 
 def test_only_one_question_in_a_while_waits() -> None:

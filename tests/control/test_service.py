@@ -12,9 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from jobpipe_registry.errors import NotOrdered, Unavailable
-from jobpipe_registry.job_records import Lease, Order
-from jobpipe_registry.machine import Place, start_ticks
 
 from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
@@ -22,6 +19,9 @@ from jobpipe.control.service import ControlServer
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+from jobpipe_registry.errors import NotOrdered, Unavailable
+from jobpipe_registry.job_records import Lease, Order
+from jobpipe_registry.machine import Place, start_ticks
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
 

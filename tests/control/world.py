@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-
 from jobpipe.config import Config, load
 from jobpipe.control.interface import JobStatus, Submission
 from jobpipe.control.service import ControlServer
@@ -18,6 +15,8 @@ from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.pipelines.waiting import DEADLINE, eventually
 
 KILLED = -9

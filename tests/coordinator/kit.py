@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-
 from jobpipe.config import Config, load
 from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.topic import ServedTopic
@@ -18,6 +16,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.operations.publishing import OpenRequest
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.store.build import SCHEMA, rows, written
 
 R = TypeVar("R")

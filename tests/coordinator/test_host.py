@@ -8,9 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from jobpipe_registry.machine import Place
-from jobpipe_registry.nodes import Create
-from jobpipe_registry.records import OwnerRecord
 
 from jobpipe.coordinator import coordinator as host_module
 from jobpipe.coordinator import ownership, registration
@@ -22,6 +19,9 @@ from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
+from jobpipe_registry.machine import Place
+from jobpipe_registry.nodes import Create
+from jobpipe_registry.records import OwnerRecord
 from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
 from tests.troubleshooting import on_page
 

@@ -8,7 +8,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP
 
 from jobpipe.discovery import repair
 from jobpipe.discovery.repair import repair_epoch
@@ -16,6 +15,7 @@ from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import MAX_ID
+from jobpipe_registry.records import MAX_EPOCH, MAX_STEP
 from tests.coordinator.kit import NAMESPACE, World, run, seal
 
 WRITTEN = [b"9223372036854775807", b"9007199254740991", b"1000003", b"-1", b"", b"garbage", b"x" * 1_000_000]

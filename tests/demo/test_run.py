@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 from rich.console import Console
 
 from jobpipe.demo import run, run_demo
@@ -18,6 +17,7 @@ from jobpipe.pipelines.board import open_board
 from jobpipe.pipelines.launchers import local
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 JOBS = tuple(load_pipeline(flights_examples() / PIPELINE).jobs)
 SLEEP = "import time; time.sleep(600)"

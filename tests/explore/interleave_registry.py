@@ -16,7 +16,6 @@ import jobpipe_registry.tree_jobs
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
-
 from tests.explore.interleave_steps import Actor, Changed, Policy, acting, run
 
 __all__ = ["PAIRS", "explore_pair"]

@@ -18,13 +18,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-import jobpipe_registry.changes
-import jobpipe_registry.keeper
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
-
 import jobpipe.coordinator.coordinator
 import jobpipe.publisher.channel
+import jobpipe_registry.changes
+import jobpipe_registry.keeper
 from jobpipe.config import Config
 from jobpipe.coordinator.coordinator import Coordinator, Parent
 from jobpipe.coordinator.service import ControlService
@@ -33,6 +30,8 @@ from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
 from jobpipe.net.served import ServedLink
 from jobpipe.net.timing import Timing
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_process import PROCESS, Process

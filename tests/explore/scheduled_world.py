@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from jobpipe_registry.errors import RegistryError
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Journal, NumberedRows
+from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping

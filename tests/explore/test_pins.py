@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from jobpipe_registry.asked_last import AskedLast
 
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.leases import Leases
@@ -24,6 +23,7 @@ from jobpipe.operations.reading import LeaseRequest, lease_name
 from jobpipe.store.database import Database, check_format
 from jobpipe.store.files import rewrite_file
 from jobpipe.store.topic_log import TopicLog
+from jobpipe_registry.asked_last import AskedLast
 from tests.explore import cancel, fail
 from tests.explore.interleave import Explorer, Spec
 from tests.explore.interleave_registry import explore_pair

@@ -22,10 +22,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
-from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
-from jobpipe_registry.options import Options
 
 from jobpipe.config import Config, load
 from jobpipe.coordinator import coordinator as coordinators
@@ -44,6 +40,10 @@ from jobpipe.store.reader import CatalogReader, SegmentRange
 from jobpipe.store.segment import SegmentFile
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.messages import Hello, Reply, Request
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
+from jobpipe_registry.options import Options
 from tests.explore.world_disk import Fault, GuardedConnection, Sites, patched_os, sqlite_layer
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe_registry.records import OwnerRecord
-
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.testing import SCHEMA
+from jobpipe_registry.records import OwnerRecord
 from tests.explore import world_asking as asking
 from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator, World
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import psutil
 import yaml
-from jobpipe_registry.job_records import EndRecord, Lease, Order
 from pyarrow import csv
 
 from jobpipe.config import Config, load
@@ -26,6 +25,7 @@ from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.testing.program import MARK, marked
 from jobpipe.testing.rows import NumberedRows
 from jobpipe.testing.zookeeper import ZooKeeper, settings_of
+from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.faults.held_sink import Entry, read_journal
 from tests.faults.rig import SESSION, SHARED, gone
 

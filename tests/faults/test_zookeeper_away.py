@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.client import TlsHandler
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -17,6 +16,7 @@ from jobpipe.discovery.locate import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
 from jobpipe.testing.processes import Harness
 from jobpipe.testing.proxy import FaultProxy
+from jobpipe_registry.client import TlsHandler
 from tests.faults.rig import (
     OWN_ZOOKEEPER,
     PATIENCE,

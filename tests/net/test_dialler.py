@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
 
 from jobpipe.config import load
 from jobpipe.coordinator.ownership import claim_topic
@@ -23,6 +21,8 @@ from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocol
 from jobpipe.net.address import Endpoint
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.testing.proxy import FaultProxy
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+from jobpipe_registry.records import OwnerRecord, RegisterRecord
 from tests.net.kit import HELLO, Authority, Mode, bound, peer, read_all, run, serving
 
 TOPICS = "/jobpipe/topics"

@@ -27,13 +27,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper, find_jars
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import jobpipe
 from jobpipe.config import load
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe_registry.embedded import EmbeddedZooKeeper, find_jars
 from tests.pages import block, shell
 from tests.spark.standalone import bash, conf, environment, running_cluster
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.job_records import Order
-from jobpipe_registry.jobs import Jobs
 
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.pipelines.runner.holding import Holding, Replaced
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.job_records import Order
+from jobpipe_registry.jobs import Jobs
 from tests.registry.worlds import DEADLINE, MemoryWorld
 
 JOB = ("shop", "copy")

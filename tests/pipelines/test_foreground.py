@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobpipe_registry.machine import lives
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
@@ -23,6 +22,7 @@ from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
+from jobpipe_registry.machine import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
 from tests.troubleshooting import on_page

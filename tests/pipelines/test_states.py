@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from jobpipe_registry.job_records import ENDS
 
 from jobpipe.pipelines.states import ENDED, FOLLOWING, JobState
+from jobpipe_registry.job_records import ENDS
 
 
 def test_each_state_says_what_follows() -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from jobpipe_registry.machine import start_ticks
 
 from jobpipe.pipelines.runner import stopping
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.snapshot import Parent
+from jobpipe_registry.machine import start_ticks
 from tests.pipelines.waiting import DEADLINE, eventually
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

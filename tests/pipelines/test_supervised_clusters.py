@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.errors import NotOrdered
-from jobpipe_registry.job_records import EndRecord, Lease, Order
 
 from jobpipe.errors import LauncherUnavailable, NotAuthorized
 from jobpipe.pipelines import launching, supervisor
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.errors import NotOrdered
+from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.pipelines.test_supervisor import JOB, Fake, World, world
 from tests.pipelines.waiting import DEADLINE, eventually
 

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines import supervisor
@@ -22,6 +18,10 @@ from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStat
 from jobpipe.pipelines.snapshot import Parent, Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
+from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE, eventually
 

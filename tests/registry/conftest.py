@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 from kazoo.client import KazooClient
 
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 from tests.registry.worlds import MemoryWorld, World, ZooKeeperWorld
 
 _numbers = itertools.count(1)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from jobpipe_registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned
 from jobpipe_registry.records import MAX_EPOCH, RegisterRecord
-
 from tests.registry.worlds import DEADLINE, Recorder, World, eventually, owner, record
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+from kazoo.client import KazooClient
+
 from jobpipe_registry.client import TlsHandler
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
 from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
@@ -24,8 +26,6 @@ from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions, is_serving
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
-from kazoo.client import KazooClient
-
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper

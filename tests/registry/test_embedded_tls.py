@@ -22,6 +22,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kazoo.client import KazooClient
+
+from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry import embedded_files, embedded_server
 from jobpipe_registry.client import TlsHandler
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
@@ -33,9 +36,6 @@ from jobpipe_registry.identity import Tls
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-from kazoo.client import KazooClient
-
-from jobpipe.testing.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import eventually
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from jobpipe_registry.errors import (
     BadRecord,
     InvalidName,
@@ -23,7 +24,6 @@ from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.jobs import Jobs, JobState
 from jobpipe_registry.nodes import Operation
-
 from tests.registry.worlds import DEADLINE, MemoryWorld, World, eventually
 
 JOB = ("flights", "delays")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from jobpipe_registry import machine
 from jobpipe_registry.machine import Place, lives, start_ticks
 from jobpipe_registry.records import OwnerRecord

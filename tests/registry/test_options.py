@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from jobpipe_registry.acl import Exposed, exposed, to_kazoo
 from jobpipe_registry.errors import BadOption
 from jobpipe_registry.identity import Grant, Sasl, parse_acl

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from jobpipe_registry.errors import BadRecord, TopicOwned
 from jobpipe_registry.records import MAX_EPOCH
-
 from tests.registry.worlds import World, owner, record
 
 MEGABYTE = b"x" * 1_000_000

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.memory import MemoryRegisterServerHandler
 from jobpipe_registry.nodes import Operation
-
 from tests.registry.worlds import MemoryWorld, Recorder, World, eventually, owner, record
 
 

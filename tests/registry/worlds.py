@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from kazoo.client import KazooClient
+
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-from kazoo.client import KazooClient
 
 DEADLINE = 15.0
 

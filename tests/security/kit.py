@@ -18,7 +18,6 @@ from cryptography.x509 import (
     load_pem_x509_certificate,
     random_serial_number,
 )
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
@@ -30,6 +29,7 @@ from jobpipe.net.timing import Timing
 from jobpipe.net.tls import Credentials
 from jobpipe.testing.zookeeper import settings_of
 from jobpipe.wire import Hello, Welcome
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 TIMING = Timing(connect=10, handshake=10, hello=10, welcome=10)  # the machine is shared

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import pyarrow as pa
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.reading import parse_epoch
-from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 
 from jobpipe.errors import LinkBroken, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.address import Endpoint
@@ -24,6 +21,9 @@ from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, 
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER
 from jobpipe.wire.messages import Reply
+from jobpipe_registry.errors import BadRecord
+from jobpipe_registry.reading import parse_epoch
+from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from tests.wire.kit import HELLO, WELCOME
 
 CHUNKS = (7, 64, 1 << 20, 1, 1000, 300, 5000, 1 << 20)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 from jobpipe.testing.processes import Harness, Program
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

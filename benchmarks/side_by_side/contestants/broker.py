@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobpipe_registry.embedded import find_java
-
 from benchmarks.side_by_side.processes import Processes, RunFailed
+from jobpipe_registry.embedded import find_java
 
 __all__ = ["broker", "fetch_jars"]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 import jobpipe
 from benchmarks.side_by_side.transports.rows import BIG, copies
@@ -25,6 +24,7 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
+from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 __all__ = ["Reader", "Server"]
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
-from jobpipe_registry.machine import Place, lives, start_ticks
 from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.kinds import Text
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.sessions import members
+from jobpipe_registry.machine import Place, lives, start_ticks
 
 __all__ = ["LocalLauncher"]
 

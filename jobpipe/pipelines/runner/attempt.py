@@ -12,9 +12,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.job_records import EndRecord
-from jobpipe_registry.jobs import Jobs
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -36,6 +33,9 @@ from jobpipe.pipelines.runner.work import Done, Work, failure
 from jobpipe.pipelines.sessions import kill_companions
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.job_records import EndRecord
+from jobpipe_registry.jobs import Jobs
 
 __all__ = ["run_attempt"]
 

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobpipe_registry.job_records import Lease
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from jobpipe.pipelines.runner.holding import Replaced
+from jobpipe_registry.job_records import Lease
 
 __all__ = ["Fence", "local_folder"]
 

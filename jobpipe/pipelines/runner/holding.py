@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Callable
 
 import psutil
+
+from jobpipe.errors import RegistryUnavailable
 from jobpipe_registry.errors import LeaseHeld, NotOrdered, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.jobs import Jobs, JobState
 from jobpipe_registry.machine import Place, lives, start_ticks
-
-from jobpipe.errors import RegistryUnavailable
 
 __all__ = ["Holding", "Replaced"]
 

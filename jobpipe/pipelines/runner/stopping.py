@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from jobpipe_registry.machine import lives
-
 from jobpipe.pipelines.snapshot import Parent
+from jobpipe_registry.machine import lives
 
 __all__ = ["StopAsked", "StopRequest", "watch_parent"]
 
