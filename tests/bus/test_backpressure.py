@@ -86,6 +86,7 @@ def test_full_spool_blocks_and_names_the_slow_subscription(bus: Bus) -> None:
     assert (checker.check().rows, quick.checker.check().rows) == (5000, 5000)
 
 
+@pytest.mark.slow
 def test_blocked_publisher_goes_on_by_itself(bus: Bus) -> None:
     """A publisher under way at the cap needs no retry: the reader's acknowledgements let it through."""
     rows = rows_of(bus)

@@ -176,6 +176,7 @@ def test_wrong_rows(line: Chain, returned: Callable[[pa.RecordBatch], Any], why:
         flow.await_end(PATIENCE)
 
 
+@pytest.mark.slow
 def test_nothing_published(line: Chain) -> None:
     """The function's effects happen at least once; the context names the place."""
     places: list[tuple[str, int, int, int]] = []

@@ -156,6 +156,7 @@ def test_a_split_batch_is_acknowledged_as_a_whole(world: World) -> None:
     world.check(query)
 
 
+@pytest.mark.slow
 def test_a_large_record_batch_of_one_topic_does_not_starve_another(world: World) -> None:
     """Both share the limit; whoever got nothing has the first word the next time."""
     for letter in "ab":
@@ -473,6 +474,7 @@ def test_only_assigned_partitions_are_counted(world: World, parts_of: Parts) -> 
     assert [(wanted.partition, sum(batch.num_rows for batch in batches)) for wanted, batches in found] == [(1, 40)] * 4
 
 
+@pytest.mark.slow
 @EITHER
 def test_tasks_are_shared_over_topics_by_rows(world: World, parts_of: Parts) -> None:
     world.open("a", partitions=1, rows=10)

@@ -24,6 +24,7 @@ def test_partitions(bus: Bus, partitions: int) -> None:
     assert reader.checker.check().rows == 12 * 400 * partitions
 
 
+@pytest.mark.slow
 def test_parallelism_changes_between_runs(bus: Bus) -> None:
     """Case 53: partitions belong to a batch; a range never crosses a change."""
     totals = {}

@@ -136,6 +136,7 @@ def test_rows_that_come_while_the_tasks_wait(world: World) -> None:
     assert len({place(query, world.bus.topic, at)["slot"] for at in range(len(query.offsets))}) == len(query.offsets)
 
 
+@pytest.mark.slow
 def test_an_empty_slot_is_bound_too(world: World) -> None:
     """Nothing comes for a second: a batch without rows; later rows are not of it, however often it is read."""
     world.open()

@@ -410,6 +410,7 @@ def read(options: dict[str, str], schema: StructType | None = None) -> list[dict
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_batch_read(bus: Bus, module_settings: dict[str, str]) -> None:
     """All schemas of a range fit, or the read is refused before a task, with the offset."""
     publisher = bus.publisher()

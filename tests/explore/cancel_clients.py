@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from jobpipe.net.owner import Owner
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import OpenRequest
@@ -86,6 +87,7 @@ class _Channel:
     def __init__(self, topic: str, name: str, config: Any, order: Callable[[], OpenRequest], *, stopped: str) -> None:
         stage = self.wire.stage
         self.topic = topic
+        self.owner = Owner(topic)
         self.active: Callable[[], bool] = lambda: True
         self.coordinator = SimpleNamespace(instance=stage.a.host.instance, data=stage.a.endpoint, secret=SECRET)
         self._link = stage.a.link("publisher", name)

@@ -123,7 +123,6 @@ def test_a_coordinator_is_killed(settings_of_test: dict[str, str], config: Confi
         line.end(checker)
 
 
-@pytest.mark.core
 def test_the_sources_coordinator_is_killed_and_nothing_is_published(config: Config) -> None:
     """The cursors lie with the source; effects happen at least once."""
     moments, seen = chance(), set[tuple[int, int]]()

@@ -96,7 +96,6 @@ def ends_with_data_loss(rig: Harness, name: str) -> None:
     consumer.kill()  # what it said is what was asked for: no failure of the rig
 
 
-@pytest.mark.core
 def test_without_it_the_loss_is_told(tmp_path: Path) -> None:
     """Case 55: ``acks=stored`` promises nothing of a lost spool, but it does not pass over it in silence."""
     with running(tmp_path) as rig:

@@ -192,6 +192,7 @@ def fetches(served: Long) -> Callable[[], object]:
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["cut", "status"])
 def test_planning_goes_on(served: Long, op: str) -> None:
     """While another identity has long ranges cut, or asks what each process has served."""
