@@ -47,4 +47,5 @@ def test_its_test_provokes_it(entry: Entry) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "on_page"
     ]
     begun = [ast.literal_eval(call.args[1]) for call in calls]
-    assert any(entry.message.startswith(heading) for heading in begun), f"{name} has no on_page for it, but {begun}"
+    (heading,) = {heading for heading in begun if entry.message.startswith(heading)} or [f"none, but {begun}"]
+    assert [other for other in entries() if other.message.startswith(heading)] == [entry], f"{name}: {heading}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import BadValueError, Kind
+from jobpipe.config.values import Kind, NoHomeError
 from jobpipe.errors import ConfigError
 
 __all__ = ["Definition", "Key", "Option", "Problem", "config_error", "key", "shown", "unknown"]
@@ -132,11 +131,10 @@ def _variable(name: str) -> str:
 def _parsed_default(name: str, kind: Kind, default: Any) -> Any:
     try:
         return kind.parse(default, Path.cwd())
-    except BadValueError as error:  # there is one reason: a folder in the user's home, and no home (case P8)
+    except NoHomeError as error:
         raise ConfigError(
-            f"{name} is {default} by default, and user {os.getuid()} has no home folder: HOME is not set, and the "
-            f"passwd database does not have the user. Set HOME, or {name} ({_variable(name)}), to a folder of this "
-            "user",
+            f"{name} is {default} by default, and {error.reason}. Set HOME, or {name} ({_variable(name)}), to a folder "
+            "of this user",
             key=name,
         ) from error
 

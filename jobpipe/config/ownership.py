@@ -15,6 +15,7 @@ from pathlib import Path
 __all__ = ["folder_problem", "read_own_file", "why_distrusted"]
 
 ROOT = 0
+NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users
 
 
 def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | None:
@@ -25,13 +26,13 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
       remove what is ours.
     - A group may write if root owns the file, who chose that group, or if the group is root's, or the private group of
       this user: of the user's name and with no other member, as many systems give each user (umask 002).
-    - A device of root's keeps nothing that is written to it: /dev/null is an empty configuration.
+    - A device of root's, and /dev/null, keeps nothing that is written to it: the latter is an empty configuration.
 
     Args:
         any_owner: the file was named on purpose, so its owner is trusted.
     """
     mode = stat.S_IMODE(found.st_mode)
-    if stat.S_ISCHR(found.st_mode) and found.st_uid == ROOT:
+    if stat.S_ISCHR(found.st_mode) and (found.st_uid == ROOT or found.st_rdev == NULL):
         return None
     if not any_owner and found.st_uid not in (ROOT, os.geteuid()):
         return f"it belongs to another user, {_user(found.st_uid)}"

@@ -22,6 +22,7 @@ __all__ = [
     "TEXT",
     "BadValueError",
     "Kind",
+    "NoHomeError",
     "choice",
     "duration",
     "expand_home",
@@ -35,6 +36,14 @@ __all__ = [
 
 class BadValueError(ValueError):
     """A value does not fit its kind; the text, if any, says more than ``Kind.expected``."""
+
+
+class NoHomeError(BadValueError):
+    """A path starts in the user's home, and there is none; ``reason`` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a path without ~: {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -172,18 +181,20 @@ def expand_home(text: str) -> Path:
     """Return a path with the folder that a ``~`` at its beginning stands for.
 
     Raises:
-        BadValueError: this user, or the one that is named, has none.
+        BadValueError: there is no such user; NoHomeError: this user has no home folder that can be used.
     """
+    user = Path(text).parts[0].removeprefix("~") if text.startswith("~") else ""
     try:
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
     except RuntimeError as error:
-        user = Path(text).parts[0].removeprefix("~")
         if user:
             raise BadValueError(f"a path: there is no user {user!r}") from error
-        raise BadValueError(
-            f"a path without ~: user {os.getuid()} has no home folder, as HOME is not set and the passwd database does "
-            "not have the user"
+        raise NoHomeError(
+            f"user {os.getuid()} has no home folder: HOME is not set, and the passwd database does not have the user"
         ) from error
+    if text.startswith("~") and not path.is_absolute():
+        raise NoHomeError(f"HOME is {os.environ.get('HOME')!r}, which is not absolute")
+    return path
 
 
 def _parse_secret(raw: object, base: Path) -> Secret:

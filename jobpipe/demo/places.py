@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import pwd
 from pathlib import Path
 
 import jobpipe
@@ -25,6 +27,21 @@ def flights_examples() -> Path:
         if (folder / PIPELINE).is_file():
             return folder
     raise ConfigError(f"the example jobs are in none of {', '.join(map(str, candidates))}: install jobpipe again")
+
+
+def require_user() -> None:
+    """See that Spark's JVM, which wants the user's name, can start.
+
+    Raises:
+        ConfigError: the user has none.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ConfigError(
+            f"user {os.getuid()} is not in the passwd database, and Spark's JVM does not start without; add the user "
+            "to /etc/passwd, or name it by libnss_wrapper"
+        ) from None
 
 
 def flights_zip() -> Path:

@@ -34,7 +34,7 @@ from jobpipe.demo.folder import (
     own_environment,
     private_folder,
 )
-from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip
+from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
 from jobpipe.interrupts import handled
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
@@ -89,6 +89,7 @@ def run_demo(
     work = (work or Path(".demo")).absolute()
     console = console or Console()
     started = time.monotonic()
+    require_user()
     examples, source = flights_examples(), flights_zip()
     with _interruptible(), private_folder(work), own_environment():
         try:

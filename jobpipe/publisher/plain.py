@@ -26,7 +26,7 @@ from jobpipe.publisher.numbering import (
     hash_numbers,
     require_hashable,
 )
-from jobpipe.publisher.readable import readable, readable_schema
+from jobpipe.publisher.readable import readable, readable_schema, require_columns
 from jobpipe.store.segment import check_schema
 
 __all__ = ["PlainPublisher", "publisher"]
@@ -220,6 +220,7 @@ class PlainPublisher:
         table = table.replace_schema_metadata(None) if self.schema is None else self._fitting(table)
         given, published = self._last_schemas
         if given is None or not given.equals(table.schema, check_metadata=True):
+            require_columns(self.topic, table.schema)
             published = readable_schema(self.topic, table.schema)
             require_hashable(self.topic, published, self._partition_by)
             self._last_schemas = table.schema, published
@@ -363,6 +364,7 @@ def publisher(
         raise config_error(problems, of=f"jobpipe.publisher({topic!r})", what="wrong argument")
     if schema is not None:
         schema = schema.remove_metadata()
+        require_columns(topic, schema)
         check_schema(schema)  # rows are made of it, and of dictionaries they cannot be
         require_hashable(topic, readable_schema(topic, schema), columns)
     if replace:

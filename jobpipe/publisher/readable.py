@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as types
 
 from jobpipe.errors import RowTooLarge, SchemaMismatch, UnsupportedType
 from jobpipe.store.segment import DECODED_MAX, check_schema
 
-__all__ = ["check_names", "check_size", "readable", "readable_pieces", "readable_schema"]
+__all__ = ["check_names", "check_size", "readable", "readable_pieces", "readable_schema", "require_columns"]
 
 Field: TypeAlias = "pa.Field[Any]"
 
@@ -31,6 +33,8 @@ MAX_SCHEMA_BYTES = 2 * 1024 * 1024  # in each of its forms: both travel in one m
 PIECE_BYTES = 256 * 1024 * 1024  # a record batch larger than that is written in pieces, if it has rows enough
 ROW_MAX = DECODED_MAX - 16 * 1024 * 1024  # of one row; what Arrow puts around it counts too, for readers
 SPARK_METADATA = b"SPARK::metadata::json"
+_GEOMETRY = {b"geometry", b"geography", b"srid"}
+_INTERPRETED = {"CURRENT_DEFAULT", "EXISTS_DEFAULT", "GENERATION_EXPRESSION"}
 
 _SAME = (
     types.is_boolean,
@@ -108,6 +112,18 @@ def readable(topic: str | None, table: pa.Table, schema: pa.Schema) -> pa.Table:
             _each(topic, field, column, partial(_require_values, field), "is wrong")
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema) if columns else table
+
+
+def require_columns(topic: str, schema: pa.Schema) -> None:
+    """Refuse rows without columns: Arrow's tables do not even count them.
+
+    Raises:
+        UnsupportedType: there is no column.
+    """
+    if not len(schema):
+        raise UnsupportedType(
+            f"topic {topic!r}: the rows have no columns; publish one at least, such as their numbers", topic=topic
+        )
 
 
 def check_names(topic: str, schema: pa.Schema) -> None:
@@ -212,17 +228,17 @@ def _decoded(field: Field) -> Field:
     return field.with_type(kind.value_type) if types.is_dictionary(kind) else field
 
 
-def _field(field: Field, path: str, bad: dict[str, str], *, key: bool = False) -> Field:
+def _field(field: Field, path: str, bad: dict[str, str], *, key: bool = False, variant: bool = False) -> Field:
     found = _form(field.type, path, bad, key=key)
-    if (wrong := _wrong_marks(field)) is not None:
-        bad[path] = wrong
-    return field if found == field.type else field.with_type(found)
+    kept = _kept_metadata(field, path, bad, variant=variant)
+    return pa.field(field.name, found, field.nullable, kept or None)
 
 
 def _form(kind: Any, path: str, bad: dict[str, str], *, key: bool = False) -> Any:
     """Return the type that is published for one; note what cannot be under ``bad``."""
     if types.is_struct(kind):
-        return pa.struct([_field(each, f"{path}.{each.name}", bad) for each in kind])
+        variant = _is_variant(kind)
+        return pa.struct([_field(each, f"{path}.{each.name}", bad, variant=variant) for each in kind])
     if types.is_map(kind):
         if key:
             bad[path] = "a map in the key of a map"
@@ -267,19 +283,57 @@ def _decimal(kind: Any) -> Any:
     return pa.decimal128(precision, scale) if precision <= DIGITS else None
 
 
-def _wrong_marks(field: Field) -> str | None:
-    """Return why metadata that make a column one of Spark's own types do not: Spark's readers would fail of them."""
-    marks: Any = field.metadata or {}
+def _is_variant(kind: Any) -> bool:
+    """Tell whether a struct is what Spark writes for a variant, but for its mark."""
+    parts = {each.name: each for each in kind}
+    return set(parts) == {"value", "metadata"} and all(
+        types.is_binary(each.type) and not each.nullable for each in parts.values()
+    )
+
+
+def _kept_metadata(field: Field, path: str, bad: dict[str, str], *, variant: bool) -> dict[bytes, bytes]:
+    """Return a column's metadata without what would make Spark read another type than Arrow's, or fail.
+
+    The mark of a geometry goes: whether its bytes are one, Spark finds out too late, in a task.
+    """
+    kept = {}
+    for name, value in (field.metadata or {}).items():
+        if name == SPARK_METADATA:
+            told = _parsed(value)
+            if told is None:
+                bad[path] = f"its metadata {SPARK_METADATA.decode()} are no JSON object"
+            elif plain := {each: what for each, what in told.items() if _is_plain(each, what)}:
+                kept[name] = value if plain == told else json.dumps(plain).encode()
+        elif name not in _GEOMETRY and (variant or name != b"variant") and _is_text(name) and _is_text(value):
+            kept[name] = value
+    return kept
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
-        told = json.loads(marks.get(SPARK_METADATA, b"{}"))
+        told = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        return f"its metadata {SPARK_METADATA.decode()} are no JSON object"
-    if marks.get(b"geometry") == b"true" or marks.get(b"geography") == b"true":
-        srid = marks.get(b"srid", b"")
-        return None if srid.lstrip(b"-").isdigit() else "marked as a geometry, without its srid"
-    return None
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _is_plain(name: str, value: object) -> bool:
+    """Tell whether Spark's Metadata take a value, and make nothing of it."""
+    if name.startswith(("__", "spark.")) or name in _INTERPRETED:
+        return False
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_text(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _depth(kind: Any) -> int:
@@ -335,14 +389,15 @@ def _each(topic: str | None, field: Field, column: Any, work: Callable[[Any], An
 def _alone(column: Any, first: int, last: int) -> Any:
     """Return some rows without what lies next to them: of a slice's lists Arrow casts the values of the whole."""
     part = column.slice(first, last - first)
-    try:
-        return part.take(pa.array(range(len(part)), pa.int64()))
+    try:  # also without what lies below nulls
+        return part.take(pc.if_else(part.is_valid(), pa.array(range(len(part)), pa.int64()), None))
     except (pa.ArrowException, ValueError):  # what is malformed may not be copied
         return part
 
 
 def _cast(kind: Any, part: Any) -> Any:
-    return part.cast(kind)
+    plain = part.dictionary.take(part.indices) if types.is_dictionary(part.type) else part
+    return plain.cast(kind)
 
 
 def _done(column: Any, work: Callable[[Any], Any]) -> Any:

@@ -16,7 +16,7 @@ from jobpipe.flows.function import FlowContext, Function, Setup, call
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
-from jobpipe.publisher.readable import readable_schema
+from jobpipe.publisher.readable import readable_schema, require_columns
 from jobpipe.store.boundary import Boundary
 from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import MAX_PARALLELISM, check_name
@@ -99,6 +99,7 @@ def flow(
             f"schema_evolution={schema_evolution!r}, expected one of {', '.join(EVOLUTIONS)}", key="schema_evolution"
         )
     if schema is not None:
+        require_columns(str(publish), schema)
         schema = readable_schema(str(publish), schema.remove_metadata())
     settings, runner = _where(spark, function, setup)
     loaded = config if isinstance(config, Config) else load(config, overrides=overrides, spark=settings, caller=flow)

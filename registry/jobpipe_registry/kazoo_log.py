@@ -22,7 +22,7 @@ _logger.addFilter(hide_secrets)  # a filter, not a level: that would let INFO pa
 
 
 class KazooLog(logging.LoggerAdapter[logging.Logger]):
-    """kazoo's logger for one session; ``registry.kazoo`` at DEBUG lets all of its warnings pass.
+    """kazoo's logger for one session; ``jobpipe_registry.kazoo`` at DEBUG lets all of its warnings pass.
 
     Otherwise those before the first connection are left out, since the error of ``start()`` says why there was none,
     and later ones of one kind come once a minute.

@@ -151,6 +151,7 @@ def test_wrong_arguments_are_told_at_once(config: Config) -> None:
         (pa.table([[1], [2]], names=["c", "c"]), UnsupportedType, "two columns have the name c"),
         (pa.table({"c": pa.array([None], pa.decimal256(50, 2))}), UnsupportedType, r"c \(decimal256\(50, 2\)"),
         (pa.table({"c\0": [1]}), UnsupportedType, "NUL"),
+        (pa.table({"c": [1]}).select([]), UnsupportedType, "the rows have no columns"),
         (pa.table({"c": ["x" * 5000]}), RowTooLarge, "row 0: it has 50.. bytes, 50.. of them in column 'c'"),
         (
             pa.table([[1]], schema=pa.schema([pa.field("c", pa.int64(), metadata={"x": "y" * 9_000_000})])),
@@ -158,7 +159,7 @@ def test_wrong_arguments_are_told_at_once(config: Config) -> None:
             r"takes 9\d{6} bytes.*may take 2097152 \(schema bytes\)",
         ),
     ],
-    ids=["nanoseconds", "two of one name", "decimal", "NUL", "large row", "large metadata"],
+    ids=["nanoseconds", "two of one name", "decimal", "NUL", "no columns", "large row", "large metadata"],
 )
 def test_what_no_subscriber_could_read_is_refused(
     bus: Bus, opened: Any, monkeypatch: pytest.MonkeyPatch, rows: Any, error: type[Exception], why: str
@@ -283,7 +284,7 @@ def test_replace_and_close_by_name(bus: Bus, opened: Any) -> None:
     first = opened()
     with pytest.raises(TopicOwned, match=r"jobpipe\.close\(") as caught:
         opened()
-    on_page(caught.value, "TopicOwned: topic '…'")
+    on_page(caught.value, "TopicOwned: topic '…' already has a publisher in this job")
     assert len(caught.value._render_traceback_()) == 1
     second = opened(replace=True)
     with pytest.raises(LinkClosed):

@@ -78,7 +78,7 @@ def test_no_file_of_a_folder_with_that_name_is_read(nobody: int, tmp_path: Path)
 
 def test_other_paths(nobody: int) -> None:
     """Of other keys, and of pipelines; also those of users that there are not."""
-    reason = f"a path without ~: user {nobody} has no home folder, as HOME is not set"
+    reason = f"a path without ~: user {nobody} has no home folder: HOME is not set"
     with pytest.raises(ConfigError, match=r"jobpipe\.spool\.dir") as caught:
         load(overrides={"spool_dir": "~/spool"}, environ={"JOBPIPE__HOME": "here"})
     assert reason in caught.value.message
@@ -87,6 +87,21 @@ def test_other_paths(nobody: int) -> None:
     with pytest.raises(ConfigError) as caught:
         absolute("~/data.csv", Path("/pipelines"))
     assert reason in caught.value.message
+
+
+def test_the_demo_does_not_start_spark_in_vain(nobody: int, tmp_path: Path) -> None:
+    result = run("demo", "--work", str(tmp_path / "demo"))
+    assert result.exit_code not in (0, 70)
+    assert f"user {nobody} is not in the passwd database, and Spark's JVM does not start without" in result.output
+
+
+def test_a_home_that_is_not_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be another one in each working folder."""
+    monkeypatch.setenv("HOME", "here")
+    with pytest.raises(ConfigError, match=r"jobpipe\.spool\.dir.*HOME is 'here', which is not absolute"):
+        load(overrides={"spool_dir": "~/spool"}, environ={"JOBPIPE__HOME": "/home"})
+    with pytest.raises(ConfigError, match=r"jobpipe\.home is ~/\.jobpipe by default, and HOME is 'here'"):
+        load(environ={})
 
 
 @pytest.mark.parametrize("command", ["topics", "registry start", "lag orders"])

@@ -99,6 +99,10 @@ def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
     file, folder = stat.S_IFREG | 0o664, stat.S_IFDIR | 0o1777
+    null = SimpleNamespace(
+        st_mode=stat.S_IFCHR | 0o666, st_uid=65534, st_gid=65534, st_rdev=os.stat(os.devnull).st_rdev
+    )
+    assert ownership.why_distrusted(null) is None  # in a namespace where root's files are nobody's
     assert ownership.why_distrusted(found(1000, 1000, file)) is None
     assert ownership.why_distrusted(found(1000, 0, file)) is None
     assert ownership.why_distrusted(found(0, 100, file)) is None

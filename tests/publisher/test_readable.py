@@ -11,7 +11,14 @@ import pytest
 from jobpipe import flow, flow_test
 from jobpipe.errors import FlowFailed, RowTooLarge, SchemaMismatch, UnsupportedType
 from jobpipe.publisher import readable as module
-from jobpipe.publisher.readable import MAX_DEPTH, check_size, readable, readable_pieces, readable_schema
+from jobpipe.publisher.readable import (
+    MAX_DEPTH,
+    check_size,
+    readable,
+    readable_pieces,
+    readable_schema,
+    require_columns,
+)
 
 
 def published(table: pa.Table) -> pa.Table:
@@ -102,13 +109,78 @@ def test_a_type_that_no_other_one_holds(kind: Any, path: str) -> None:
     assert path in str(caught.value)
 
 
-def test_metadata_that_only_spark_writes() -> None:
-    """P5: Spark takes what bears its marks for its own, and would fail of it in the driver of each reader."""
-    geometry = pa.struct([("srid", pa.int32()), pa.field("wkb", pa.binary(), metadata={"geometry": "true"})])
-    for field in (pa.field("c", geometry), pa.field("c", pa.int8(), metadata={"SPARK::metadata::json": "{no"})):
+MARKS = "SPARK::metadata::json"
+
+
+def test_metadata_that_are_no_json_object() -> None:
+    """P5: Spark fails of it in the driver of each reader."""
+    for text in ("{no", "[]", "[" * 100_000):
         with pytest.raises(UnsupportedType, match=r"topic 't'.* c"):
-            readable_schema("t", pa.schema([field]))
-    readable_schema("t", pa.schema([pa.field("c", pa.int8(), metadata={"SPARK::metadata::json": "{}", "x": "y"})]))
+            readable_schema("t", pa.schema([pa.field("c", pa.int8(), metadata={MARKS: text})]))
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ('{"comment": "of a", "n": 7, "x": 0.5, "yes": true}', '{"comment": "of a", "n": 7, "x": 0.5, "yes": true}'),
+        ('{"a": [1, "x", null], "b": {"c": 1}, "comment": "k"}', '{"comment": "k"}'),
+        ('{"a": NaN, "b": 1e999, "c": 123456789012345678901234567890, "d": null}', None),
+        ('{"__CHAR_VARCHAR_TYPE_STRING": "nonsense(", "__COLLATIONS": {"a": "icu.NOPE"}}', None),
+        ('{"CURRENT_DEFAULT": "sel ect", "EXISTS_DEFAULT": "((", "spark.watermarkDelayMs": "abc"}', None),
+        ("{}", None),
+    ],
+)
+def test_what_spark_makes_of_metadata_goes(told: str, kept: str | None) -> None:
+    """P5: what its Metadata do not take, or what it acts on; plain values stay."""
+    found = readable_schema("t", pa.schema([pa.field("c", pa.int8(), metadata={MARKS: told, "x": "y"})]))
+    assert found.field("c").metadata == {
+        b"x": b"y",
+        **({} if kept is None else {MARKS.encode(): kept.encode()}),
+    }
+
+
+def test_metadata_that_are_no_text_go() -> None:
+    """P5: a plain subscriber takes them, Spark's tasks do not."""
+    found = readable_schema("t", pa.schema([pa.field("c", pa.int8(), metadata={b"\xff": b"a", b"b": b"\xfe"})]))
+    assert found.field("c").metadata is None
+
+
+def test_marks_of_spark_types() -> None:
+    """P5: a variant is one only with two binary parts that are never null; a geometry's bytes nobody has checked."""
+    parts = [pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False, {"variant": "true"})]
+    variant = readable_schema("t", pa.schema([("v", pa.struct(parts))])).field("v").type
+    assert variant.field("metadata").metadata == {b"variant": b"true"}
+    for wrong in (
+        [parts[0].with_nullable(True), parts[1]],
+        [parts[0], parts[1].with_type(pa.string())],
+        [*parts, pa.field("more", pa.int8())],
+        [pa.field("srid", pa.int32()), pa.field("wkb", pa.binary(), True, {"geometry": "true", "srid": "4326"})],
+    ):
+        found = readable_schema("t", pa.schema([("v", pa.list_(pa.struct(wrong)))])).field("v").type.value_type
+        assert [found.field(number).metadata for number in range(found.num_fields)] == [None] * found.num_fields
+
+
+def test_rows_below_null_do_not_count() -> None:
+    """P5: of a struct that is null, whatever its fields hold."""
+    times = pa.array([2**62 + 1, 5], pa.timestamp("s"))
+    column = pa.StructArray.from_arrays([times], ["t"], mask=pa.array([True, False]))
+    table = pa.table({"c": column})
+    found = readable("t", table, readable_schema("t", table.schema))
+    assert found["c"].combine_chunks().field("t").to_pylist()[1].second == 5
+    assert found["c"].is_null().to_pylist() == [True, False]
+
+
+def test_dictionaries_of_nested_values() -> None:
+    """P5: decoded as flat ones are."""
+    values = pa.array([{"a": 1}, {"a": 2}])
+    table = pa.table({"c": pa.DictionaryArray.from_arrays(pa.array([1, 0, None]), values)})
+    assert readable("t", table, readable_schema("t", table.schema))["c"].to_pylist() == [{"a": 2}, {"a": 1}, None]
+
+
+def test_rows_without_columns() -> None:
+    """P5: Arrow's tables do not count them, so they would vanish."""
+    with pytest.raises(UnsupportedType, match="topic 't': the rows have no columns"):
+        require_columns("t", pa.schema([]))
 
 
 @pytest.mark.parametrize(
