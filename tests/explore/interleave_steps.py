@@ -5,15 +5,13 @@ choices replays exactly. Nothing waits for a lock: who finds the catalog locked 
 on, and gets SQLite's error when no other can, as after a busy time-out that passed.
 
 :func:`stepping` puts itself between the store and the calls of the system: ``sqlite3.connect`` as the store's database
-module sees it, some functions of ``os``, and ``xSync`` and ``xTruncate`` of SQLite's own files, by a shim over its
-default VFS. There an fsync can be made to fail, for one actor, with all that SQLite makes of it.
+module sees it, some functions of ``os``, and the syncs and truncations of SQLite's own files. There
+an fsync can be made to fail, for one actor, with all that SQLite makes of it.
 """
 
 from __future__ import annotations
 
-import _sqlite3
 import contextlib
-import ctypes
 import functools
 import os
 import sqlite3
@@ -23,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import jobpipe.store.database
+from tests.explore import sqlite_files
 
 __all__ = ["Actor", "Changed", "Policy", "Stuck", "acting", "closed_lock", "mend_disk", "run", "stepping"]
 
@@ -242,95 +241,37 @@ def _stepped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- SQLite's own files ------------------------------------------------------------------------------------------------
 
-_P = ctypes.c_void_p
-_OPEN = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _P, ctypes.c_int, _P)  # the name's address: SQLite keeps it
-_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_int)
-_TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_int64)
 
+class _Files:
+    """Lets the actor whose thread it is stop before each sync and truncation inside SQLite."""
 
-class _Vfs(ctypes.Structure):  # https://sqlite.org/c3ref/vfs.html, up to what we change
-    _fields_ = (
-        ("iVersion", ctypes.c_int), ("szOsFile", ctypes.c_int), ("mxPathname", ctypes.c_int), ("pNext", _P),
-        ("zName", ctypes.c_char_p), ("pAppData", _P), ("xOpen", _P),
-    )  # fmt: skip
+    functions = frozenset({"sync", "truncate"})
 
+    def name(self, path: bytes) -> str | None:
+        return os.path.basename(path.decode())
 
-class _Methods(ctypes.Structure):  # https://sqlite.org/c3ref/io_methods.html, version 3
-    _fields_ = (("iVersion", ctypes.c_int), *((name, _P) for name in (
-        "xClose", "xRead", "xWrite", "xTruncate", "xSync", "xFileSize", "xLock", "xUnlock", "xCheckReservedLock",
-        "xFileControl", "xSectorSize", "xDeviceCharacteristics", "xShmMap", "xShmLock", "xShmBarrier", "xShmUnmap",
-        "xFetch", "xUnfetch",
-    )))  # fmt: skip
-
-
-class _Shim:
-    """Stands between SQLite and its default VFS; made once, as files that were opened through it point to it."""
-
-    def __init__(self) -> None:
-        library = ctypes.CDLL(_sqlite3.__file__)
-        library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
-        self._vfs = library.sqlite3_vfs_find(None).contents
-        self._plain = self._vfs.xOpen
-        self._open = _OPEN(self._opened)
-        self._real_open = _OPEN(self._plain)
-        self._methods: dict[int, tuple[_Methods, Any, Any]] = {}
-        self._names: dict[int, str] = {}
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        self._vfs.xOpen = ctypes.cast(self._open, _P).value
-        try:
-            yield
-        finally:
-            self._vfs.xOpen = self._plain
-
-    def _opened(self, vfs: Any, name: Any, file: Any, flags: int, out: Any) -> int:
-        code = self._real_open(vfs, name, file, flags, out)
-        if code == 0:
-            methods = ctypes.cast(file, ctypes.POINTER(_P))
-            self._names[file] = os.path.basename(ctypes.string_at(name).decode()) if name else "a temporary file"
-            methods[0] = self._changed(methods[0])
-        return code
-
-    def _changed(self, address: int) -> int:
-        if address not in self._methods:
-            real = _Methods.from_address(address)
-            copy = _Methods()
-            ctypes.pointer(copy)[0] = real
-            sync, truncate = _SYNC(real.xSync), _TRUNCATE(real.xTruncate)
-            callbacks = (
-                _SYNC(lambda file, flags: self._sync(sync, file, flags)),
-                _TRUNCATE(lambda file, size: self._truncate(truncate, file, size)),
-            )
-            copy.xSync, copy.xTruncate = (ctypes.cast(callback, _P).value for callback in callbacks)
-            self._methods[address] = copy, callbacks, (sync, truncate)
-        return ctypes.addressof(self._methods[address][0])
-
-    def _sync(self, real: Callable[[Any, int], int], file: Any, flags: int) -> int:
+    def call(self, function: str, file: str, real: Callable[..., int], *args: Any) -> int:
         actor: Actor | None = getattr(_here, "actor", None)
-        if actor is None:
-            return real(file, flags)
-        actor.step(f"sync {self._names.get(file)}")
+        if actor is None or function not in self.functions:
+            return real(*args)
+        if function == "truncate":
+            actor.step(f"truncate {file} to {args[1]}")
+            return real(*args)
+        actor.step(f"sync {file}")
         actor.syncs += 1
         if actor.syncs == actor.fail_sync or actor.syncs >= actor.fail_sync - 10 > 0:
             return IOERR_FSYNC
-        return real(file, flags)
+        return real(*args)
 
-    def _truncate(self, real: Callable[[Any, int], int], file: Any, size: int) -> int:
-        _step(f"truncate {self._names.get(file)} to {size}")
-        return real(file, size)
-
-
-_shim: _Shim | None = None
+    def sleep(self, seconds: float) -> bool:
+        return False
 
 
 @contextlib.contextmanager
 def stepping() -> Iterator[None]:
     """Let actors stop at each step, inside the block."""
-    global _shim
-    _shim = _shim or _Shim()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_shim.installed())
+        stack.enter_context(sqlite_files.watched(_Files()))
         proxy = Changed(sqlite3, connect=_connect)
         stack.enter_context(mock.patch.object(jobpipe.store.database, "sqlite3", proxy))
         for name in FUNCTIONS:

@@ -44,7 +44,8 @@ from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
 from jobpipe_registry.options import Options
-from tests.explore.world_disk import Fault, GuardedConnection, Sites, patched_os, sqlite_layer
+from tests.explore import sqlite_files
+from tests.explore.world_disk import Fault, GuardedConnection, Sites, SQLiteFiles, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of
 
@@ -289,7 +290,7 @@ class World:
             places = {"home": self.root / "home", "spool_dir": self.root / "spool"}
             self.config = dataclasses.replace(_plain_config(), **places, **self.settings)
             stack.enter_context(patched_os(self.sites))
-            stack.enter_context(sqlite_layer().active(self.sites, self._busy))
+            stack.enter_context(sqlite_files.watched(SQLiteFiles(self.sites, self._busy)))
             guarded = functools.partial(sqlite3.connect, factory=GuardedConnection)
             stack.enter_context(replaced(sqlite3, "connect", guarded))
             stack.enter_context(replaced(GuardedConnection, "on_clash", self._clash))

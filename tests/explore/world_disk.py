@@ -1,14 +1,11 @@
 """Every call of the disk and of SQLite as a place where an explorer may act: pause there, or let the call fail.
 
-SQLite's files are reached through its own interface to the operating system (https://sqlite.org/vfs.html): a layer
-over the default one. So a failed sync is what SQLite makes of it, with locks, journals and half-written logs.
+SQLite's calls of its files come from :mod:`tests.explore.sqlite_files`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import ctypes.util
 import errno
 import os
 import re
@@ -18,7 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-__all__ = ["Call", "Fault", "GuardedConnection", "Sites", "patched_os", "sqlite_layer"]
+from tests.explore import sqlite_files
+
+__all__ = ["Call", "Fault", "GuardedConnection", "SQLiteFiles", "Sites", "patched_os"]
 
 _RANDOM = re.compile(r"[0-9a-f]{16}|(?<=explore-).*")  # write ids, and the root's own name
 
@@ -199,201 +198,45 @@ class GuardedConnection(sqlite3.Connection):
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
-_P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_BUSY, _IOERR, _FULL = 5, 10, 13
-_CODES = {"read": 266, "write": 778, "sync": 1034, "truncate": 1546, "delete": 2570, "lock": 3850, "shm-lock": 5130}
-
-_F_CLOSE = ctypes.CFUNCTYPE(_I, _P)
-_F_READ = ctypes.CFUNCTYPE(_I, _P, _P, _I, _L)
-_F_TRUNCATE = ctypes.CFUNCTYPE(_I, _P, _L)
-_F_INT = ctypes.CFUNCTYPE(_I, _P, _I)
-_F_SHM_LOCK = ctypes.CFUNCTYPE(_I, _P, _I, _I, _I)
-_F_OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, _P)  # the name is kept as a pointer
-_F_DELETE = ctypes.CFUNCTYPE(_I, _P, ctypes.c_char_p, _I)
-_F_SLEEP = ctypes.CFUNCTYPE(_I, _P, _I)
+_BUSY, _IOERR, _FULL = sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL
+_CODES = {
+    "read": sqlite3.SQLITE_IOERR_READ,
+    "write": sqlite3.SQLITE_IOERR_WRITE,
+    "sync": sqlite3.SQLITE_IOERR_FSYNC,
+    "truncate": sqlite3.SQLITE_IOERR_TRUNCATE,
+    "delete": sqlite3.SQLITE_IOERR_DELETE,
+    "lock": sqlite3.SQLITE_IOERR_LOCK,
+    "shm-lock": sqlite3.SQLITE_IOERR_LOCK,
+}
 
 
-class _Methods(ctypes.Structure):
-    _fields_ = (
-        ("iVersion", _I),
-        ("xClose", _P),
-        ("xRead", _P),
-        ("xWrite", _P),
-        ("xTruncate", _P),
-        ("xSync", _P),
-        ("xFileSize", _P),
-        ("xLock", _P),
-        ("xUnlock", _P),
-        ("xCheckReservedLock", _P),
-        ("xFileControl", _P),
-        ("xSectorSize", _P),
-        ("xDeviceCharacteristics", _P),
-        ("xShmMap", _P),
-        ("xShmLock", _P),
-        ("xShmBarrier", _P),
-        ("xShmUnmap", _P),
-        ("xFetch", _P),
-        ("xUnfetch", _P),
-    )
+class SQLiteFiles:
+    """Tells ``sites`` of SQLite's calls of files below its root.
 
+    Attributes:
+        on_sleep: called with seconds where SQLite waits for a lock.
+    """
 
-class _File(ctypes.Structure):
-    _fields_ = (("pMethods", ctypes.POINTER(_Methods)),)
+    functions = frozenset(sqlite_files.FUNCTIONS)
 
+    def __init__(self, sites: Sites, on_sleep: Callable[[float], None]) -> None:
+        self.on_sleep = on_sleep
+        self._sites = sites
 
-class _Vfs(ctypes.Structure):
-    _fields_ = (
-        ("iVersion", _I),
-        ("szOsFile", _I),
-        ("mxPathname", _I),
-        ("pNext", _P),
-        ("zName", ctypes.c_char_p),
-        ("pAppData", _P),
-        ("xOpen", _P),
-        ("xDelete", _P),
-        ("xAccess", _P),
-        ("xFullPathname", _P),
-        ("xDlOpen", _P),
-        ("xDlError", _P),
-        ("xDlSym", _P),
-        ("xDlClose", _P),
-        ("xRandomness", _P),
-        ("xSleep", _P),
-        ("xCurrentTime", _P),
-        ("xGetLastError", _P),
-        ("xCurrentTimeInt64", _P),
-        ("xSetSystemCall", _P),
-        ("xGetSystemCall", _P),
-        ("xNextSystemCall", _P),
-    )
+    def name(self, path: bytes) -> str | None:
+        return self._sites.label(path)
 
+    def call(self, function: str, file: str, real: Callable[..., int], *args: Any) -> int:
+        return self._fault(function, file, after=False) or real(*args) or self._fault(function, file, after=True)
 
-class _Layer:
-    """The one layer of this process; its C functions must live as long as any connection."""
+    def sleep(self, seconds: float) -> bool:
+        self.on_sleep(seconds)
+        return True
 
-    def __init__(self) -> None:
-        import _sqlite3
-
-        with open("/proc/self/maps") as maps:  # the very library that Python's module uses
-            found = {line.split()[-1] for line in maps if "libsqlite3" in line}
-        self._library = ctypes.CDLL(sorted(found)[0] if found else _sqlite3.__file__)
-        self._library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
-        self._original = self._library.sqlite3_vfs_find(None)
-        self._vfs = _Vfs.from_buffer_copy(self._original.contents)
-        self._vfs.zName = b"explored"
-        self._names: dict[int, str] = {}
-        self._tables: dict[int, _Methods] = {}
-        self._kept: list[Any] = []
-        self.sites: Sites | None = None
-        self.on_sleep: Callable[[float], None] = lambda seconds: None
-        self._real_open = _F_OPEN(self._vfs.xOpen)
-        self._real_delete = _F_DELETE(self._vfs.xDelete)
-        self._vfs.xOpen = self._keep(_F_OPEN(self._open))
-        self._vfs.xDelete = self._keep(_F_DELETE(self._delete))
-        self._vfs.xSleep = self._keep(_F_SLEEP(self._sleep))
-
-    @contextlib.contextmanager
-    def active(self, sites: Sites, on_sleep: Callable[[float], None]) -> Iterator[None]:
-        self.sites, self.on_sleep = sites, on_sleep
-        self._library.sqlite3_vfs_register(ctypes.byref(self._vfs), 1)
-        try:
-            yield
-        finally:
-            self._library.sqlite3_vfs_register(self._original, 1)
-            self._library.sqlite3_vfs_unregister(ctypes.byref(self._vfs))
-            self.sites = None
-
-    def _keep(self, function: Any) -> Any:
-        self._kept.append(function)
-        return ctypes.cast(function, _P).value
-
-    def _meet(self, name: str, what: str, *, after: bool) -> int:
+    def _fault(self, function: str, file: str, *, after: bool) -> int:
         """Return SQLite's code of how the call fails; 0 if it does not."""
-        sites = self.sites
-        fault = None if sites is None else sites.meet("sqlite", name, what, after=after)
+        told = "lock" if function == "shm-lock" else function
+        fault = self._sites.meet("sqlite", told, file, after=after)
         if fault is None:
             return 0
-        return {"busy": _BUSY, "full": _FULL}.get(fault.kind, _CODES[name])
-
-    def _guarded(self, name: str, what: str, call: Callable[[], int]) -> int:
-        code = self._meet(name, what, after=False)
-        if code:
-            return code
-        code = call()
-        return code or self._meet(name, what, after=True)
-
-    def _sleep(self, vfs: int, microseconds: int) -> int:
-        self.on_sleep(microseconds / 1e6)
-        return microseconds
-
-    def _delete(self, vfs: int, name: bytes, sync: int) -> int:
-        what = None if self.sites is None else self.sites.label(name)
-        if what is None:
-            return self._real_delete(vfs, name, sync)
-        return self._guarded("delete", what, lambda: self._real_delete(vfs, name, sync))
-
-    def _open(self, vfs: int, name: int | None, file: int, flags: int, out: int) -> int:
-        code = self._real_open(vfs, name, file, flags, out)
-        what = None if not name or self.sites is None else self.sites.label(ctypes.string_at(name))
-        if code == 0 and what is not None:
-            self._names[file] = what
-            self._wrap(_File.from_address(file))
-        return int(code)
-
-    def _wrap(self, file: _File) -> None:
-        address = ctypes.addressof(file.pMethods.contents)
-        if address not in self._tables:
-            self._tables[address] = self._table(file.pMethods.contents)
-        file.pMethods = ctypes.pointer(self._tables[address])
-
-    def _table(self, real: _Methods) -> _Methods:
-        made = _Methods.from_buffer_copy(real)
-        close = _F_CLOSE(real.xClose)
-        read, write = _F_READ(real.xRead), _F_READ(real.xWrite)
-        truncate, sync, lock = _F_TRUNCATE(real.xTruncate), _F_INT(real.xSync), _F_INT(real.xLock)
-        shm_lock = _F_SHM_LOCK(real.xShmLock)
-        names = self._names
-
-        def x_close(file: int) -> int:
-            names.pop(file, None)
-            return int(close(file))
-
-        def x_read(file: int, into: int, length: int, offset: int) -> int:
-            return self._guarded("read", names.get(file, "?"), lambda: read(file, into, length, offset))
-
-        def x_write(file: int, data: int, length: int, offset: int) -> int:
-            return self._guarded("write", names.get(file, "?"), lambda: write(file, data, length, offset))
-
-        def x_truncate(file: int, length: int) -> int:
-            return self._guarded("truncate", names.get(file, "?"), lambda: truncate(file, length))
-
-        def x_sync(file: int, flags: int) -> int:
-            return self._guarded("sync", names.get(file, "?"), lambda: sync(file, flags))
-
-        def x_lock(file: int, level: int) -> int:
-            return self._guarded("lock", names.get(file, "?"), lambda: lock(file, level))
-
-        def x_shm_lock(file: int, offset: int, count: int, flags: int) -> int:
-            if flags != 2 | 8 or offset != 0:  # the lock of who writes, being taken
-                return int(shm_lock(file, offset, count, flags))
-            return self._guarded("lock", names.get(file, "?"), lambda: shm_lock(file, offset, count, flags))
-
-        made.xClose = self._keep(_F_CLOSE(x_close))
-        made.xRead = self._keep(_F_READ(x_read))
-        made.xWrite = self._keep(_F_READ(x_write))
-        made.xTruncate = self._keep(_F_TRUNCATE(x_truncate))
-        made.xSync = self._keep(_F_INT(x_sync))
-        made.xLock = self._keep(_F_INT(x_lock))
-        if real.xShmLock:
-            made.xShmLock = self._keep(_F_SHM_LOCK(x_shm_lock))
-        return made
-
-
-_layer: list[_Layer] = []
-
-
-def sqlite_layer() -> _Layer:
-    """Return this process's layer, made on first use."""
-    if not _layer:
-        _layer.append(_Layer())
-    return _layer[0]
+        return {"busy": _BUSY, "full": _FULL}.get(fault.kind, _CODES[function])
