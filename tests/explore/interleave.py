@@ -27,8 +27,9 @@ from jobpipe.errors import JobpipeError
 from jobpipe.testing import Checker
 from tests.explore import interleave_log as subject
 from tests.explore import interleave_oracle as oracle
-from tests.explore.interleave_steps import Actor, Policy, Stuck, stepping
+from tests.explore.interleave_steps import Actor, Policy, stepping
 from tests.explore.interleave_steps import run as run_actors
+from tests.explore.virtual_time import Stuck
 
 __all__ = ["Explorer", "Report", "Spec", "run"]
 

@@ -22,8 +22,9 @@ from unittest import mock
 
 import jobpipe.store.database
 from tests.explore import sqlite_files
+from tests.explore.virtual_time import Stuck, closed_lock
 
-__all__ = ["Actor", "Changed", "Policy", "Stuck", "acting", "closed_lock", "mend_disk", "run", "stepping"]
+__all__ = ["Actor", "Changed", "Policy", "acting", "mend_disk", "run", "stepping"]
 
 TURN_SECONDS = 60.0  # of real time, for one step; more is a mistake of the explorer
 MOST_STEPS = 20_000
@@ -36,17 +37,6 @@ on_connect: list[Callable[[sqlite3.Connection], None]] = []
 """Told of each connection that is opened."""
 on_misuse: list[Callable[[], None]] = []
 """Told when a thread uses a connection, or closes it, in the middle of another one's statement."""
-
-
-class Stuck(AssertionError):
-    """A run took more steps than it may."""
-
-
-def closed_lock() -> Any:
-    """A lock that one thread releases to let another go on; much quicker than a semaphore."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
 
 
 class Actor:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.explore.scheduled_process import PROCESS, Process
-from tests.explore.scheduled_time import Handle, VirtualLoop
+from tests.explore.scheduled_time import VirtualLoop
+from tests.explore.virtual_time import Handle
 
 __all__ = ["Network", "Wire"]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.explore.scheduled_time import Handle, Job, VirtualLoop
+    from tests.explore.scheduled_time import Job, VirtualLoop
+    from tests.explore.virtual_time import Handle
 
 __all__ = ["PROCESS", "Killed", "Process", "owned"]
 

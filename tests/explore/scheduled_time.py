@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
-import itertools
 import random
 import sqlite3
 import threading
@@ -23,38 +21,13 @@ from typing import Any
 
 from tests.explore import interleave_steps
 from tests.explore.scheduled_process import PROCESS, Killed
+from tests.explore.virtual_time import Handle, Stuck, VirtualTimeLoop, closed_lock
 
-__all__ = ["Handle", "Job", "Stuck", "VirtualLoop"]
+__all__ = ["Job", "VirtualLoop"]
 
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
 STOPS = ("BEGIN", "COMMIT", "sync", "locked")  # steps of the store's work before which others may come
-
-
-class Stuck(AssertionError):
-    """Nothing will ever happen, or not in time."""
-
-
-class Handle:
-    """A callback that will be called, at ``at`` if that is a time; much cheaper than asyncio's."""
-
-    __slots__ = ("args", "at", "callback", "context")
-
-    def __init__(self, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None, at: float) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = contextvars.copy_context() if context is None else context
-        self.at = at
-
-    def cancel(self) -> None:
-        self.callback = None
-        self.args = ()
-
-    def cancelled(self) -> bool:
-        return self.callback is None
-
-    def when(self) -> float:
-        return self.at
 
 
 class _Task(asyncio.Task[Any]):
@@ -68,7 +41,7 @@ class _Task(asyncio.Task[Any]):
         return self._number
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class VirtualLoop(VirtualTimeLoop):
     """Jumps to the next timer when nothing is ready.
 
     Args:
@@ -83,10 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.deep: dict[Job, None] = {}  # that have begun in threads of their own and have not ended
         self.midway = 0  # of them, those that are in the middle of something
         self.at_once = 0.0  # how likely work runs without a pause, where nothing is in the middle of something
-        self._now = 1000.0
-        self._limit = self._now + limit
-        self._timers: list[tuple[float, int, Handle]] = []
-        self._numbers = itertools.count()  # of equal times the first comes first
+        self._limit = self.now + limit
         self._queues: dict[int, tuple[Executor, deque[Job]]] = {}
         self._idle: list[_Worker] = []
         self._workers: list[_Worker] = []
@@ -94,73 +64,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.over = False
         self.slow = 0.0  # seconds more that thread work takes, at most
 
-    # -- what BaseEventLoop asks of a subclass -------------------------------------------------------------------------
+    # -- what the base asks --------------------------------------------------------------------------------------------
 
-    def time(self) -> float:
-        return self._now
+    def gather(self) -> None:
+        if self.ready:
+            return
+        at = self.next_at()
+        if at is None:
+            raise Stuck("nothing will ever happen")
+        self.now = max(self.now, at)
+        if self.now > self._limit:
+            raise Stuck(f"no end after {self.now - 1000.0:.0f} virtual seconds")
+        self.ready.append(self.take_next())
 
-    def _run_once(self) -> None:
-        ready: deque[Handle] = self._ready  # type: ignore[attr-defined]
-        if not ready:
-            ready.append(self._next_timer())
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            callback = handle.callback
-            if callback is None:
-                continue
-            process = handle.context.get(PROCESS)
-            if process is not None:
-                if not process.alive:
-                    continue
-                if process.paused:
-                    process.hold(handle)
-                    continue
-            try:
-                handle.context.run(callback, *handle.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": f"in {callback}", "exception": error})
-
-    def _next_timer(self) -> Handle:
-        timers = self._timers
-        while timers:
-            at, _, handle = heapq.heappop(timers)
-            if handle.callback is not None:
-                if at > self._now:
-                    self._now = at
-                    if at > self._limit:
-                        raise Stuck(f"no end after {at - 1000.0:.0f} virtual seconds")
-                return handle
-        raise Stuck("nothing will ever happen")
+    def may_run(self, handle: Handle) -> bool:
+        process = handle.context.get(PROCESS)
+        if process is None:
+            return True
+        if process.alive and process.paused:
+            process.hold(handle)
+        return process.alive and not process.paused
 
     def passed(self, seconds: float) -> bool:
         """Let time pass if nothing else would happen meanwhile: no other thread need have its turn."""
-        timers, until = self._timers, self._now + seconds
-        while timers and timers[0][2].callback is None:
-            heapq.heappop(timers)
-        if self._ready or until > self._limit or (timers and timers[0][0] <= until):  # type: ignore[attr-defined]
+        at, until = self.next_at(), self.now + seconds
+        if self.ready or until > self._limit or (at is not None and at <= until):
             return False
-        self._now = until
+        self.now = until
         return True
-
-    def _write_to_self(self) -> None:
-        pass
-
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        handle = Handle(callback, args, context, self._now)
-        self._ready.append(handle)  # type: ignore[attr-defined]
-        return handle
-
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
-
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        handle = Handle(callback, args, context, when)
-        heapq.heappush(self._timers, (when, next(self._numbers), handle))
-        return handle
-
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         task = _Task(coro, loop=self, name=name, context=context, number=len(self.tasks))
@@ -169,7 +100,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def take(self, handles: list[Any]) -> None:
         """Run handles that were held."""
-        self._ready.extend(handles)  # type: ignore[attr-defined]
+        self.ready.extend(handles)
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
@@ -211,8 +142,8 @@ class _Worker:
 
     def __init__(self, idle: Callable[[_Worker], None]) -> None:
         self._idle = idle
-        self._gate = interleave_steps.closed_lock()
-        self._back = interleave_steps.closed_lock()
+        self._gate = closed_lock()
+        self._back = closed_lock()
         self._job: Job | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -25,7 +25,8 @@ from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_parts import CoordinatorProcess, host_folder, standing_in
 from tests.explore.scheduled_process import PROCESS, Process, owned
 from tests.explore.scheduled_publishers import Driver, publishing
-from tests.explore.scheduled_time import Stuck, VirtualLoop
+from tests.explore.scheduled_time import VirtualLoop
+from tests.explore.virtual_time import Stuck
 
 __all__ = ["Outcome", "World", "play"]
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import selectors
 import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Job", "Stuck", "WorldLoop", "YieldingRLock"]
+from tests.explore.virtual_time import Stuck, VirtualTimeLoop, closed_lock
+
+__all__ = ["Job", "WorldLoop", "YieldingRLock"]
 
 JOB_SECONDS = 60.0  # real ones, after which a job that has the turn counts as hanging
-
-
-class Stuck(AssertionError):
-    """Nothing is left to do, and what was asked for is not done."""
 
 
 class Job:
@@ -38,8 +35,8 @@ class Job:
         self.started = self.ended = False
         self.paused_at: float | None = None
         self._work = work
-        self._go = threading.Lock()
-        self._back = threading.Lock()
+        self._go = closed_lock()
+        self._back = closed_lock()
         self._result: tuple[bool, Any] = (True, None)
         self.thread: threading.Thread | None = None
 
@@ -53,7 +50,6 @@ class Job:
         self.paused_at = None
         if self.thread is None:
             self.started = True
-            self._back.acquire()
             self.thread = threading.Thread(target=self._do_and_tell, name="explored-job", daemon=True)
             self.thread.start()
         else:
@@ -65,7 +61,6 @@ class Job:
 
     def give_way(self) -> None:
         """Called in the job's thread: wait for the next turn."""
-        self._go.acquire(blocking=False)  # so that the next one waits
         self._back.release()
         self._go.acquire()
 
@@ -91,25 +86,10 @@ class Job:
         self._back.release()
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Where the loop would wait: a job has the turn, or the clock moves on."""
-
-    owner: WorldLoop
-
-    def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
-        if ready or (timeout is not None and timeout <= 0):
-            return ready
-        if not self.owner.work_or_wait(timeout):
-            raise Stuck("the loop waits for what never comes")
-        return super().select(0)
-
-
-class WorldLoop(asyncio.SelectorEventLoop):
+class WorldLoop(VirtualTimeLoop):
     """The loop.
 
     Attributes:
-        now: the virtual time, seconds.
         threaded: the numbers of the jobs that may pause, so that each has a thread of its own; all others run within
             the loop's thread, which is much quicker.
         number: of the job that was started last.
@@ -120,10 +100,7 @@ class WorldLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        selector = _Selector()
-        selector.owner = self
-        self.now = 1000.0
-        super().__init__(selector)
+        super().__init__()
         self.threaded: set[int] = set()
         self.number = 0
         self.hold = 0.0
@@ -134,8 +111,14 @@ class WorldLoop(asyncio.SelectorEventLoop):
         self.paused: list[Job] = []
         self.current: Job | None = None
 
-    def time(self) -> float:
-        return self.now
+    def gather(self) -> None:
+        while True:
+            while (at := self.next_at()) is not None and at <= self.now:
+                self.ready.append(self.take_next())
+            if self.ready:
+                return
+            if not self.work_or_wait(None if at is None else at - self.now):
+                raise Stuck("the loop waits for what never comes")
 
     def sleep(self, seconds: float) -> None:
         """What ``time.sleep`` is within the world."""
