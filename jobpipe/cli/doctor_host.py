@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import pwd
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.cli.output import size
-from jobpipe.config.ownership import folder_problem
+from jobpipe.config.ownership import USER_REMEDY, folder_problem, user_name, why_nameless
 from jobpipe.errors import AddressError
 
 if TYPE_CHECKING:
@@ -43,14 +42,9 @@ def python() -> Finding:
 
 def user() -> Finding:
     """The user has a name: Spark's JVM does not start without one (case P8)."""
-    try:
-        return ok("user", f"{pwd.getpwuid(os.getuid()).pw_name} ({os.getuid()})")
-    except KeyError:
-        remedy = (
-            "add the user to /etc/passwd (in an image: RUN useradd ...), or name it by libnss_wrapper; clients and "
-            "publishers without Spark need only HOME, or JOBPIPE__HOME"
-        )
-        return fail("user", f"user {os.getuid()} is not in the passwd database, and Spark's JVM does not start", remedy)
+    if (why := why_nameless()) is None:
+        return ok("user", f"{user_name(os.getuid())} ({os.getuid()})")
+    return fail("user", why, f"{USER_REMEDY}; clients and publishers without Spark need only HOME, or JOBPIPE__HOME")
 
 
 def java() -> Finding:

@@ -12,9 +12,10 @@ import pwd
 import stat
 from pathlib import Path
 
-__all__ = ["folder_problem", "read_own_file", "why_distrusted"]
+__all__ = ["USER_REMEDY", "folder_problem", "read_own_file", "user_name", "why_distrusted", "why_nameless"]
 
 ROOT = 0
+USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or name it by libnss_wrapper"
 NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users
 
 
@@ -35,7 +36,7 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
     if stat.S_ISCHR(found.st_mode) and (found.st_uid == ROOT or found.st_rdev == NULL):
         return None
     if not any_owner and found.st_uid not in (ROOT, os.geteuid()):
-        return f"it belongs to another user, {_user(found.st_uid)}"
+        return f"it belongs to another user, {user_name(found.st_uid)}"
     sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX
     if mode & stat.S_IWOTH and not sticky:
         return f"everybody may write to it (mode {mode:04o})"
@@ -46,7 +47,7 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
 
 def _remedy(path: Path) -> str:
     """Return what to do about a file or folder that is distrusted."""
-    user = _user(os.geteuid())
+    user = user_name(os.geteuid())
     return f"only {user} and root may be able to change it: `chown {user} {path} && chmod go-w {path}`, or use another"
 
 
@@ -61,7 +62,7 @@ def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[by
     with path.open("rb") as file:
         why = why_distrusted(os.fstat(file.fileno()), any_owner=any_owner)
         if why is None and not any_owner and (link := path.lstat().st_uid) not in (ROOT, os.geteuid()):
-            why = f"the link belongs to another user, {_user(link)}"
+            why = f"the link belongs to another user, {user_name(link)}"
         return (file.read(most), None) if why is None else (b"", f"{why}; {_remedy(path)}")
 
 
@@ -88,7 +89,8 @@ def _is_private(group: int) -> bool:
     return user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """Return a user's name, or the number as text if there is none."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -100,3 +102,13 @@ def _group(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def why_nameless() -> str | None:
+    """Return why Spark's JVM, which wants the user's name, does not start; None if this process's user has one."""
+    user = os.getuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return f"user {user} is not in the passwd database, and Spark's JVM does not start without"
+    return None

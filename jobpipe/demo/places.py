@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import pwd
 from pathlib import Path
 
 import jobpipe
+from jobpipe.config.ownership import USER_REMEDY, why_nameless
 from jobpipe.errors import ConfigError
 
-__all__ = ["PIPELINE", "flights_examples", "flights_zip"]
+__all__ = ["PIPELINE", "flights_examples", "flights_zip", "require_user"]
 
 PIPELINE = "pipeline.yaml"
 
@@ -35,13 +34,8 @@ def require_user() -> None:
     Raises:
         ConfigError: the user has none.
     """
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise ConfigError(
-            f"user {os.getuid()} is not in the passwd database, and Spark's JVM does not start without; add the user "
-            "to /etc/passwd, or name it by libnss_wrapper"
-        ) from None
+    if (why := why_nameless()) is not None:
+        raise ConfigError(f"{why}; {USER_REMEDY}")
 
 
 def flights_zip() -> Path:

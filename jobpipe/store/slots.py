@@ -134,18 +134,14 @@ class Slots:
         copy of the log from between the slot's making and its binding would have had to be made, lost and restored
         while that slot was its newest one.
         """
-        query = (
-            'SELECT 1 FROM slots WHERE name = ? AND "end" IS NULL AND epoch < ? '
-            "AND number = (SELECT max(number) FROM slots WHERE name = ?)"
+        epoch = self._db.epoch
+        unwitnessed = (
+            'WHERE name = ? AND "end" IS NULL AND epoch < ? AND number = (SELECT max(number) FROM slots WHERE name = ?)'
         )
-        if self._db.one(query, name, self._db.epoch, name) is None:
+        if self._db.one(f"SELECT 1 FROM slots {unwitnessed}", name, epoch, name) is None:  # noqa: S608
             return
         with self._db.write():
-            self._db.execute(
-                'UPDATE slots SET epoch = ? WHERE name = ? AND "end" IS NULL '
-                "AND number = (SELECT max(number) FROM slots WHERE name = ?)",
-                *(self._db.epoch, name, name),
-            )
+            self._db.execute(f"UPDATE slots SET epoch = ? {unwitnessed}", epoch, name, epoch, name)  # noqa: S608
 
     def _end(self, name: str, slot: str, end: Position) -> None:
         self._db.execute(

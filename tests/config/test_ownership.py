@@ -184,6 +184,6 @@ def test_this_machines_names() -> None:
     """The lookups work with what this system has."""
     found = Path(__file__).stat()
     ownership.why_distrusted(found)
-    assert pwd.getpwuid(os.geteuid()).pw_name == ownership._user(os.geteuid())
+    assert pwd.getpwuid(os.geteuid()).pw_name == ownership.user_name(os.geteuid())
     assert grp.getgrgid(os.getegid()).gr_name == ownership._group(os.getegid())
     assert sources.SYSTEM_FILE.is_absolute()

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import DataLoss, LinkBroken, LinkEnded
 from jobpipe.store.position import Position
@@ -41,13 +42,18 @@ async def planned(topic: ServedTopic, grant: int, start: Position, last: str | N
     return found.plan.start
 
 
+async def opened(world: World, instance: str = "one") -> tuple[Coordinator, ServedTopic]:
+    """Start a coordinator, the next one of the same spool, with the topic."""
+    host = world.host(instance)
+    return host, await host.open_topic("orders", world.order())
+
+
 @pytest.mark.parametrize("why", [LinkEnded("stopped"), LinkBroken("killed")])
 def test_the_query_ends_then_the_coordinator(world: World, why: LinkEnded | LinkBroken) -> None:
     """Its slot is settled when its link ends: it has no row, also for a task that comes late, and in each epoch."""
 
     async def work() -> None:
-        host, over = world.host(), link()
-        topic = await host.open_topic("orders", world.order())
+        (host, topic), over = await opened(world), link()
         grant = await taken(topic, "first", over)
         start = await planned(topic, grant, topic.head, None, SLOTS[0])
         over.ended = why
@@ -55,8 +61,7 @@ def test_the_query_ends_then_the_coordinator(world: World, why: LinkEnded | Link
         await topic.tick(retain=True)
         await seal(topic, 0)
         await host.close()
-        host = world.host("two")
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world, "two")
         grant = await taken(topic, "second", link())
         assert await planned(topic, grant, start, SLOTS[0], SLOTS[1]) == topic.store.batches.at(0)
         await host.close()
@@ -68,12 +73,10 @@ def test_the_coordinator_ends_then_the_query(world: World) -> None:
     """The query has come back to the new coordinator, and so is a witness that this is no older copy."""
 
     async def work() -> None:
-        host = world.host()
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world)
         start = await planned(topic, await taken(topic, "first", link()), topic.head, None, SLOTS[0])
         await host.close()
-        host = world.host("two")
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world, "two")
         await taken(topic, "first", link())
         await seal(topic, 0)
         topic.subscribers._holders["billing"].link = None
@@ -88,15 +91,13 @@ def test_what_a_new_query_finds_is_settled_before_the_coordinator_ends(world: Wo
     """It took the name, and asked nothing yet."""
 
     async def work() -> None:
-        host = world.host()
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world)
         start = await planned(topic, await taken(topic, "first", link()), topic.head, None, SLOTS[0])
         topic.subscribers._holders["billing"].link = None
         await taken(topic, "second", link())
         await seal(topic, 0)
         await host.close()
-        host = world.host("two")
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world, "two")
         grant = await taken(topic, "third", link())
         assert await planned(topic, grant, start, SLOTS[0], SLOTS[1]) == topic.store.batches.at(0)
         await host.close()
@@ -106,8 +107,7 @@ def test_what_a_new_query_finds_is_settled_before_the_coordinator_ends(world: Wo
 
 def test_a_slot_that_is_bound_stays_so(world: World) -> None:
     async def work() -> None:
-        host, over = world.host(), link()
-        topic = await host.open_topic("orders", world.order())
+        (host, topic), over = await opened(world), link()
         grant = await taken(topic, "first", over)
         start = await planned(topic, grant, topic.head, None, SLOTS[0])
         await seal(topic, 0)
@@ -125,12 +125,10 @@ def test_coordinator_and_query_end_at_once(world: World) -> None:
     """Nobody can tell whether the catalog is an older copy, which lacks what tasks went by: nothing is guessed."""
 
     async def work() -> None:
-        host = world.host()
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world)
         start = await planned(topic, await taken(topic, "first", link()), topic.head, None, SLOTS[0])
         await host.close()
-        host = world.host("two")
-        topic = await host.open_topic("orders", world.order())
+        host, topic = await opened(world, "two")
         grant = await taken(topic, "second", link())
         for slot in SLOTS[1:]:
             with pytest.raises(DataLoss, match="older copy") as caught:
