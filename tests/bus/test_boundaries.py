@@ -195,6 +195,7 @@ def test_a_stream_ends_at_a_time(topics: Topics) -> None:
     assert offsets(read_once(**topics.options(subscribe=name, endingTimestamp=str(FAR))), name) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_stream_ends_at_latest(topics: Topics) -> None:
     """What was there when it started, of all topics of a pattern, whichever is planned first."""
     for letter in "ab":

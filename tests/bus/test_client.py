@@ -65,6 +65,7 @@ def test_a_topic_that_is_opened_again_by_the_same_job(bus: Bus, resting: bool) -
     assert checker.check().rows == 9
 
 
+@pytest.mark.slow
 def test_iterating_anew_goes_on_at_the_batch_that_was_left(bus: Bus) -> None:
     """One subscription, two loops."""
     rows = NumberedRows(bus.topic, rows=1)
@@ -140,6 +141,7 @@ def test_a_publisher_that_takes_longer_than_the_discovery(
         bus.subscribe("audit", topic=f"{bus.topic}-not", changes={"discovery.timeout": "300ms"}).position()
 
 
+@pytest.mark.slow
 def test_a_misspelt_topic_is_suggested(bus: Bus) -> None:
     """U12: what exists under nearly that name is offered, served now or not."""
     bus.publisher()

@@ -208,6 +208,7 @@ def sorted_rows(batches: list[pa.RecordBatch]) -> list[Any]:
     return sorted((tuple(row.items()) for batch in batches for row in batch.to_pylist()), key=repr)
 
 
+@pytest.mark.slow
 def test_switched_off_before_a_slot_was_bound(world: World) -> None:
     """A slot that was logged and not bound gets no row; what comes is read by the plain reader."""
     world.open()

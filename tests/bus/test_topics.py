@@ -171,6 +171,7 @@ def test_a_new_topic_that_leaves_at_once(topics: Topics) -> None:
     topics.check(query, "a", "b")
 
 
+@pytest.mark.slow
 def test_topics_that_come_before_the_first_batch_is_committed(topics: Topics) -> None:
     """Cases 3, 59: the first batch was planned and not committed; a topic since then was not there at the start."""
     topics.seal("a", 0, noted=False)

@@ -84,6 +84,7 @@ def test_files_are_taken_from_the_jobs_own_tasks_only(bus: Bus) -> None:
     assert (folder / name).read_bytes() == b"abc"
 
 
+@pytest.mark.slow
 def test_a_ticket_outlives_the_data_process(bus: Bus) -> None:
     """S8: the one that is started again knows the job's secret, too."""
     publisher = bus.publisher()
