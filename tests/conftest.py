@@ -68,6 +68,7 @@ LONG_FILES = (
 
 
 QUARANTINE = 10  # tests
+OUTPUT = 20_000  # characters that are shown of what a test printed before it was run again
 FIRST_FAILURE = pytest.StashKey[str]()
 
 
@@ -115,7 +116,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how each failing test is run alone."""
+    """Show why tests were run again, and say how each failing one is run alone."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"why {report.nodeid} was run again")
+        terminalreporter.write_line(report.longreprtext)
+        for name, text in report.sections:
+            terminalreporter.write_line(f"--- {name}\n{text[-OUTPUT:]}")
     failed = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     if not failed:
         return
