@@ -1,7 +1,7 @@
 """Runs the unit tests of what changed since a commit, HEAD by default: ``python -m tests.changed [BASE]``.
 
-Tests mirror the packages: a change in ``jobpipe/net`` runs ``tests/net``; a change of a test file runs that file. Tests
-of several packages at once (``tests/bus``, ``tests/faults``, Spark's) are left to ``make test``.
+Tests mirror the packages: a change in ``jobpipe/net`` runs ``tests/net``; a change of a test file runs that file, and
+one of another file below ``tests`` the tests beside it. Faults, clusters and what needs a JVM are for ``make test``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,45 @@ from pathlib import Path, PurePosixPath
 from tests.parts import NO_TESTS, PARTS, REPORTS
 
 ROOT = Path(__file__).parents[1]
-WHOLE_BUS = ("tests/bus", "tests/faults", "tests/cluster", "tests/spark")
-MIRRORS = {  # where the name of the folder differs
+LEFT_OUT = ("tests/faults", "tests/cluster", "tests/package")
+PAGES = [  # what reads a page of docs
+    "tests/config/test_options.py",
+    "tests/control_api/test_page.py",
+    "tests/operations/test_golden.py",
+    "tests/pipelines/test_pipelines_page.py",
+    "tests/test_deploy.py",
+    "tests/test_design_page.py",
+    "tests/test_kafka_page.py",
+    "tests/test_pages.py",
+    "tests/test_security_page.py",
+    "tests/test_troubleshooting.py",
+    "tests/wire/test_state.py",
+]
+MIRRORS = {  # where there is no folder of that name, or more than that
+    "jobpipe/__init__.py": ["tests/test_names.py"],
     "jobpipe/admin.py": ["tests/cli"],
+    "jobpipe/control": ["tests/control", "tests/control_api", "tests/control_schedules"],
+    "jobpipe/deletion.py": ["tests/cli/test_topics.py"],
+    "jobpipe/errors.py": ["tests/operations", "tests/test_troubleshooting.py", "tests/wire"],
+    "jobpipe/flows": ["tests/bus/test_flow_schemas.py", "tests/bus/test_flows.py", "tests/cli/test_flow.py"],
     "jobpipe/hostserver": ["tests/coordinator"],
-    "docs": ["tests/test_pages.py"],
-    "README.md": ["tests/test_pages.py"],
+    "jobpipe/interrupts.py": ["tests/cli/test_interrupt.py"],
+    "jobpipe/publisher": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
+    "jobpipe/py.typed": ["tests/test_names.py"],
+    "jobpipe/subscriber": ["tests/bus/test_client.py", "tests/bus/test_client_plans.py", "tests/bus/test_positions.py"],
+    "pyspark_jobpipe.py": ["tests/test_names.py"],
+    "docs": PAGES,
+    "CHANGELOG.md": ["tests/test_pages.py"],
+    "CONTRIBUTING.md": ["tests/test_pages.py"],
+    "README.md": PAGES,
+    "SECURITY.md": ["tests/test_pages.py", "tests/test_security_page.py"],
+    "Dockerfile": ["tests/test_compose.py", "tests/test_deploy.py"],
+    "docker-compose.yml": ["tests/test_compose.py"],
     "conf": ["tests/config"],
     "benchmarks": ["tests/test_benchmarks.py"],
+    "examples": ["tests/test_examples.py", "tests/test_pages.py"],
+    "pyproject.toml": ["tests/test_lock.py", "tests/test_tiers.py"],
+    "requirements": ["tests/test_lock.py"],
 }
 
 
@@ -36,31 +67,42 @@ def find_tests(changed: Iterable[str]) -> list[str]:
 
 def _tests_for(path: PurePosixPath) -> Iterator[str]:
     if path.parts[0] == "tests":
-        if path.name.startswith("test_") and path.suffix == ".py":
-            if (ROOT / path).exists():
-                yield str(path)
-        elif len(path.parts) > 2 and not str(path).startswith(WHOLE_BUS) and (ROOT / path.parent).exists():
-            yield str(path.parent)  # a kit that its neighbours use
+        if not str(path).startswith(LEFT_OUT):
+            yield from _beside(path)
         return
     for place in (path, *path.parents):
         if str(place) in MIRRORS:
             yield from MIRRORS[str(place)]
             return
         mirror = "/".join(("tests", place.parts[-1])) if place.parts else ""
-        if place.suffix == "" and len(place.parts) in (1, 2) and mirror not in WHOLE_BUS and (ROOT / mirror).is_dir():
+        if place.suffix == "" and len(place.parts) in (1, 2) and (ROOT / mirror).is_dir():
             yield mirror
             return
 
 
+def _beside(path: PurePosixPath) -> Iterator[str]:
+    if path.name.startswith("test_") and path.suffix == ".py":
+        if (ROOT / path).exists():
+            yield str(path)
+    elif len(path.parts) == 2:
+        yield from ("tests/test_changed.py", "tests/test_tiers.py")  # of all tests: too many
+    else:
+        folder = next(
+            each for each in path.parents if each.parent.name == "tests" or any((ROOT / each).glob("test_*.py"))
+        )
+        if (ROOT / folder).is_dir():
+            yield str(folder)  # a kit or a file that its neighbours use
+
+
 def changed_files(base: str) -> list[str]:
     """Return the files that differ from ``base``, and those that git does not track yet."""
-    differ = _git("diff", "--name-only", base)
+    differ = _git("diff", "--name-only", "--no-renames", base)
     return sorted({*differ, *_git("ls-files", "--others", "--exclude-standard")})
 
 
 def _git(*arguments: str) -> list[str]:
     command = ["git", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
 
 def main(base: str = "HEAD") -> int:

@@ -18,7 +18,7 @@ from hypothesis import settings
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe_registry.embedded import EmbeddedZooKeeper
-from tests.parts import RUN_AGAIN
+from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
     from tests.postgres import Postgres
@@ -68,6 +68,8 @@ LONG_FILES = (
 
 
 QUARANTINE = 10  # tests
+SEED = re.compile(r"JOBPIPE_SEED=\d+")
+MESSAGE = 300  # characters of it in the summary
 OUTPUT = 20_000  # characters that are shown of what a test printed before it was run again
 FIRST_FAILURE = pytest.StashKey[str]()
 
@@ -81,6 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _starts_processes(item):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.get_closest_marker("core") and not any(item.path.is_relative_to(ROOT / folder) for folder in CORE):
+            raise pytest.UsageError(f"{item.nodeid}: no part runs core tests here, but only of {', '.join(CORE)}")
         for mark in item.iter_markers("quarantined"):
             if not {"reason", "since"} <= set(mark.kwargs):
                 raise pytest.UsageError(f"{item.nodeid}: quarantined(reason=..., since=date)")
@@ -105,7 +109,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Keep why the first run of a test failed; tests/parts.py names it if the second one passes."""
     report = yield
     if report.failed:
-        item.stash[FIRST_FAILURE] = report.longreprtext.rstrip().splitlines()[-1] if report.longreprtext else "?"
+        crash = getattr(report.longrepr, "reprcrash", None)  # none of a group of exceptions
+        why = report.longreprtext if crash is None else f"{crash.message}\n{crash.path}:{crash.lineno}"
+        item.stash[FIRST_FAILURE] = " ".join([*SEED.findall(report.capstdout), *why.split()])[:MESSAGE]
     return report
 
 
@@ -127,9 +133,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("to run them alone")
     for report in {report.nodeid: report for report in failed}.values():
-        seed = re.search(r"JOBPIPE_SEED=\d+ ?", report.capstdout + report.longreprtext)
+        seed = SEED.search(report.capstdout + report.longreprtext)
         command = shlex.join([os.path.relpath(sys.executable), "-m", "pytest", report.nodeid])
-        terminalreporter.write_line(command if seed is None else f"{seed[0].strip()} {command}")
+        terminalreporter.write_line(command if seed is None else f"{seed[0]} {command}")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -43,20 +44,22 @@ class Part:
 
 
 OTHERS = ("tests/faults", "tests/cluster")
+CORE = ("tests/spark", "tests/faults")  # where the mark may be: tests/conftest.py refuses it elsewhere
 PARTS = {
     # Those of `make test`.
     "unit": Part("not spark and not slow and not quarantined", ignored=OTHERS),
     "short-faults": Part("core and not slow and not spark and not quarantined", ("tests/faults",)),
-    "spark-core": Part("core and spark and not slow and not quarantined", ("tests/spark",), processes=1),
+    "spark-core": Part("core and spark and not slow and not quarantined", CORE, processes=1),
     # The others, of `make test-all`.
     "slow": Part("slow and not spark and not quarantined", ignored=OTHERS),
     "faults": Part("(slow or not core) and not spark and not quarantined", ("tests/faults",)),
-    "spark": Part("spark and (slow or not core) and not quarantined", processes=2),
+    "spark": Part("spark and (slow or not core) and not quarantined", ignored=("tests/cluster",), processes=2),
     "cluster": Part("not quarantined", ("tests/cluster",), processes=1),
     "quarantined": Part("quarantined", processes=1),
 }
 EXPLORERS = "explore"  # a part that is no selection of tests
 NO_TESTS = 5  # pytest's exit code
+KNOWN = (0, 1, NO_TESTS)  # those of the part "quarantined" that say nothing new: all else is a mistake of pytest's use
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +78,32 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Tell whether it counts as passed; what is quarantined is only reported."""
-        return self.status == 0 or self.name == "quarantined"
+        return self.status == 0 or (self.name == "quarantined" and self.status in KNOWN)
 
 
 def read_report(name: str, status: int, seconds: float, report: Path) -> Outcome:
-    """Return what pytest wrote into ``report``; a part that died before it wrote one has counted nothing."""
-    if not report.exists():
-        return Outcome(name, status, seconds)
-    passed = failed = skipped = 0
-    again: list[str] = []
-    long: list[tuple[float, str]] = []
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - a file of our own
-        test = f"{case.get('file', '')}::{case.get('name', '')}"
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
-        elif case.find("skipped") is not None:
-            skipped += 1
-        else:
-            passed += 1
-        again += [f"{test}: {each.get('value')}" for each in case.iter("property") if each.get("name") == RUN_AGAIN]
-        if (took := float(case.get("time", "0"))) > LONG:
-            long.append((took, test))
-    return Outcome(name, status, seconds, passed, failed, skipped, tuple(again), tuple(sorted(long, reverse=True)))
+    """Return what pytest wrote into ``report``; a part that died before it had written one has counted nothing."""
+    try:
+        cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - a file of our own
+    except (FileNotFoundError, ElementTree.ParseError):
+        return Outcome(name, status or 1, seconds)
+    last = {f"{case.get('file', '')}::{case.get('name', '')}": case for case in cases}  # of a test that was run again
+    ends = Counter(map(_end, last.values()))
+    again = tuple(
+        f"{test}: {each.get('value')}"
+        for test, case in last.items()
+        for each in case.iter("property")
+        if each.get("name") == RUN_AGAIN and _end(case) == "passed"
+    )
+    took = ((float(case.get("time", "0")), test) for test, case in last.items())
+    long = tuple(sorted((each for each in took if each[0] > LONG), reverse=True))
+    return Outcome(name, status, seconds, ends["passed"], ends["failed"], ends["skipped"], again, long)
+
+
+def _end(case: ElementTree.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    return "passed" if case.find("skipped") is None else "skipped"
 
 
 def run(name: str) -> Outcome:
