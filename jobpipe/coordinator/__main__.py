@@ -49,7 +49,8 @@ async def run(order: dict[str, Any]) -> None:
         server = trust.server(ControlService(host, trust, order["secret"]))
         await server.start(sock)
         handle_signals(host.finished)
-        answer_ready(endpoint=str(host.control_endpoint), data=str(host.data_endpoint))
+        # Who has started us is on this host, and need not come by the address that others are told.
+        answer_ready(endpoint=str(Endpoint(*sock.getsockname()[:2])), data=str(host.data_endpoint))
         await host.live()
     finally:
         if host is not None:

@@ -47,9 +47,9 @@ from jobpipe.testing.program import (
     module_of,
     name_of,
 )
+from jobpipe.testing.proxies import open_proxies
 from jobpipe.testing.proxy import FaultProxy
 from jobpipe.testing.publish import PublishOrder
-from jobpipe.testing.rerouted import open_proxies
 from jobpipe.testing.rows import NumberedRows
 from jobpipe.testing.zookeeper import ZooKeeper
 
@@ -99,9 +99,8 @@ class Harness:
         self.zookeeper = ZooKeeper(zookeeper or folder / "home", shared=zookeeper is not None)
         self._namespace = "/jobpipe/topics" if zookeeper is None else f"/{self._mark}/topics"
         try:
-            network, rerouted = open_proxies(self.proxies) if proxied else ({}, {})
-            self.config = self._configure({**network, **(settings or {})})
-            self.subscribers_config = self._configure({**network, **(settings or {}), **rerouted})
+            network = open_proxies(self.proxies) if proxied else {}
+            self.config = self.subscribers_config = self._configure({**network, **(settings or {})})
         except BaseException:
             self.close()
             raise

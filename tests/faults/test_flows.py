@@ -18,8 +18,8 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
+from jobpipe.testing.proxies import open_proxies
 from jobpipe.testing.proxy import FaultProxy
-from jobpipe.testing.rerouted import open_proxies
 from jobpipe.testing.zookeeper import ZooKeeper
 from tests.bus.flowkit import Chain, chain
 from tests.bus.kit import PATIENCE, ROOT, coordinator_of, kill, until
@@ -149,13 +149,12 @@ def test_links_are_cut(settings_of_test: dict[str, str], config: Config, payload
     """Those of the tasks and of the subscription: reset, ended in the middle of an answer, silent for a while."""
     moments, proxies = chance(), list[FaultProxy]()
     with ExitStack() as stack:
-        ports, rerouted = open_proxies(proxies)
+        network = open_proxies(proxies)
         for proxy in proxies:
             stack.callback(proxy.close)
-        settings = {**settings_of_test, **{f"jobpipe.{key}": value for key, value in ports.items()}}
+        settings = {**settings_of_test, **{f"jobpipe.{key}": value for key, value in network.items()}}
         line = stack.enter_context(chain(loaded(settings), rows=40, payload=payload))
-        through = {f"jobpipe.{key}": value for key, value in rerouted.items()}
-        line.flow(config=loaded({**settings, **through}))
+        line.flow(config=loaded(settings))
         checker = line.reader()
         with publishing(line):
             for number in range(6):
