@@ -38,6 +38,36 @@ _sessions: dict[tuple[ssl.SSLContext, str, int, str | None], ssl.SSLSession] = {
 MAX_SESSIONS = 64
 
 
+def _connected(
+    endpoint: Endpoint, seconds: float, tls: ssl.SSLContext | None, hostname: str, session: ssl.SSLSession | None
+) -> socket.socket:
+    """Return a connected socket; over TLS, one that has yet to shake hands.
+
+    As :func:`socket.create_connection`, but TLS comes before the connection: put over one that the peer has cut by
+    then, CPython raises an error and leaves the socket open.
+
+    Raises:
+        OSError, ValueError: it failed.
+    """
+    failed = OSError(f"{endpoint.host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            if tls is not None:
+                sock = tls.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=hostname, session=session)
+            sock.settimeout(seconds)
+            sock.connect(address)
+        except OSError as error:
+            failed = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed
+
+
 class BlockingLink(BlockingPump):
     """One link, one user at a time, in the process that made it.
 
@@ -71,16 +101,16 @@ class BlockingLink(BlockingPump):
         timing = timing or Timing()
         peer = str(endpoint)
         server_hostname = server_hostname or topic_server_name(hello.topic)
+        known = None if tls is None else _sessions.get((tls, endpoint.host, endpoint.port, server_hostname))
         with mapped(peer, "connect to"):
-            sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timing.connect)
+            sock = _connected(endpoint, timing.connect, tls, server_hostname, known)
         try:
             tune(sock, timing)
             with greeting(tls=tls is not None):
-                if tls is not None:
+                if isinstance(sock, ssl.SSLSocket):
                     sock.settimeout(timing.handshake)  # counts for the handshake as a whole
-                    known = _sessions.get((tls, endpoint.host, endpoint.port, server_hostname))
                     with mapped(peer, "handshake with"):
-                        sock = tls.wrap_socket(sock, server_hostname=server_hostname, session=known)
+                        sock.do_handshake()
                 with mapped(peer, "connect to"):
                     link = cls(sock, peer_of(sock.getpeername()), timing)
                 link._greet(dataclasses.replace(hello, heartbeat=False))

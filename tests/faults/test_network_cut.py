@@ -91,8 +91,8 @@ def encrypted(config: Config) -> bool:
 
 
 def opened(bus: Bus, way: Direction, what: str) -> tuple[Publisher, NumberedRows, Journal]:
-    """Return a publisher of a topic of its own."""
-    rows = NumberedRows(f"{what}-{way}", rows=1, payload=1)
+    """Return a publisher of a topic of its own, also when the test is run again."""
+    rows = NumberedRows(f"{what}-{way}-{uuid.uuid4().hex[:8]}", rows=1, payload=1)
     return bus.publisher(topic=rows.topic), rows, Journal()
 
 
