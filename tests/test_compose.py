@@ -73,6 +73,7 @@ def test_the_ensemble_names_its_own_services() -> None:
         assert set(service["environment"]["ZOO_SERVERS"].split()) == wanted
 
 
+@pytest.mark.processes
 def test_the_certificates_are_made_where_the_jobs_look_for_them(tmp_path: Path) -> None:
     program, *arguments = words(OURS["certs"])
     assert program == "jobpipe"
@@ -86,6 +87,7 @@ def test_the_certificates_are_made_where_the_jobs_look_for_them(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", [name for name in OURS if any(word.endswith(".py") for word in words(OURS[name]))])
 def test_scripts_exist_and_take_these_options(name: str) -> None:
     command = words(OURS[name])
@@ -122,6 +124,7 @@ def test_the_image_copies_what_there_is() -> None:
         assert f"!{source}" in ignored, source
 
 
+@pytest.mark.processes
 def test_compose_itself_accepts_the_file() -> None:
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) and run([*command, "version"]).returncode == 0:

@@ -122,6 +122,7 @@ def test_the_unit_starts_the_host_server() -> None:
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 
 
+@pytest.mark.processes
 def test_systemd_itself_accepts_the_unit(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -151,6 +152,7 @@ def test_the_configuration_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_certificates_of_the_page(tmp_path: Path) -> None:
     """Section 3, as it stands there: these files are made, the keys for their owner alone."""
     done = shell(block("docs/deploy.md", "certs"), tmp_path, JOBPIPE__HOME=str(tmp_path / "home"))

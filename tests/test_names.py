@@ -7,9 +7,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.processes
 def test_modules_of_common_names_beside_a_job(tmp_path: Path) -> None:
     """Those next to the script come first in Python's path; ours must not be among them (case P3)."""
     ours = {path.stem for package in ("jobpipe", "registry/jobpipe_registry") for path in (ROOT / package).rglob("*")}

@@ -45,6 +45,7 @@ def test_python_blocks_compile(each: Block) -> None:
     compile(each.code, called(each), "exec")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("each", [each for each in EVERY if each.language == "sh"], ids=called)
 def test_shell_blocks_parse(each: Block) -> None:
     """And name nothing that is not there: subcommands of ours, files of this repository."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 ROUNDS = """
 import os, signal, sys, threading, time
 from jobpipe.cli.audience import while_read
@@ -30,6 +32,7 @@ sys.stderr.write("done")
 """
 
 
+@pytest.mark.processes
 def test_a_failed_print_and_the_watcher_at_one_time() -> None:
     ran = subprocess.run([sys.executable, "-c", ROUNDS], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "done")

@@ -49,6 +49,7 @@ def statuses(found: dict[str, list[dict[str, str]]], check: str) -> list[str]:
     return [line["status"] for line in found[check]]
 
 
+@pytest.mark.processes
 def test_a_sound_machine(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     found = examine(settings)
     for check in ("python", "user", "java", "pyspark", "configuration", "certificates", "registry", "subnet", "ports"):
@@ -72,6 +73,7 @@ def java_that_says(folder: Path, text: str, code: int = 0) -> None:
     program.chmod(0o755)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "code", "status"),
     [
@@ -111,17 +113,20 @@ def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not on the class path" in finding.detail
 
 
+@pytest.mark.processes
 def test_a_wrong_configuration_ends_the_examination(examine: Any) -> None:
     found = examine({"jobpipe.acks": "some"})
     assert statuses(found, "configuration") == ["fail"]
     assert "registry" not in found
 
 
+@pytest.mark.processes
 def test_a_subnet_that_is_not_here(examine: Any, settings: dict[str, Any]) -> None:
     found = examine({**settings, "jobpipe.sinkserver.subnet": "203.0.113.0/24"})
     assert statuses(found, "subnet") == ["fail"]
 
 
+@pytest.mark.processes
 def test_one_port_is_not_enough(examine: Any, settings: dict[str, Any]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -130,20 +135,24 @@ def test_one_port_is_not_enough(examine: Any, settings: dict[str, Any]) -> None:
     assert statuses(found, "ports") == ["fail"]
 
 
+@pytest.mark.processes
 def test_a_spool_that_cannot_be_written(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = examine({**settings, "jobpipe.spool.dir": str(tmp_path / "file" / "spool")})
     assert statuses(found, "spool") == ["fail"]
 
 
+@pytest.mark.processes
 def test_a_disk_smaller_than_the_cap(examine: Any, settings: dict[str, Any]) -> None:
     assert statuses(examine({**settings, "jobpipe.spool.max_bytes": "1000000TiB"}), "spool") == ["warn"]
 
 
+@pytest.mark.processes
 def test_encryption_switched_off(examine: Any, settings: dict[str, Any]) -> None:
     assert statuses(examine({**settings, "security.ssl.enabled": False}), "certificates") == ["warn"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("days", "expected"), [(0, ["ok", "ok"]), (810, ["ok", "warn"]), (830, ["ok", "fail"])])
 def test_certificates_age(
     examine: Any, settings: dict[str, Any], tmp_path: Path, days: int, expected: list[str]
@@ -155,6 +164,7 @@ def test_certificates_age(
     assert statuses(examine({**settings, **files}), "certificates") == expected
 
 
+@pytest.mark.processes
 def test_revoked_lists_and_access(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     """The revocation list has an end too, our own certificate may stand in it, and an access list be wrong."""
     init_ca(tmp_path / "certs")
@@ -176,11 +186,13 @@ def test_revoked_lists_and_access(examine: Any, settings: dict[str, Any], tmp_pa
     assert statuses(examine(given), "certificates") == ["fail"]
 
 
+@pytest.mark.processes
 def test_a_key_that_others_may_read(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     ensure_home(tmp_path / "home").key.chmod(0o644)
     assert statuses(examine(settings), "certificates") == ["fail"]
 
 
+@pytest.mark.processes
 def test_a_registry_that_does_not_answer(examine: Any, settings: dict[str, Any]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # bound, not listening: refused
@@ -204,6 +216,7 @@ def test_a_registry_that_answers(examine: Any, settings_of_test: dict[str, str])
     assert statuses(found, "certificates")[-1] == "ok"
 
 
+@pytest.mark.processes
 def test_the_python_of_the_workers(examine: Any, settings: dict[str, Any], monkeypatch: Any, tmp_path: Path) -> None:
     """U1: the doctor starts the Python that Spark would, and tells whether it can import jobpipe."""
     monkeypatch.setattr("jobpipe.spark.interpreter._chosen", None)  # what is set below is the user's own choice

@@ -45,6 +45,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     return add
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["tail", "--help"], ["doctor", "--help"], ["serve", "-h"]])
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     """Spark, Arrow and the registry's client are for commands that need them."""
@@ -151,6 +152,7 @@ def test_outcomes_reach_a_caller_that_asks_for_them(failing: Callable[[BaseExcep
         cli.main(["fail"], standalone_mode=False)
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away_ends_it_silently(tmp_path: Path) -> None:
     """``jobpipe config show | head -0``: the pipe breaks at the first write."""
     program = subprocess.Popen(

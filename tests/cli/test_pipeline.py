@@ -92,6 +92,7 @@ def test_parameters_and_overlays(run: Run, pipe: Callable[[str], str], tmp_path:
     assert "prod.orders  a → b" in shown.stdout
 
 
+@pytest.mark.processes
 def test_import(run: Run, pipe: Callable[[str], str]) -> None:
     found = run("pipeline", "validate", pipe(GOOD), "--import")
     assert found.exit_code == 2
@@ -113,6 +114,7 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, pipe: Callable[[
     assert "\x1b" not in found.stderr
 
 
+@pytest.mark.processes
 def test_init(run: Run, tmp_path: Path) -> None:
     """The example is right, its function can be imported, and nothing is overwritten."""
     folder = tmp_path / "new" / "orders"
@@ -144,6 +146,7 @@ def test_plugins(run: Run) -> None:
     assert "did you mean jobpipe?" in wrong.stderr
 
 
+@pytest.mark.processes
 def test_the_bus_needs_no_pydantic() -> None:
     """Neither the package nor the other commands load it, nor anything of pipelines."""
     code = (

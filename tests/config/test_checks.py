@@ -74,6 +74,7 @@ def test_a_real_registry_alone_lacks_certificates(listening: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_commands_of_the_error_are_enough(listening: str, tmp_path: Path) -> None:
     """U7: what the error says, typed in as it stands, makes the configuration right."""
     with pytest.raises(ConfigError) as caught:

@@ -48,6 +48,7 @@ def test_the_default_is_in_no_home(nobody: int) -> None:
     assert (caught.value.message, caught.value.fields["key"]) == (sentence(nobody), "jobpipe.home")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "command", ["topics", "doctor", "config check", "config show", "registry status", "lag orders"]
 )
@@ -57,6 +58,7 @@ def test_commands_say_so(nobody: int, command: str) -> None:
     assert sentence(nobody) in " ".join(result.output.split())
 
 
+@pytest.mark.processes
 def test_doctor_says_that_spark_needs_more(nobody: int) -> None:
     lines = [line.split() for line in run("doctor").stdout.splitlines()]
     assert ["fail", "user", "user", str(nobody), "is", "not", "in", "the", "passwd"] in [line[:9] for line in lines]
@@ -115,6 +117,7 @@ def test_a_home_that_cannot_be_made(command: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_real_user_without_an_entry(tmp_path: Path) -> None:
     """In a namespace, which the kernel of this host may refuse."""
     namespace = ["unshare", "--user", "--map-user=54321", "env", "-u", "HOME"]

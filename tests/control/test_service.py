@@ -260,6 +260,7 @@ def forget_the_id(world: World) -> None:
     connection.close()
 
 
+@pytest.mark.processes
 def test_an_attempt_without_an_id_is_known_by_its_lease(world: World) -> None:
     first = world.server()
     first.submit(world.submission())

@@ -256,6 +256,7 @@ def started(tmp_path: Path, *before: str, **environ: str) -> subprocess.Popen[st
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_program(tmp_path: Path) -> None:
     """It says where it is, without the token where nobody looks; SIGTERM ends it, and a second one does not start."""
     home = tmp_path / "home"
@@ -315,6 +316,7 @@ def test_a_server_is_started_if_none_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert not local_server.stop_server(config)
 
 
+@pytest.mark.processes
 def test_a_server_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of its log is told; where the registry is not embedded none is started."""
     monkeypatch.setattr(local_server, "_program", lambda: [sys.executable, "-c", "import sys; sys.exit('no luck')"])
@@ -329,6 +331,7 @@ def test_a_server_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_clients_need_no_web_framework() -> None:
     """Without the extra: the commands work, and the server says what is missing."""
     block = "import sys; sys.modules.update(starlette=None, uvicorn=None); from jobpipe.cli.main import main; main()"

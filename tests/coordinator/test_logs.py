@@ -34,6 +34,7 @@ def sizes(file: Path) -> tuple[int, int]:
     return file.stat().st_size, Path(f"{file}.1").stat().st_size
 
 
+@pytest.mark.processes
 def test_two_programs_share_a_small_log(tmp_path: Path) -> None:
     """Both cut it, both go on in it; neither grows it beyond the limit and a line or two."""
     file, started = tmp_path / "coordinator.log", []
@@ -50,6 +51,7 @@ def test_two_programs_share_a_small_log(tmp_path: Path) -> None:
     assert Path(f"{file}.1").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.processes
 def test_a_log_of_one_program_loses_no_line_when_it_is_cut(tmp_path: Path) -> None:
     """Copy and file together end with an unbroken run of lines."""
     file = tmp_path / "data.log"
@@ -96,6 +98,7 @@ def test_what_others_write_during_the_copy_is_not_copied(tmp_path: Path, monkeyp
     assert Path(f"{file}.1").read_text().endswith("xlast\n")
 
 
+@pytest.mark.processes
 def test_a_program_that_crashes_at_every_start_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never gets as far as its own logging; each start bounds what the one before has left."""
     folder = tmp_path / "broken"

@@ -23,10 +23,13 @@ def held(link: Any) -> Subscribers:
     return made
 
 
-def test_a_link_that_is_there() -> None:
-    state = held(SimpleNamespace(silence=0.25)).state(LINE)
+def test_a_link_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = held(SimpleNamespace(silence=0.25))
+    now = made._holders["billing"].since + 2.5
+    monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
+    state = made.state(LINE)
     assert (state["state"], state["reconnects"], state["last_seen"], state["where"]) == ("connected", 2, 0.25, WHERE)
-    assert 0 <= state["since"] < 5
+    assert state["since"] == 2.5
 
 
 @pytest.mark.parametrize(

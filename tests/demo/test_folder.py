@@ -99,6 +99,7 @@ time.sleep(600)
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_mark_finds_all_processes_and_they_end(tmp_path: Path) -> None:
     with marked(tmp_path) as started:
         assert marked_processes(tmp_path / "another") == []
@@ -108,6 +109,7 @@ def test_the_mark_finds_all_processes_and_they_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_what_a_killed_demo_left_running_is_ended_by_the_next_one(tmp_path: Path) -> None:
     with private_folder(tmp_path):
         pass

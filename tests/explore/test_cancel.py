@@ -58,6 +58,7 @@ def test_each_operation_is_explored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_that_takes_too_long_is_ended() -> None:
     """It shows where it was, and does not keep a machine for days."""
     asked = [sys.executable, "-m", "tests.explore", "cancel", "--seeds", "1000000", "--minutes", "0.02"]

@@ -278,6 +278,7 @@ async def _started(remote: Remote) -> None:
     await remote.echo.started.wait()
 
 
+@pytest.mark.processes
 def test_a_fork_does_not_use_its_parents_link(link: BlockingLink) -> None:
     """Spark forks its workers: two processes on one TLS stream would destroy it."""
 

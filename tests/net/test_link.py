@@ -333,6 +333,7 @@ def test_a_cancelled_call_leaves_the_link_alone(mode: Mode) -> None:
     run(main())
 
 
+@pytest.mark.processes
 def test_a_fork_leaves_the_link_alone(mode: Mode) -> None:
     """It has the socket, and the loop's epoll too (case P4): nothing is written, nothing closed."""
 

@@ -80,6 +80,7 @@ def test_links_to_servers_that_are_gone_are_closed(links: LinkPool, monkeypatch:
     assert len(links._idle) == 4
 
 
+@pytest.mark.processes
 def test_a_fork_closes_its_copies(links: LinkPool, remote: Remote) -> None:
     [ours] = used(links, remote)
     child = os.fork()

@@ -121,6 +121,7 @@ def test_close_fails_those_who_wait(portal: Portal) -> None:
     portal.close()
 
 
+@pytest.mark.processes
 def test_a_fork_gets_its_own() -> None:
     """Spark forks its workers."""
     portal = Portal.get()

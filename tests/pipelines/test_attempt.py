@@ -38,6 +38,7 @@ jobs:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_what_cannot_begin_says_so(write: Write, tmp_path: Path) -> None:
     pipeline = loaded(write(FILE.replace("KEY", "spark.hadoop.fs.s3a.secret.key")))
     snapshot = Snapshot(
@@ -76,6 +77,7 @@ def test_a_publisher_without_room_does_not_fail(write: Write) -> None:
     assert load(spark={key: value for key, value in keys.items() if "jobpipe" in key}).acks_timeout > 365 * 86_400
 
 
+@pytest.mark.processes
 def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """What watches the JVM asks this process to stop when it is gone."""
     stopped = Done(stopped=True, batches=3, rows=40)
@@ -90,6 +92,7 @@ def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("kept", ["nothing reads it", "it is closed"])
 def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
     """And what it has started ends first."""
@@ -154,6 +157,7 @@ def test_a_program_that_was_stopped(tmp_path: Path) -> None:
     assert ApplicationWork(tmp_path / "own.py", []).run(stop) == Done(stopped=True)
 
 
+@pytest.mark.processes
 def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     """And what it has started ends, too: a cluster cancels the JVM alone."""
     program = (
@@ -177,6 +181,7 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
             eventually(lambda process=process: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.processes
 def test_a_replaced_driver_takes_its_jvm_along() -> None:
     program = (
         "from jobpipe.pipelines.runner.attempt import _end_replaced\n"
@@ -188,6 +193,7 @@ def test_a_replaced_driver_takes_its_jvm_along() -> None:
         assert jvm.wait(DEADLINE) == -signal.SIGKILL
 
 
+@pytest.mark.processes
 def test_the_program_for_spark_submit(tmp_path: Path) -> None:
     """It is run by its path, from anywhere."""
     ran = subprocess.run(

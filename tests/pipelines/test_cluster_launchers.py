@@ -375,6 +375,7 @@ POD_SAYS = (
 )
 
 
+@pytest.mark.processes
 def test_yarn_form(tmp_path: Path, attempt: Attempt) -> None:
     found = submitter(tmp_path, YARN_SAYS, python="/opt/python", arguments=["--queue", "night"])
     assert found.submit(attempt) == "yarn/application_1700000000000_0042"
@@ -391,6 +392,7 @@ def test_yarn_form(tmp_path: Path, attempt: Attempt) -> None:
     assert stat.S_IMODE(attempt.log.stat().st_mode) == 0o600
 
 
+@pytest.mark.processes
 def test_kubernetes_form(tmp_path: Path, attempt: Attempt) -> None:
     where = "local:///opt/jobpipe/submitted.py"
     found = submitter(tmp_path, POD_SAYS, on="k8s://https://api:443", python="/opt/python", program=where)
@@ -412,6 +414,7 @@ def test_kubernetes_form(tmp_path: Path, attempt: Attempt) -> None:
     assert arguments(tmp_path, "spark-submit")[2:] == ["--kill", "prod:flights-report-7-driver"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -429,6 +432,7 @@ def test_what_yarn_says(tmp_path: Path, said: str, expected: tuple[LaunchState, 
     assert arguments(tmp_path, "yarn") == ["application", "-status", "application_1_2"]
 
 
+@pytest.mark.processes
 def test_yarn_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = submitter(tmp_path, "", yarn=str(tmp_path / "none"))
     assert found.status("yarn/application_1_2").state is UNKNOWN
@@ -441,11 +445,13 @@ def test_yarn_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         slow.cancel("yarn/application_1_2")
 
 
+@pytest.mark.processes
 def test_yarn_kills(tmp_path: Path) -> None:
     submitter(tmp_path, "", yarn=program(tmp_path, "yarn", "")).cancel("yarn/application_1_2")
     assert arguments(tmp_path, "yarn") == ["application", "-kill", "application_1_2"]
 
 
+@pytest.mark.processes
 def test_a_submission_that_fails(tmp_path: Path, attempt: Attempt) -> None:
     with pytest.raises(OSError, match="spark-submit ended with code 3") as told:
         submitter(tmp_path, "echo no queue; exit 3").submit(attempt)
@@ -457,6 +463,7 @@ def test_a_submission_that_fails(tmp_path: Path, attempt: Attempt) -> None:
         ).submit(attempt)
 
 
+@pytest.mark.processes
 def test_a_submission_that_takes_too_long(tmp_path: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have reached the cluster."""
     monkeypatch.setattr(spark_submit, "SUBMIT_SECONDS", 0.3)
@@ -465,6 +472,7 @@ def test_a_submission_that_takes_too_long(tmp_path: Path, attempt: Attempt, monk
     assert told.value.perhaps_started
 
 
+@pytest.mark.processes
 def test_an_application_that_is_not_named(tmp_path: Path, attempt: Attempt) -> None:
     found = submitter(tmp_path, "echo done")
     launched = found.submit(attempt)
@@ -473,6 +481,7 @@ def test_an_application_that_is_not_named(tmp_path: Path, attempt: Attempt) -> N
         found.cancel(launched)
 
 
+@pytest.mark.processes
 def test_of_what_a_program_prints_the_end_is_kept(
     tmp_path: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_second_run_is_refused(places: Places) -> None:
     assert places.folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.processes
 def test_a_run_that_was_killed_keeps_none_away(places: Places) -> None:
     program = """
 import sys; from pathlib import Path

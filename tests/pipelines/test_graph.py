@@ -83,6 +83,7 @@ def test_as_dict(graph: Graph) -> None:
     assert {job["name"]: job["mode"] for job in found["jobs"]}["audit"] == "BATCH"
 
 
+@pytest.mark.processes
 def test_as_dot(graph: Graph) -> None:
     text = as_dot(graph)
     assert '  "job publish" -> "topic dev.orders";' in text

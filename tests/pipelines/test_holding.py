@@ -149,6 +149,7 @@ def ended_process() -> tuple[int, float, int]:
     return found
 
 
+@pytest.mark.processes
 def test_a_dead_process_has_no_lease(world: World) -> None:
     world.order(1)
     pid, started, ticks = ended_process()
@@ -161,6 +162,7 @@ def test_a_dead_process_has_no_lease(world: World) -> None:
     assert world.lease == held.lease
 
 
+@pytest.mark.processes
 def test_of_another_host_nobody_can_say_that_it_is_dead(world: World) -> None:
     world.order(1)
     pid, started, ticks = ended_process()
@@ -270,10 +272,35 @@ class Away:
 
     def _called(self, *arguments: Any) -> Any:
         self.calls += 1
+        assert self.calls < 100, "it is asked without a pause"
         self.asked()
         if self.calls < self.answers:
             raise Unavailable("memory", "it is away")
         return getattr(self._jobs, self._method)(*arguments)
+
+
+class Clock(threading.Event):
+    """News and the time: who waits for news that are not there puts the clock forward instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if not self.is_set():
+            self.now += timeout
+        return self.is_set()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(holding, "time", made)
+    return made
 
 
 @pytest.fixture
@@ -293,13 +320,15 @@ def test_the_registry_comes_back(world: World) -> None:
     assert (jobs.calls, world.jobs.state(*JOB).end) == (5, END)
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_patience_has_an_end(world: World) -> None:
+def test_the_patience_has_an_end(world: World, clock: Clock) -> None:
     world.order(1)
     jobs = Away(world.session().jobs, "take_lease")
+    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
+    held._news = clock
     with pytest.raises(RegistryUnavailable, match="it is away"):
-        world.take(world.holding(jobs=jobs), 0.1)  # type: ignore[arg-type]
-    assert 2 <= jobs.calls < 20
+        world.take(held, 3.5)
+    assert clock.now == 4.0
+    assert 5 <= jobs.calls < 20  # now and each second; and when the watch told how things are
     assert all(watch.ended for watch in world.handlers[1]._watches)
 
 
@@ -311,15 +340,15 @@ def test_a_stop_ends_the_patience(world: World) -> None:
     assert not world.take(world.holding(jobs=jobs))  # type: ignore[arg-type]
 
 
-def test_letting_go_is_tried_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letting_go_is_tried_now_and_then(world: World, clock: Clock) -> None:
     """Also when there was news before."""
-    monkeypatch.setattr(holding, "RETRY_SECONDS", 0.1)
     world.order(1)
     jobs = Away(world.session().jobs, "release_lease")
     held = world.holding(jobs=jobs)  # type: ignore[arg-type]
+    held._news = clock
     assert world.take(held)
     world.order(1, "stop")
     world.stop.wait()
     with pytest.raises(RegistryUnavailable, match="it is away"):
-        held.release(END, 0.3)
-    assert 2 <= jobs.calls < 20
+        held.release(END, 3.5)
+    assert 5 <= jobs.calls < 20

@@ -38,18 +38,21 @@ def mine(tmp_path: Path) -> Path:
     return module
 
 
+@pytest.mark.processes
 def test_all_is_there(write: Write, mine: Path) -> None:
     """What the module prints does not disturb; it is not imported here."""
     assert check_imports(loaded(write(FILE % "Table"))) == []
     assert "mine.work" not in sys.modules
 
 
+@pytest.mark.processes
 def test_a_missing_name(write: Write, mine: Path) -> None:
     (problem,) = check_imports(loaded(write(FILE % "Tabel")))
     assert (problem.line, problem.key) == (7, "jobs.a.sink.foreach-batch")
     assert "AttributeError" in problem.what
 
 
+@pytest.mark.processes
 def test_a_module_that_fails(write: Write, mine: Path) -> None:
     """Each use is told."""
     mine.write_text("import nosuch\n")
@@ -63,6 +66,7 @@ def test_a_module_that_fails(write: Write, mine: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_module_that_hangs(write: Write, mine: Path, tmp_path: Path) -> None:
     """It is ended at the deadline, with what it started."""
     mine.write_text(
@@ -78,6 +82,7 @@ def test_a_module_that_hangs(write: Write, mine: Path, tmp_path: Path) -> None:
     assert alive == []
 
 
+@pytest.mark.processes
 def test_a_module_that_ends_the_process(write: Write, mine: Path) -> None:
     mine.write_text("import os\nos._exit(7)\n")
     (problem,) = check_imports(loaded(write(FILE % "Table")))

@@ -116,6 +116,7 @@ def lives(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.processes
 def test_it_leads_a_session_and_what_it_prints_is_in_the_log(runs: Runs) -> None:
     launched = runs.submit(
         """
@@ -134,12 +135,14 @@ def test_it_leads_a_session_and_what_it_prints_is_in_the_log(runs: Runs) -> None
     assert runs.log.parent.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.processes
 def test_the_next_attempt_goes_on_in_the_log(runs: Runs) -> None:
     for text in ("one", "two"):
         assert runs.ended(runs.submit(f"print('{text}')")) == 0
     assert runs.log.read_text().split() == ["one", "two"]
 
 
+@pytest.mark.processes
 def test_modules_of_the_working_folder_are_not_ours(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "json.py").write_text("raise SystemExit(9)")
@@ -147,15 +150,18 @@ def test_modules_of_the_working_folder_are_not_ours(runs: Runs, tmp_path: Path) 
     assert runs.ended(launched) == 0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("code", [0, 1, 75, 255])
 def test_exit_codes(runs: Runs, code: int) -> None:
     assert runs.ended(runs.submit(f"raise SystemExit({code})")) == code
 
 
+@pytest.mark.processes
 def test_a_signal_is_a_negative_exit_code(runs: Runs) -> None:
     assert runs.ended(runs.submit("import os; os.kill(os.getpid(), 9)")) == -signal.SIGKILL
 
 
+@pytest.mark.processes
 def test_what_cannot_be_started_leaves_nothing(runs: Runs, tmp_path: Path) -> None:
     gc.collect()  # sockets of earlier tests are not to end meanwhile
     files, processes = set(os.listdir("/proc/self/fd")), psutil.Process().children()
@@ -165,6 +171,7 @@ def test_what_cannot_be_started_leaves_nothing(runs: Runs, tmp_path: Path) -> No
     assert psutil.Process().children() == processes
 
 
+@pytest.mark.processes
 def test_cancel_ends_the_whole_session(runs: Runs) -> None:
     launched = runs.submit(FAMILY)
     child, group, apart = runs.family()
@@ -176,6 +183,7 @@ def test_cancel_ends_the_whole_session(runs: Runs) -> None:
     assert lives(apart)
 
 
+@pytest.mark.processes
 def test_cancel_ends_what_outlived_its_leader(runs: Runs) -> None:
     launched = runs.submit(FAMILY)
     child, group, apart = runs.family()
@@ -188,6 +196,7 @@ def test_cancel_ends_what_outlived_its_leader(runs: Runs) -> None:
     assert runs.ended(launched) == -signal.SIGKILL
 
 
+@pytest.mark.processes
 def test_what_outlives_its_leader_has_some_seconds(runs: Runs) -> None:
     """As the JVM has, to end by itself: the next attempt begins when it is gone."""
     launched = runs.submit(FAMILY)
@@ -201,6 +210,7 @@ def test_what_outlives_its_leader_has_some_seconds(runs: Runs) -> None:
     assert [lives(child), lives(group), lives(apart)] == [False, False, True]
 
 
+@pytest.mark.processes
 def test_an_id_is_understood_by_another_process(runs: Runs) -> None:
     launched, other = runs.submit(FAMILY), launcher()
     child, group, apart = runs.family()
@@ -216,6 +226,7 @@ def changed(launched: str, **values: Any) -> str:
     return json.dumps({**json.loads(launched), **values})
 
 
+@pytest.mark.processes
 def test_of_another_host_nobody_can_say(runs: Runs) -> None:
     launched = runs.submit("import time; time.sleep(600)")
     elsewhere, other = changed(launched, host="elsewhere"), launcher()
@@ -224,6 +235,7 @@ def test_of_another_host_nobody_can_say(runs: Runs) -> None:
     assert other.status(launched) == LaunchStatus(LaunchState.RUNNING)
 
 
+@pytest.mark.processes
 def test_a_number_that_is_used_again_is_another_process(runs: Runs) -> None:
     """The leader of a session, and its children, have ended; another program leads one of the same number by now."""
     launched, other = runs.submit(FAMILY), launcher()
@@ -301,6 +313,7 @@ def fed(writer: subprocess.Popen[bytes], path: Path, pieces: list[bytes]) -> Non
         assert writer.wait(DEADLINE) == 0
 
 
+@pytest.mark.processes
 def test_the_log_is_two_files(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     pieces = [f"<{number:6}>".encode() for number in range(10)]  # 8 bytes each
@@ -315,6 +328,7 @@ def test_the_log_is_two_files(tmp_path: Path) -> None:
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
 
 
+@pytest.mark.processes
 def test_what_was_there_counts(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     path.write_bytes(b"0123456789")
@@ -322,6 +336,7 @@ def test_what_was_there_counts(tmp_path: Path) -> None:
     assert (path.read_bytes(), (tmp_path / "job.log.1").read_bytes()) == (b"abcdefgh", b"0123456789")
 
 
+@pytest.mark.processes
 def test_signals_do_not_end_it_before_its_writers(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     writer = log_writer(path, 100)
@@ -335,6 +350,7 @@ def test_signals_do_not_end_it_before_its_writers(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first second"
 
 
+@pytest.mark.processes
 def test_a_file_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
     """A disk that is full for a while, just when the files change places."""
     path = tmp_path / "job.log"
@@ -360,6 +376,7 @@ def test_a_file_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
     assert (path.read_bytes(), (tmp_path / "job.log.1").read_bytes()) == (b"kept too", b"0123456789")
 
 
+@pytest.mark.processes
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "job.log").symlink_to(tmp_path / "elsewhere")
     command = [sys.executable, "-m", bounded_log.__name__, str(tmp_path / "job.log")]

@@ -152,6 +152,7 @@ def test_a_plug_in_that_is_missing_here_is_told(own: Pipeline) -> None:
         snapshot(own, tree=tree).pipeline()
 
 
+@pytest.mark.processes
 def test_the_locale_does_not_matter(own: Pipeline, tmp_path: Path) -> None:
     snapshot(own).write(tmp_path / "s.json")
     program = (

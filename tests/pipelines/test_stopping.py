@@ -145,6 +145,7 @@ def test_no_handler_of_errors_keeps_it(stop: StopRequest) -> None:
         signalled(signal.SIGTERM)
 
 
+@pytest.mark.processes
 def test_a_parent_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "PARENT_SECONDS", 0.02)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:

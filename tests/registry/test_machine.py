@@ -29,6 +29,7 @@ def dead() -> tuple[int, float, int]:
     return known
 
 
+@pytest.mark.processes
 def test_in_the_same_place(dead: tuple[int, float, int]) -> None:
     assert HERE.is_certain
     assert lives(os.getpid(), STARTED, TICKS, HERE) is True
@@ -36,6 +37,7 @@ def test_in_the_same_place(dead: tuple[int, float, int]) -> None:
     assert lives(os.getpid(), STARTED - 60, TICKS - 6000, HERE) is False  # the pid was given away again
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "place",
     [
@@ -51,6 +53,7 @@ def test_elsewhere_nobody_knows(place: Place, dead: tuple[int, float, int]) -> N
     assert lives(os.getpid(), STARTED, TICKS, place) is None
 
 
+@pytest.mark.processes
 def test_without_boot_id_nothing_is_certain(
     dead: tuple[int, float, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from tests.bus.conftest import configure as configure
 from tests.bus.conftest import nothing_left as nothing_left
 from tests.bus.conftest import own_bus as own_bus
 from tests.bus.hosts import HostServer
-from tests.faults.conftest import shared_zookeeper as shared_zookeeper
 from tests.security.kit import TOPIC, World, full, registry_of, settings
 
 

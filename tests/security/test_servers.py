@@ -69,38 +69,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-@pytest.mark.parametrize(
-    ("shown", "why"),
-    [
-        ("stranger", "unable to get local issuer certificate|self-signed|certificate signature failure"),
-        ("expired", "certificate has expired"),
-        ("usage", "unsuitable certificate purpose|unsupported certificate purpose"),
-        ("lost", "certificate revoked"),
-        ("payments", "Hostname mismatch"),
-        ("billing", "unsuitable certificate purpose|unsupported certificate purpose"),
-    ],
-)
-def test_a_client_refuses(mine: World, shown: str, why: str, version: ssl.TLSVersion, blocking: bool) -> None:
-    if shown == "expired":
-        long_ago = datetime.now(UTC) - NODE_LIFE - timedelta(days=1)
-        files = issue(mine.folder, "expired", dns=[NAME], replace=True, now=long_ago)
-    elif shown == "usage":
-        files = issue(mine.folder, "usage", dns=[NAME], usages=["client"], replace=True)
-    elif shown == "stranger":
-        files = issue(mine.folder.parent / "stranger", "server", dns=[NAME], replace=True)
-    elif shown == "lost":
-        files = Credentials(mine.folder / "ca.crt", mine.folder / "lost.crt", mine.folder / "lost.key")
-    else:
-        files = getattr(mine, shown)
-    tls = client_context(mine.billing)
-    with rogue(files, version) as (place, echo):
-        with pytest.raises(PeerNotTrusted, match=why):
-            Dial(blocking)(place, HELLO, tls)
-        assert echo.link is None, "our HELLO was not heard"
-
-
+# The first of the module: what is started after its other fixtures has the mark of `nothing_left`, also a ZooKeeper.
 @pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_rogue_server_gets_no_subscriber(served: Served) -> None:
@@ -154,6 +123,38 @@ def test_a_rogue_server_gets_no_subscriber(served: Served) -> None:
             assert echo.link is None, "nobody said HELLO to it"
     finally:
         handler.shutdown()
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("stranger", "unable to get local issuer certificate|self-signed|certificate signature failure"),
+        ("expired", "certificate has expired"),
+        ("usage", "unsuitable certificate purpose|unsupported certificate purpose"),
+        ("lost", "certificate revoked"),
+        ("payments", "Hostname mismatch"),
+        ("billing", "unsuitable certificate purpose|unsupported certificate purpose"),
+    ],
+)
+def test_a_client_refuses(mine: World, shown: str, why: str, version: ssl.TLSVersion, blocking: bool) -> None:
+    if shown == "expired":
+        long_ago = datetime.now(UTC) - NODE_LIFE - timedelta(days=1)
+        files = issue(mine.folder, "expired", dns=[NAME], replace=True, now=long_ago)
+    elif shown == "usage":
+        files = issue(mine.folder, "usage", dns=[NAME], usages=["client"], replace=True)
+    elif shown == "stranger":
+        files = issue(mine.folder.parent / "stranger", "server", dns=[NAME], replace=True)
+    elif shown == "lost":
+        files = Credentials(mine.folder / "ca.crt", mine.folder / "lost.crt", mine.folder / "lost.key")
+    else:
+        files = getattr(mine, shown)
+    tls = client_context(mine.billing)
+    with rogue(files, version) as (place, echo):
+        with pytest.raises(PeerNotTrusted, match=why):
+            Dial(blocking)(place, HELLO, tls)
+        assert echo.link is None, "our HELLO was not heard"
 
 
 def test_names_and_usages(mine: World) -> None:

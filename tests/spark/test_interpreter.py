@@ -31,11 +31,13 @@ def chosen(environ: dict[str, str], code: str = PRINT) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.processes
 def test_the_import_chooses_this_interpreter(environ: dict[str, str]) -> None:
     """U1: nobody chose, no master is known: Spark's workers get this Python."""
     assert chosen(environ) == sys.executable
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -56,6 +58,7 @@ def test_what_was_chosen_stays(environ: dict[str, str], given: dict[str, str], e
     assert chosen({**environ, **given}) == expected
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("line", "expected"),
     [("spark.master  spark://host:7077", "None"), ("spark.pyspark.python=/opt/python", "None"), ("", sys.executable)],
@@ -66,16 +69,19 @@ def test_the_defaults_of_spark_count(environ: dict[str, str], tmp_path: Path, li
     assert chosen({**environ, "SPARK_CONF_DIR": str(tmp_path)}) == expected
 
 
+@pytest.mark.processes
 def test_an_activated_environment_needs_nothing(environ: dict[str, str]) -> None:
     """U1: the first python3 of the PATH is this one; executors of a cluster then use their own, as ever."""
     assert chosen({**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}) == "None"
 
 
+@pytest.mark.processes
 def test_the_import_loads_no_spark(environ: dict[str, str]) -> None:
     """U1: the choice costs a process without Spark nothing."""
     assert chosen(environ, "import jobpipe, sys; print('pyspark' in sys.modules)") == "False"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -94,6 +100,7 @@ def test_what_is_wrong_with_a_python(tmp_path: Path, text: str | None, told: str
     assert told in str(python.trouble())
 
 
+@pytest.mark.processes
 def test_this_python_will_do() -> None:
     """U1: the interpreter of the tests has all that workers need."""
     python = WorkerPython(sys.executable, "PYSPARK_PYTHON", sys.executable)
@@ -166,6 +173,7 @@ def test_a_python_that_starts_too_slowly(spark: SparkSession, place: Place, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_spark_submit_without_the_path(environ: dict[str, str]) -> None:
     """U1: spark-submit of an environment that is not activated: Spark's own message, and the remedy of the page."""
     command = [str(Path(sys.executable).parent / "spark-submit"), "--version"]

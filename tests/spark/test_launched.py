@@ -99,6 +99,7 @@ def test_a_process_without_spark_has_none() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
     """Spark's own processes would not all find it; the error says what to do instead."""
     require_installed()

@@ -93,6 +93,7 @@ def test_a_jvm_that_runs_already(monkeypatch: pytest.MonkeyPatch, found: str, fi
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_classes_are_those_of_the_source(tmp_path: Path) -> None:
     """After a change: make java. Other compilers than that of Java 17 may write other bytes."""
     javac, make = shutil.which("javac"), shutil.which("make")

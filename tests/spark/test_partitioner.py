@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,13 @@ def test_the_partitioner_that_is_asked_for(partitioner: Any, partition_by: Any, 
         (lambda batch, n, lock=threading.Lock(): [0], None, "cannot be sent to the executors: "),  # noqa: B008
     ],
 )
-def test_arguments_that_do_not_fit(place: Place, partitioner: Any, partition_by: Any, message: str) -> None:
+def test_arguments_that_do_not_fit(tmp_path: Path, partitioner: Any, partition_by: Any, message: str) -> None:
     """Told by the sink's constructor, before it takes the topic."""
+    place = Place(tmp_path, {"jobpipe.home": str(tmp_path / "home"), "jobpipe.spool.dir": str(tmp_path / "spool")})
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         place.sink("never", partitioner=partitioner, partition_by=partition_by)
     assert caught.value.message.startswith("topic 'never': ")
-    assert not (place.folder / "spool" / "never").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

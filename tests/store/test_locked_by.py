@@ -24,6 +24,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_process_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr("jobpipe.store.database._BUSY_SECONDS", 0.1)

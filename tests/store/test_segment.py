@@ -195,6 +195,7 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
     assert write_id_of(f"0123456789abcdef-{attempt}.seg") is None
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "never"),
     [
