@@ -38,6 +38,7 @@ ROLES = {
 }
 NAME = "kills"
 ROOT = Path(__file__).parents[2]
+KILLS = 50
 PATIENCE = 90.0  # of what a quiet machine does in a second
 TRUE_SECONDS = 10.0  # after a server has come back, on a quiet machine
 
@@ -168,15 +169,14 @@ def servers(tmp_path: Path, home: Path) -> Iterator[Servers]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
-def test_kills_at_random_moments(servers: Servers, kills: int) -> None:
+def test_kills_at_random_moments(servers: Servers) -> None:
     seed = int(os.environ.get("JOBPIPE_SEED", random.SystemRandom().randrange(2**32)))
     print(f"JOBPIPE_SEED={seed}")
     draw = random.Random(seed)
     servers.start()
     servers.ask("submit")
     servers.until(lambda: servers.status()["jobs"], "the submission")
-    for _ in range(kills):
+    for _ in range(KILLS):
         time.sleep(draw.choice((draw.uniform(0.0, 0.3), draw.uniform(0.0, 3.0))))
         servers.kill()
         time.sleep(draw.choice((0.0, draw.uniform(0.0, 2.0))))

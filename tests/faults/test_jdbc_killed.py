@@ -21,6 +21,7 @@ from tests.spark.kit import until
 
 pytestmark = [pytest.mark.spark]
 
+KILLS = 20
 KILLED_WITHIN = 1.0  # seconds after a micro-batch of that life; one takes a part of it
 
 
@@ -43,14 +44,9 @@ def schema(postgres: Postgres) -> Iterator[str]:
         yield name
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param(3, marks=pytest.mark.timeout(600)),
-        pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-    ],
-)
-def test_killed(postgres: Postgres, schema: str, tmp_path: Path, kills: int) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed(postgres: Postgres, schema: str, tmp_path: Path) -> None:
     """kill -9 of Python, of Java, or of all; the next life begins while the rest of the last one may still work."""
     random, mark = chance(), f"jdbc-{schema}"
     secret = tmp_path / "password"
@@ -74,7 +70,7 @@ def test_killed(postgres: Postgres, schema: str, tmp_path: Path, kills: int) -> 
         assert program.failure is None, program.failure
 
     try:
-        for _ in range(kills):
+        for _ in range(KILLS):
             started()
             time.sleep(random.uniform(0.0, KILLED_WITHIN))
             victim = random.choice(["python", "java", "all"])
@@ -98,8 +94,8 @@ def test_killed(postgres: Postgres, schema: str, tmp_path: Path, kills: int) -> 
         int(entry.name) for entry in (tmp_path / "checkpoint" / "commits").iterdir() if entry.name.isdigit()
     )
     table, done = expected(batches)
-    assert batches > kills
-    assert postgres.query(f"SELECT batch, fence FROM {schema}.jobpipe_ledger") == [(batches - 1, kills + 1)]  # noqa: S608
+    assert batches > KILLS
+    assert postgres.query(f"SELECT batch, fence FROM {schema}.jobpipe_ledger") == [(batches - 1, KILLS + 1)]  # noqa: S608
     found = postgres.query(f"SELECT id, value, text FROM {schema}.t ORDER BY id")  # noqa: S608
     assert found == [(key, value, f"row {value}") for key, value in sorted(table.items())]
     assert [value for (value,) in postgres.query(f"SELECT value FROM {schema}.done ORDER BY 1")] == done  # noqa: S608

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(3600
 
 ROWS = 40  # of a file; each file is a micro-batch of the first job
 KEYS = 7
+KILLS = 10
 KILL_SECONDS = (1.0, 12.0)  # between two kills
 WHOLE = "the whole pipeline"
 ALL = "the whole pipeline and its coordinators"
@@ -76,10 +77,10 @@ def write_batch(batch, batch_id):
 """
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(tmp_path: Path, home: Path, kills: int) -> None:
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path, home: Path) -> None:
     random = chance()
-    files = 6 * kills
+    files = 6 * KILLS
     (tmp_path / "input").mkdir()
     for number in range(files):
         lines = [f"{n},{n % KEYS}" for n in range(number * ROWS, (number + 1) * ROWS)]
@@ -89,7 +90,7 @@ def test_killed_at_random_moments(tmp_path: Path, home: Path, kills: int) -> Non
     numbers = range(files * ROWS)
     with Runner(tmp_path, home, write_pipeline(tmp_path, JOBS)) as runner:
         runner.start()
-        left, killed = draw(random, kills), list[str]()
+        left, killed = draw(random), list[str]()
         while left and not runner.ended:
             threading.Event().wait(random.uniform(*KILL_SECONDS))  # a moment is what is drawn, no event
             live = runner.runners()
@@ -123,16 +124,16 @@ def test_killed_at_random_moments(tmp_path: Path, home: Path, kills: int) -> Non
     assert Counter(number for batch in batches for number in batch) == Counter(numbers)
 
 
-def draw(random: Random, kills: int) -> list[str]:
-    """Return whom to kill: each job and the whole once, as far as it goes, then any; at last all, with coordinators.
+def draw(random: Random) -> list[str]:
+    """Return whom to kill: each job and the whole once, then any; at last all, with coordinators.
 
     The first job is one of the first two: it ends when it has read its files.
     """
     victims = random.sample([*list(JOBS)[1:], WHOLE], len(JOBS))
     victims.insert(random.randrange(2), next(iter(JOBS)))
-    while len(victims) < kills - 1:
+    while len(victims) < KILLS - 1:
         victims.append(random.choice([*JOBS, WHOLE]))
-    return [*victims[: kills - 1], ALL]
+    return [*victims, ALL]
 
 
 def kill(process: psutil.Process, random: Random) -> None:
