@@ -235,8 +235,10 @@ def foreign_credentials(folder: Path) -> dict[str, str]:
 
 def test_a_publisher_does_not_need_the_address_that_others_are_told(bus: Bus) -> None:
     """Behind a NAT it may not reach that one: its own coordinator is on this host."""
-    publisher = bus.publisher({"sinkserver.subnet": "127.0.0.1/32", "sinkserver.advertise": "127.0.0.3"})
+    behind = {"sinkserver.subnet": "127.0.0.1/32", "sinkserver.advertise": "127.0.0.3"}
+    changes = {"registerserver.topic.storage": f"/nat-{bus.topic}/topics", **behind}  # a coordinator of its own
+    publisher = bus.publisher(changes)
     publish(publisher, NumberedRows(bus.topic), bus.journal, range(2))
-    found = locate(bus.config(), bus.topic, PATIENCE)
+    found = locate(bus.config(changes), bus.topic, PATIENCE)
     assert (found.control.host, found.data.host) == ("127.0.0.3", "127.0.0.3")
     assert publisher.coordinator.endpoint.host == "127.0.0.1"
