@@ -43,7 +43,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Found:
-    """The nodes of a job, the order's read first, and what they say."""
+    """The nodes of a job, and what they say."""
 
     order_node: Node | None
     lease_node: Node | None
@@ -98,20 +98,28 @@ class TreeJobs(Jobs):
         return watch
 
     def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
+        """Return the nodes as they were at one moment.
+
+        Each change of a lease or an end record moves the order's version, so what was read between two readings of one
+        version belongs together.
+        """
         path = self._paths.job(*key)
-        paths = [path, f"{path}/lease", f"{path}/end"]
-        if notify is None:
-            order, lease, end = self._nodes.get_all(paths)
-        else:
-            order, lease, end = (self._nodes.get(each, notify) for each in paths)  # a missing one gives its notice, too
-        return _Found(
-            order,
-            lease,
-            end,
-            self._reader.decode(Order, paths[0], order),
-            self._reader.decode(Lease, paths[1], lease),
-            self._reader.decode(EndRecord, paths[2], end),
-        )
+        paths = [path, f"{path}/lease", f"{path}/end", path]
+        for _ in attempts(self._options.connect_timeout):
+            if notify is None:
+                order, lease, end, after = self._nodes.get_all(paths)
+            else:
+                order, lease, end, after = (self._nodes.get(each, notify) for each in paths)  # a missing one, too
+            if order == after:
+                return _Found(
+                    order,
+                    lease,
+                    end,
+                    self._reader.decode(Order, paths[0], order),
+                    self._reader.decode(Lease, paths[1], lease),
+                    self._reader.decode(EndRecord, paths[2], end),
+                )
+        raise self._contended(key)
 
     # orders
 

@@ -373,6 +373,36 @@ def test_a_watch_tells_each_change(world: World) -> None:
     assert len(seen.states) == count
 
 
+@pytest.mark.parametrize("how", ["asked", "heard"])
+def test_a_state_is_of_one_moment(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """An attempt that ended because it was told to is never seen beside the order from before."""
+    world = MemoryWorld("/test/topics")
+    reading, other = world.handler(), ordered(world)[1]
+    other.take_lease(*JOB, lease(), unexpected)
+    stop, end = replace(FIRST, want="stop"), replace(END, state="STOPPED")
+    nodes = reading.memory_nodes()
+    get, reads = nodes.get, list[str]()
+
+    def get_and_go_on(path: str, notify: Any = None) -> Any:
+        found = get(path, notify)
+        reads.append(path)
+        if len(reads) == 1:  # the order: now it is another, and is obeyed
+            other.set_order(*JOB, stop, other.state(*JOB).version)
+            other.release_lease(*JOB, end)
+        return found
+
+    monkeypatch.setattr(nodes, "get", get_and_go_on)
+    monkeypatch.setattr(nodes, "get_all", lambda paths: [get_and_go_on(path) for path in paths])
+    seen = States()
+    if how == "asked":
+        seen(reading.jobs.state(*JOB))
+    else:
+        reading.jobs.watch(*JOB, seen)
+        seen.wait(lambda state: state.end == end)
+    assert {(state.order, state.lease, state.end) for state in seen.states} == {(stop, None, end)}
+    world.close()
+
+
 def test_a_lost_answer_does_not_leave_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that was reported as not taken must go; an order that was written counts as written."""
     monkeypatch.setattr("jobpipe_registry.tree_jobs._KEEP_SECONDS", 0.1)
