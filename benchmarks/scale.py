@@ -34,8 +34,9 @@ from jobpipe.discovery.security import client_tls
 from jobpipe.net.address import Endpoint
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import LATEST
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch

@@ -25,7 +25,8 @@ from rich.table import Table
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import ensure_home, topic_server_name
+from jobpipe.net.certs import ensure_home
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
 from jobpipe.net.server import Server
 from jobpipe.net.tls import Credentials, client_context, server_context

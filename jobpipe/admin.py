@@ -40,8 +40,6 @@ from jobpipe.store.position import Position
 from jobpipe.store.spools import has_spool
 from jobpipe.wire.messages import Hello
 
-__all__ = ["AWAY", "Admin", "TopicLine"]
-
 log = logging.getLogger(__name__)
 
 ASKED_AT_ONCE = 8

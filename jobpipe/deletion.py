@@ -24,8 +24,6 @@ from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside,
 from jobpipe_registry.machine import Place, start_ticks
 from jobpipe_registry.records import OwnerRecord
 
-__all__ = ["Deleter", "Deletion"]
-
 NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there
 
 

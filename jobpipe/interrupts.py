@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["handled", "stop_event"]
-
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 

@@ -14,8 +14,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "Block", "block", "blocks", "shell"]
-
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     *("README.md", "docs/guide.md", "docs/flow.md", "docs/pipelines.md", "docs/server.md", "docs/kafka.md"),

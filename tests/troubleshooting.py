@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from tests.pages import ROOT
 
-__all__ = ["PAGE", "Entry", "entries", "on_page"]
-
 PAGE = ROOT / "docs" / "troubleshooting.md"
 _ENTRY = re.compile(
     r"^### `(?P<message>[^\n]+)`\n\n<!-- provoked by (?P<test>tests/[\w/]+\.py::test_\w+) -->\n(?P<text>.*?)(?=^##|\Z)",

@@ -9,8 +9,6 @@ from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.shapes import SHAPES
 from benchmarks.side_by_side.throughput import BULK_SECONDS, WARM_BATCHES, require_rows, warm_up
 
-__all__ = ["alone"]
-
 
 def alone(
     contestant: str, setting: Setting, *, cores: list[int], shapes: list[str], batches: int

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Counting", "sum_of"]
-
 CURVE = np.linspace(0.0, 1.0, 401)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from benchmarks.side_by_side.processes import RunFailed
 
-__all__ = ["Child", "read_line"]
-
 
 def read_line(child: subprocess.Popen[bytes], timeout: float, what: str) -> str:
     """Return the next line of a child's standard output.

@@ -14,8 +14,6 @@ from benchmarks import catalog
 from benchmarks.side_by_side.transport import milliseconds, server_and_readers
 from benchmarks.side_by_side.transports.rows import BIG, copies
 
-__all__ = ["add_options", "growth"]
-
 STEP_SECONDS = 3_600.0
 PAUSE = 0.005
 WARM = 20

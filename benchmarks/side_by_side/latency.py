@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.processes import RunFailed
 
-__all__ = ["fanout", "latency", "stands_still"]
-
 PIECE_SECONDS = 10.0  # of which the latencies are compared, to find the plateau
 PIECES = 6  # so many, to the same number before them: with 30 s of each, one slow moment passed for a plateau
 FALLING = 0.95  # below this share of the earlier latency, it still falls

@@ -17,8 +17,6 @@ import pyarrow as pa
 from benchmarks.side_by_side.arrivals import Arrivals
 from jobpipe import FlowContext
 
-__all__ = ["Notes", "connect", "note", "note_and_pass"]
-
 FRAME = struct.Struct("<qq")  # when (µs of the wall clock), and how many rows; then their ids, and when each was made
 
 

@@ -9,8 +9,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["obey"]
-
 
 def obey(make: Callable[[], Any]) -> None:
     """Make an object, say so, and call its methods as lines of JSON name them; end with ``end``, or with the lines."""

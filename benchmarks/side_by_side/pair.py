@@ -17,8 +17,6 @@ from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
 from benchmarks.side_by_side.processes import Cost, Processes, RunFailed
 
-__all__ = ["Pair", "Setting", "pair", "path_environ"]
-
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 300.0  # until the first row has come; a cold machine starts three JVMs
 STEP_SECONDS = 120.0

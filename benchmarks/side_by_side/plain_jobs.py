@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 from benchmarks.side_by_side.arrivals import Arrivals, Counting
 from benchmarks.side_by_side.contestants.chains import Chain
 
-__all__ = ["Sender", "Taker"]
-
 END_SECONDS = 30.0
 
 

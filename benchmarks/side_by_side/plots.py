@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 
 from benchmarks.side_by_side import summary
 
-__all__ = ["draw"]
-
 mpl.use("svg")
 mpl.rcParams.update({"svg.hashsalt": "jobpipe", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
                      "axes.spines.right": False})  # fmt: skip

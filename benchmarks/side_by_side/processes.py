@@ -20,8 +20,6 @@ from types import TracebackType
 
 import psutil
 
-__all__ = ["Cost", "Processes", "RunFailed"]
-
 MARK = "JOBPIPE_BENCH_MARK"
 ROLE = "JOBPIPE_BENCH_ROLE"
 SAMPLE_SECONDS = 0.25  # looking costs processor time too; what a process spends after the last look is not counted

@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks.side_by_side import results, summary
 from benchmarks.side_by_side.targets import Target, targets
 
-__all__ = ["lines", "tables", "warmth", "write"]
-
 KAFKA = "kafka-json"
 MISSED = "missed.md"  # beside the published report only
 HEADS = {

@@ -13,8 +13,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Results", "keep_newest", "load_now", "runs"]
-
 ROOT = Path(__file__).parents[2]
 COMPARED = {
     "latency": {"floor", "jobpipe", "kafka-json"},

@@ -9,8 +9,6 @@ from pyspark.sql import SparkSession
 
 from jobpipe.spark.session import recommended_conf
 
-__all__ = ["session"]
-
 DRIVER_MEMORY = "1g"
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-__all__ = ["SHAPES", "Shape"]
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.side_by_side.arrivals import sum_of
 
-__all__ = ["by_side", "figures", "median", "ratio", "ratios", "runs", "sizes"]
-
 Rounds = Sequence[dict[str, Any]]
 
 

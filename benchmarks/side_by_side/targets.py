@@ -9,8 +9,6 @@ from typing import Any
 
 from benchmarks.side_by_side import summary
 
-__all__ = ["Target", "targets"]
-
 Rounds = Sequence[dict[str, Any]]
 JOBPIPE, AHEAD, PLAIN, FLOOR = "jobpipe", "jobpipe-ahead", "jobpipe-plain", "floor"
 FLOW = "flow"

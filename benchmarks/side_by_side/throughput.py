@@ -10,8 +10,6 @@ from benchmarks.side_by_side.pair import Pair, Setting, pair
 from benchmarks.side_by_side.processes import RunFailed
 from benchmarks.side_by_side.shapes import SHAPES
 
-__all__ = ["require_rows", "throughput", "warm_up"]
-
 WARM_BATCHES = 5  # a group; as many groups as it takes until their time has stopped falling
 MOST_GROUPS = 20
 GROUPS = 3  # the time of so many is compared with that of the same number before them

@@ -17,8 +17,6 @@ from benchmarks.side_by_side.asking import Child
 from benchmarks.side_by_side.pair import path_environ
 from benchmarks.side_by_side.processes import Processes, RunFailed
 
-__all__ = ["TRANSPORTS", "milliseconds", "server_and_readers", "transport"]
-
 TRANSPORTS = ("jobpipe", "flight", "tls")
 STREAMS = 4
 PAUSE = 0.005  # seconds between two batches

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["drop_output", "while_read"]
-
 _LOOK_MILLISECONDS = 500
 
 

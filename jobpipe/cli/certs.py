@@ -15,8 +15,6 @@ from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_pairs
 from jobpipe.errors import ConfigError
 
-__all__ = ["certs"]
-
 _folder = click.option(
     "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Folder.  [default: certs under home]"
 )

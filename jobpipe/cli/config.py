@@ -15,8 +15,6 @@ from jobpipe.config.checks import check_files
 from jobpipe.errors import ConfigError
 from jobpipe.net.access import read_access
 
-__all__ = ["config"]
-
 
 @click.group()
 def config() -> None:

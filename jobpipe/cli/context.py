@@ -10,8 +10,6 @@ import click
 if TYPE_CHECKING:
     from jobpipe.config import Config, Resolved
 
-__all__ = ["Settings", "json_option", "pass_settings"]
-
 
 class Settings:
     """The global options; the configuration is read when a command first asks for it."""

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import JobStatus, PipelineStatus
 
-__all__ = [
-    "JOB_KEYS",
-    "RUN_KEYS",
-    "JobRef",
-    "JobRefType",
-    "client_of",
-    "emit_statuses",
-    "server_options",
-    "view_of",
-    "wait_option",
-    "wait_until",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 POLL_SECONDS = 0.2

@@ -14,8 +14,6 @@ from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds
 from jobpipe.cli.status import connection, holder, last_seen, position, publisher
 from jobpipe.publisher.newcomers import author
 
-__all__ = ["describe"]
-
 _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "RECONNECTS")
 
 

@@ -13,8 +13,6 @@ from jobpipe.cli.findings import Finding, fail, ok
 from jobpipe.cli.output import emit_json, printable
 from jobpipe.errors import ConfigError
 
-__all__ = ["doctor"]
-
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from jobpipe.net.expiry import Expiry
     from jobpipe.net.tls import Credentials
 
-__all__ = ["access", "certificates", "registry"]
-
 MAKE_NEW = "make new ones with `jobpipe certs init --dir DIR`"
 
 

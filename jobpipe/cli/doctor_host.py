@@ -23,8 +23,6 @@ from jobpipe.errors import AddressError
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["java", "local_files", "network", "pyspark", "python", "spool", "unix_sockets", "user", "worker_python"]
-
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
 JAVA_SECONDS = 20.0

@@ -11,8 +11,6 @@ from jobpipe.errors import JobpipeError
 if TYPE_CHECKING:
     from jobpipe.config import Config
 
-__all__ = ["permissions"]
-
 CHECK = "registry ACL"
 HOW = "see docs/registry-security.md"
 _NAMED = 5  # nodes that a finding names

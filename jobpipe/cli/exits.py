@@ -13,8 +13,6 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 
-__all__ = ["EXIT_CODES", "Exit", "exit_of"]
-
 
 class Exit(IntEnum):
     """What scripts may rely on; :data:`EXIT_CODES` says it to people."""

@@ -15,8 +15,6 @@ from jobpipe.errors import FlowNotFound
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
 
-__all__ = ["flow", "flow_offsets"]
-
 _COLUMNS = ("FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _NUMBERS = ("PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _timeout = click.option(

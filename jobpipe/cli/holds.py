@@ -12,8 +12,6 @@ from jobpipe.cli.output import count, emit_json, emit_table, seconds
 if TYPE_CHECKING:
     from jobpipe.operations.administration import HoldReply
 
-__all__ = ["HOLD_COLUMNS", "hold_row", "holds"]
-
 HOLD_COLUMNS = ("HOLD", "FROM OFFSET", "FOR", "ENDS IN", "STATE", "OWNER")
 
 

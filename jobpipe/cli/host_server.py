@@ -8,8 +8,6 @@ import click
 
 from jobpipe.cli.context import Settings, pass_settings
 
-__all__ = ["host_server"]
-
 
 @click.command("host-server")
 @pass_settings

@@ -10,8 +10,6 @@ from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_table, seconds, size
 from jobpipe.cli.status import connection, last_seen, position, told
 
-__all__ = ["lag"]
-
 _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
 
 

@@ -9,8 +9,6 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table, seconds
 
-__all__ = ["LEASE_COLUMNS", "lease_row", "leases"]
-
 LEASE_COLUMNS = ("LEASE", "FIRST OFFSET", "LAST OFFSET", "FOR", "ENDS IN", "CONNECTED", "OWNER")
 
 

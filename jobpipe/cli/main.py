@@ -25,19 +25,18 @@ from jobpipe.cli.host_server import host_server
 from jobpipe.cli.lag import lag
 from jobpipe.cli.leases import leases
 from jobpipe.cli.output import printable
+from jobpipe.cli.pipeline import pipeline
 from jobpipe.cli.plugins import plugins
 from jobpipe.cli.registry import registry
 from jobpipe.cli.runs import run
 from jobpipe.cli.schedule import schedule
 from jobpipe.cli.serve import serve
 from jobpipe.cli.server import server
-from jobpipe.cli.submitted import pipeline
+from jobpipe.cli.submitted import COMMANDS as PIPELINE_COMMANDS
 from jobpipe.cli.subscriptions import subscriptions
 from jobpipe.cli.tail import tail
 from jobpipe.cli.topics import topics
 from jobpipe.errors import JobpipeError
-
-__all__ = ["cli", "main"]
 
 
 class _Program(click.Group):
@@ -131,6 +130,8 @@ for command in (
     demo,
 ):
     cli.add_command(command)
+for command in PIPELINE_COMMANDS:
+    pipeline.add_command(command)
 
 
 def main() -> None:

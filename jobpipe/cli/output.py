@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-__all__ = ["count", "emit_json", "emit_pairs", "emit_table", "printable", "seconds", "size"]
-
 _WIDE = 100_000  # columns: nothing is cut or folded; a narrow terminal breaks the lines itself
 
 

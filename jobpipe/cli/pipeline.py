@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from jobpipe.pipelines.pipeline import Pipeline
     from jobpipe.pipelines.problems import Problem
 
-__all__ = ["load", "of_file", "pipeline"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -8,9 +8,6 @@ from jobpipe.config.source_kinds import one_time
 from jobpipe.config.values import BadValueError
 from jobpipe.store.boundary import Boundary
 
-__all__ = ["Place"]
-
-
 MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
 
 

@@ -7,8 +7,6 @@ import click
 from jobpipe.cli.context import json_option
 from jobpipe.cli.output import emit_json, emit_table, printable
 
-__all__ = ["plugins"]
-
 
 @click.group()
 def plugins() -> None:

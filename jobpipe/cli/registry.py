@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe_registry.embedded import EmbeddedZooKeeper
 
-__all__ = ["registry"]
-
 
 @click.group()
 def registry() -> None:

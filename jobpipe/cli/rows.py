@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 
 from jobpipe.cli.output import printable
 
-__all__ = ["JsonLines", "RowPrinter", "TableLines"]
-
 SLICE_ROWS = 500  # turned into Python objects at a time
 WIDEST = 40  # characters of a column; a longer value moves its line to the right
 

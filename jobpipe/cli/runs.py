@@ -26,8 +26,6 @@ from jobpipe.cli.output import emit_json, emit_pairs, emit_table, seconds
 if TYPE_CHECKING:
     from jobpipe.control.interface import RunView
 
-__all__ = ["run"]
-
 _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from jobpipe.pipelines.pipeline import Pipeline
     from jobpipe.pipelines.spec import ScheduleSpec
 
-__all__ = ["schedule"]
-
 _YEARS = (1970, 2999)
 
 

@@ -9,8 +9,6 @@ import click
 from jobpipe.cli.context import Settings, pass_settings
 from jobpipe.interrupts import stop_event
 
-__all__ = ["serve"]
-
 LOOK_SECONDS = 0.5  # between two looks at whether we were told to stop
 
 

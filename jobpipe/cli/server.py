@@ -16,8 +16,6 @@ from jobpipe.errors import ConfigError
 if TYPE_CHECKING:
     from jobpipe.control.api_server import RestServer
 
-__all__ = ["server"]
-
 
 @click.command()
 @click.option("--host", metavar="HOST", help="Listen there instead of at jobpipe.server.host.")

@@ -14,18 +14,6 @@ from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
 
-__all__ = [
-    "connection",
-    "facts",
-    "holder",
-    "last_seen",
-    "position",
-    "publisher",
-    "statuses",
-    "told",
-    "without_publisher",
-]
-
 _FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where")
 
 

@@ -23,14 +23,12 @@ from jobpipe.cli.control import (
 )
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
-from jobpipe.cli.pipeline import load, of_file, pipeline
+from jobpipe.cli.pipeline import load, of_file
 from jobpipe.errors import ControlConflict
 
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import JobStatus, PipelineStatus
-
-__all__ = ["pipeline"]
 
 FOLLOW_SECONDS = 1.0
 FOLLOW_LINES = 1000
@@ -38,7 +36,7 @@ PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JV
 _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
 
 
-@pipeline.command()
+@click.command()
 @of_file
 @click.option(
     "--new-checkpoint",
@@ -102,7 +100,7 @@ def submit(
     return _await_running(client, ref, submitted.runs, has_begun, timeout)
 
 
-@pipeline.command("list")
+@click.command("list")
 @server_options
 @json_option
 @pass_settings
@@ -119,7 +117,7 @@ def list_all(settings: Settings, url: str | None, token_file: Path | None, as_js
     emit_table(("PIPELINE", "VERSION", "WANTED", "JOBS", "FILE"), rows, right=("VERSION",))
 
 
-@pipeline.command(
+@click.command(
     epilog=f"""\b
 JSON keys of a pipeline: name, file, version, want, submitted, jobs.
 Of a job, and of each of jobs: {JOB_KEYS}."""
@@ -143,7 +141,7 @@ def status(settings: Settings, ref: JobRef, url: str | None, token_file: Path | 
     return Exit.UNHEALTHY if any(map(_is_bad, ref.of(found))) else Exit.OK
 
 
-@pipeline.command()
+@click.command()
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written later, until Ctrl-C.")
@@ -181,7 +179,7 @@ def logs(
         seen = found
 
 
-@pipeline.command()
+@click.command()
 @_ref
 @wait_option("Return once the jobs have ended.")
 @server_options
@@ -216,7 +214,7 @@ def stop(
     return Exit.UNHEALTHY if wait and any(job.state is JobState.LOST for job in ref.of(found)) else Exit.OK
 
 
-@pipeline.command()
+@click.command()
 @_ref
 @wait_option("Return once the jobs run, or have ended.")
 @server_options
@@ -243,7 +241,7 @@ def resume(
     return _await_running(client, ref, names, lambda job: True, timeout) if wait else Exit.OK
 
 
-@pipeline.command()
+@click.command()
 @_ref
 @click.option("--force", is_flag=True, help="Also a job that is LOST: you know that it has ended everywhere.")
 @wait_option("Return once the new runs run, or have ended.")
@@ -272,7 +270,7 @@ def restart(
     return _await_running(client, ref, before, lambda job: job.run != before[job.name], timeout) if wait else Exit.OK
 
 
-@pipeline.command()
+@click.command()
 @click.argument("name")
 @click.option("--keep-subscriptions", is_flag=True, help="Leave its subscriptions, and the rows kept for them.")
 @server_options
@@ -376,3 +374,6 @@ def _new_lines(seen: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]
         if length > longest:
             longest, new = length, place + 1 - length
     return found[len(found) - new :] if longest else found
+
+
+COMMANDS = (submit, list_all, status, logs, stop, resume, restart, delete)  # of group pipeline

@@ -12,8 +12,6 @@ from jobpipe.cli.place import Place
 from jobpipe.cli.status import connection, holder, last_seen, position, told
 from jobpipe.store.boundary import Boundary
 
-__all__ = ["subscriptions"]
-
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from jobpipe.config import Config
 
-__all__ = ["tail"]
-
 LEAST_DISCOVERY_SECONDS = 5.0
 
 

@@ -30,8 +30,6 @@ from jobpipe.subscriber.fetch import fetch_plan
 from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import control_link
 
-__all__ = ["TopicReader"]
-
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from jobpipe.deletion import Deletion
     from jobpipe.store.spools import Spool
 
-__all__ = ["topics"]
-
 _SERVED = ("topic", "served", "endpoint", "parallelism", "epoch", "ssl", "state")
 _STATE = ("publisher", "publishing", "publisher_gone", "served_for")
 

@@ -10,15 +10,6 @@ from jobpipe.config.definition import Problem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
-__all__ = [
-    "check_acks",
-    "check_files",
-    "check_together",
-    "depends_on",
-    "lacks_certificates",
-    "plaintext_beyond_loopback",
-]
-
 MAKE_CERTIFICATES = """\
 certificates with it: jobs of several hosts meet at a registry that is not embedded, so each must prove who it is. \
 Two commands are enough, with the same files on every host:

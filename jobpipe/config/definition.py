@@ -11,8 +11,6 @@ from typing import Any
 from jobpipe.config.values import Kind, NoHomeError
 from jobpipe.errors import ConfigError
 
-__all__ = ["Definition", "Key", "Option", "Problem", "config_error", "key", "shown", "unknown"]
-
 HIDDEN = "***"
 _SECRET = re.compile(r"pas|psw|pwd|secret|token|auth|cred|key", re.IGNORECASE)
 _SHOWN = 200  # characters of a wrong value that a message repeats

@@ -14,8 +14,6 @@ import yaml
 from jobpipe.config.definition import Problem
 from jobpipe.config.ownership import read_own_file
 
-__all__ = ["Entry", "read_document"]
-
 MAX_BYTES = 1 << 20  # a configuration is a few KiB; more is some other file
 _MAX_DEPTH = 32
 

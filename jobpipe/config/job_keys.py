@@ -12,8 +12,6 @@ from jobpipe.config.definition import key
 from jobpipe.config.network_kinds import HOST, PORT_RANGE, SUBNET
 from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
 
-__all__ = ["JobKeys"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobKeys:

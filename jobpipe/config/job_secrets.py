@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
 
-__all__ = ["give", "secret"]
-
 _given: Mapping[str, Secret] | None = None  # of the job that runs in this process
 
 

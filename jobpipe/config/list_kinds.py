@@ -9,8 +9,6 @@ from typing import Any
 
 from jobpipe.config.values import PATH, BadValueError, Kind, plain_text
 
-__all__ = ["DESTINATIONS", "PATHS", "VARIABLES"]
-
 MOST = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 _DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)

@@ -15,8 +15,6 @@ from jobpipe.config.registry_keys import RegistryKeys
 from jobpipe.config.security_keys import SecurityKeys
 from jobpipe.config.server_keys import ServerKeys
 
-__all__ = ["KEYS", "Config"]
-
 
 # The last base class comes first: a dataclass takes the fields of its bases from the end.
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from jobpipe.config.definition import Key
 from jobpipe.config.model import KEYS
 
-__all__ = ["by_exact_name", "by_loose_name", "closest", "is_section", "suggest"]
-
 SHOWN = 12  # names in an error
 _EXACT = {about.name: about for about in KEYS}
 _LOOSE: dict[str, Key] = {}

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from jobpipe.config.values import BadValueError, Kind, plain_text, plain_whole
 
-__all__ = ["ACL", "CONNECT", "HANDLER", "HOST", "PORT_RANGE", "SUBNET", "ZNODE"]
-
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?", re.ASCII)
 _HANDLER = re.compile(r"zookeeper|[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)
 _ZNODE = re.compile(r"(?:/[A-Za-z0-9._-]+)+", re.ASCII)

@@ -12,8 +12,6 @@ import pwd
 import stat
 from pathlib import Path
 
-__all__ = ["USER_REMEDY", "folder_problem", "read_own_file", "user_name", "why_distrusted", "why_nameless"]
-
 ROOT = 0
 USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or name it by libnss_wrapper"
 NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users

@@ -11,8 +11,6 @@ from jobpipe.config.model import KEYS
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_options import SOURCE_OPTIONS
 
-__all__ = ["options_page"]
-
 _HEAD = """# Options
 
 <!-- made from the definitions in jobpipe/config by `make docs`; do not edit -->

@@ -8,8 +8,6 @@ import time
 
 from jobpipe.config.model import Config
 
-__all__ = ["REGISTRY_CHECKS", "why_unreachable"]
-
 SECONDS = 1.0  # for all servers of an ensemble together, their names included
 
 _OWN_WAY = "while the registry is embedded: that one is on loopback, and makes its own TLS files"

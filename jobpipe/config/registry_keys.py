@@ -13,8 +13,6 @@ from jobpipe.config.network_kinds import ACL, CONNECT, HANDLER, ZNODE
 from jobpipe.config.secrets import Secret
 from jobpipe.config.values import BOOLEAN, PATH, SECRET, TEXT, choice, duration, optional
 
-__all__ = ["RegistryKeys"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryKeys:

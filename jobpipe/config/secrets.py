@@ -20,8 +20,6 @@ from jobpipe.errors import ConfigError
 if TYPE_CHECKING:  # loaded where it is used: Spark workers without enc: values have no use for it
     from cryptography.fernet import Fernet
 
-__all__ = ["EXPECTED", "KEY_VARIABLE", "Secret", "encrypt", "key_reference", "make_key", "parse_secret"]
-
 EXPECTED = (
     "a reference to a secret, never the secret itself: file:PATH (readable by its owner only), env:NAME, or enc:... as "
     "`jobpipe config encrypt` writes it"

@@ -11,8 +11,6 @@ from jobpipe.config.definition import key
 from jobpipe.config.secrets import Secret
 from jobpipe.config.values import BOOLEAN, PATH, SECRET, duration, optional
 
-__all__ = ["SecurityKeys"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityKeys:

@@ -12,8 +12,6 @@ from jobpipe.config.list_kinds import DESTINATIONS, PATHS, VARIABLES
 from jobpipe.config.network_kinds import HOST, PORT_RANGE
 from jobpipe.config.values import PATH, optional
 
-__all__ = ["ServerKeys"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServerKeys:

@@ -12,8 +12,6 @@ from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
 
-__all__ = ["Row", "explain", "find_key", "keys", "names", "render"]
-
 
 @dataclass(frozen=True)
 class Row:

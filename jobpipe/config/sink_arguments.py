@@ -11,8 +11,6 @@ from jobpipe.config.model import KEYS
 from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, PATH, TEXT, BadValueError, Kind, choice, optional, whole
 
-__all__ = ["SINK_ARGUMENTS", "read_arguments"]
-
 
 def _each(one: Callable[[object, Path], Any]) -> Callable[[object, Path], tuple[Any, ...]]:
     """Read one value, or a sequence of them."""

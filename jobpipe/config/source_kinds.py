@@ -14,22 +14,6 @@ from typing import Any
 
 from jobpipe.config.values import BadValueError, Kind, plain_text
 
-__all__ = [
-    "ASSIGN",
-    "BOUND",
-    "BOUNDARY",
-    "ENDING",
-    "NAME",
-    "PATTERN",
-    "STARTING",
-    "TIME",
-    "TIMES",
-    "TOPICS",
-    "by_topic",
-    "one_offset",
-    "one_time",
-]
-
 EARLIEST, LATEST = -2, -1  # as offsets, in JSON; Kafka's own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as check_name of jobpipe_registry
 _NAMES = "letters, digits, . _ - (at most 128, a letter or digit first)"

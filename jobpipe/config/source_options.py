@@ -14,8 +14,6 @@ from jobpipe.config.definition import Option
 from jobpipe.config.source_kinds import ASSIGN, BOUND, BOUNDARY, ENDING, NAME, PATTERN, STARTING, TIME, TIMES, TOPICS
 from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
 
-__all__ = ["MAX_TOPICS", "MEANT", "PLAIN", "SOURCE_OPTIONS", "WHICH", "PlainOptions"]
-
 WHICH = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")

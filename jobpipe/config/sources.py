@@ -23,18 +23,6 @@ from jobpipe.config.names import by_exact_name, by_loose_name, is_section, sugge
 from jobpipe.config.registry_checks import why_unreachable
 from jobpipe.config.values import BadValueError
 
-__all__ = [
-    "ENVIRONMENT_FILE",
-    "SYSTEM_FILE",
-    "Resolved",
-    "config_from_dict",
-    "find_file",
-    "load",
-    "node_settings",
-    "resolve",
-    "settled_environment",
-]
-
 log = logging.getLogger(__name__)
 
 ENVIRONMENT_FILE = "JOBPIPE_CONFIG"

@@ -15,24 +15,6 @@ from typing import Any
 
 from jobpipe.config.secrets import EXPECTED, Secret, parse_secret
 
-__all__ = [
-    "BOOLEAN",
-    "PATH",
-    "SECRET",
-    "TEXT",
-    "BadValueError",
-    "Kind",
-    "NoHomeError",
-    "choice",
-    "duration",
-    "expand_home",
-    "optional",
-    "plain_text",
-    "plain_whole",
-    "size",
-    "whole",
-]
-
 
 class BadValueError(ValueError):
     """A value does not fit its kind; the text, if any, says more than ``Kind.expected``."""

@@ -21,8 +21,6 @@ from jobpipe.errors import ConfigError, JobpipeError, StoreError
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.spec import AlertSpec
 
-__all__ = ["TOLD", "Alerts"]
-
 log = logging.getLogger(__name__)
 
 WAITING = 256

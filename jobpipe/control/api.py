@@ -29,8 +29,6 @@ from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, shown
 
-__all__ = ["BODY_BYTES", "Api"]
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 

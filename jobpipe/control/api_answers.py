@@ -39,8 +39,6 @@ from jobpipe.pipelines.schema import options_schema
 from jobpipe.pipelines.tree import Place, node_of
 from jobpipe.pipelines.wording import problems_of
 
-__all__ = ["OPENAPI", "Answers", "Call"]
-
 M = TypeVar("M", bound=BaseModel)
 OPENAPI = "/openapi.json"
 

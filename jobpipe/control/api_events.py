@@ -13,8 +13,6 @@ from pydantic import TypeAdapter
 from jobpipe.control.api_gate import Receive, Scope, Send
 from jobpipe.control.interface import Control, Event
 
-__all__ = ["Streams", "as_text"]
-
 MOST = 16
 POLL_SECONDS = 1.0  # how long a thread waits for an event; a stream ends so late at most
 QUIET_SECONDS = 15.0  # then a comment is sent, so that nothing between us and the client takes it for dead

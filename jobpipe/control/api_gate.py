@@ -18,8 +18,6 @@ from jobpipe.control.problem_json import PROBLEM, problem_of
 from jobpipe.control.rights import Right
 from jobpipe.errors import NotAuthorized
 
-__all__ = ["PEER_NAMES", "RIGHT", "Gate", "Identities", "Tokens"]
-
 log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]

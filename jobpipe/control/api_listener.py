@@ -18,8 +18,6 @@ from uvicorn.server import ServerState as UvicornState
 
 from jobpipe.control.api_gate import PEER_NAMES, App
 
-__all__ = ["Limits", "Listener"]
-
 log = logging.getLogger(__name__)
 
 HEADER_BYTES = 16 * 1024

@@ -14,22 +14,6 @@ from jobpipe.pipelines.kinds import JobName
 from jobpipe.pipelines.reading import MAX_DEPTH, MAX_NODES
 from jobpipe.pipelines.spec import Mode
 
-__all__ = [
-    "BrokenPipeline",
-    "Expanded",
-    "GraphJob",
-    "GraphTopic",
-    "GraphView",
-    "HealthView",
-    "IndexView",
-    "LogView",
-    "OptionView",
-    "SubmissionBody",
-    "ValidateBody",
-    "ValidatedView",
-    "submission_body",
-]
-
 
 def _bounded(tree: dict[str, Any]) -> dict[str, Any]:
     """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.reading` could have made."""

@@ -14,8 +14,6 @@ from jobpipe.control.api_routes import Query, Route
 from jobpipe.control.interface import Event
 from jobpipe.control.problem_json import PROBLEM, ProblemDocument
 
-__all__ = ["openapi"]
-
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request, or what it names, is wrong.",

@@ -23,8 +23,6 @@ from jobpipe.control.api_models import (
 from jobpipe.control.interface import JobStatus, PipelineStatus, RunView, Submission, Submitted
 from jobpipe.control.rights import Right
 
-__all__ = ["EVENTS", "ROUTES", "Query", "QueryKind", "Route"]
-
 Answer = Callable[[Answers, Call], Any]
 
 

@@ -21,8 +21,6 @@ from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.certs import describe
 from jobpipe.net.tls import Credentials, latest_context
 
-__all__ = ["RestServer"]
-
 
 class RestServer:
     """Serves REST from :meth:`start` to :meth:`close`; the lock of the home's server is held by the caller.

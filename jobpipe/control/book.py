@@ -15,8 +15,6 @@ from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe_registry.job_records import EndRecord
 
-__all__ = ["UNAVAILABLE", "JobBook", "is_to_stop"]
-
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = LauncherUnavailable.__name__  # the error of an attempt whose launcher took none

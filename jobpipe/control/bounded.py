@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from jobpipe.control.store import Store
 from jobpipe.pipelines.graph import TopicNode
 
-__all__ = ["TopicsOfJobs"]
-
 
 class TopicsOfJobs:
     """The topics that jobs of the server publish and read, of all pipelines. For one thread."""

@@ -18,8 +18,6 @@ from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.states import JobState
 
-__all__ = ["MOST_JOBS", "Changes"]
-
 MOST_JOBS = 1000
 
 

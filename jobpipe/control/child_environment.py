@@ -8,8 +8,6 @@ from dataclasses import fields
 from jobpipe.config import Config
 from jobpipe.config.secrets import KEY_VARIABLE, Secret
 
-__all__ = ["keep_for_children", "kept_variables"]
-
 # fmt: off
 _SYSTEM = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TEMP", "TMP",

@@ -14,8 +14,6 @@ from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
 from jobpipe_registry.errors import RegistryError
 
-__all__ = ["Chores", "Dropper"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 30.0

@@ -28,8 +28,6 @@ from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import ConfigError, LinkBroken, NotAuthorized, RemoteProtocolError
 
-__all__ = ["ControlClient", "ServerAddress"]
-
 T = TypeVar("T")
 
 TIMEOUT = 30.0

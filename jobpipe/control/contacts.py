@@ -13,8 +13,6 @@ from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
 from jobpipe_registry.jobs import JobState as Registered
 from jobpipe_registry.watch import Watch
 
-__all__ = ["Contacts"]
-
 log = logging.getLogger(__name__)
 
 LEAST_ASKED = 3  # a launcher that cannot say how an attempt stands, before it counts as lost

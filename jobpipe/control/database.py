@@ -13,8 +13,6 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-__all__ = ["Database"]
-
 FORMAT = 1
 _BUSY_SECONDS = 10.0
 _TABLES = """

@@ -17,8 +17,6 @@ from jobpipe.control.schedules_rule import Rule
 from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
 
-__all__ = ["BuiltinEngine", "open_engine"]
-
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT = 10.0  # seconds; within these a clock that was set is noticed
 WORKERS = 4

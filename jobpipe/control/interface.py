@@ -15,18 +15,6 @@ from typing import Any
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import JobState
 
-__all__ = [
-    "AttemptView",
-    "Control",
-    "Event",
-    "JobStatus",
-    "PipelineStatus",
-    "RunView",
-    "Submission",
-    "Submitted",
-    "Want",
-]
-
 
 class Want(StrEnum):
     """What a person wants of a pipeline or a job."""

@@ -6,8 +6,6 @@ import os
 from collections import deque
 from pathlib import Path
 
-__all__ = ["log_lines"]
-
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_CHARACTERS = 4096  # of a line
 

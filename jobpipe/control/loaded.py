@@ -15,8 +15,6 @@ from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.tree import plain
 
-__all__ = ["LoadedPipelines", "digest_of", "fits_of", "subscriptions_by_job"]
-
 MOST_LOADED = 64
 _OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
 _IDENTITY = ("path", "subscribe", "subscribePattern", "assign", "topic", "dbtable", "query", "table", "function")

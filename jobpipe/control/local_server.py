@@ -16,8 +16,6 @@ from jobpipe.control.client import ServerAddress
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken, WaitTimeout
 
-__all__ = ["ensure_server", "require_server", "stop_server"]
-
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 TAIL_BYTES = 4096

@@ -9,8 +9,6 @@ from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.jobs import JobState as Registered
 from jobpipe_registry.machine import Place, lives
 
-__all__ = ["end_of", "facts_of", "has_rebooted", "holder_of", "lease_is_own", "process_status"]
-
 _LAUNCHED = {
     LaunchState.RUNNING: Launched.RUNNING,
     LaunchState.ENDED: Launched.ENDED,

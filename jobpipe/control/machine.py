@@ -30,8 +30,6 @@ from jobpipe_registry.job_records import Order
 from jobpipe_registry.jobs import JobState as Registered
 from jobpipe_registry.machine import lives
 
-__all__ = ["LOOK_SECONDS", "JobMachine"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # how often the launcher is asked

@@ -12,8 +12,6 @@ from jobpipe_registry.job_records import EndRecord, Order
 from jobpipe_registry.jobs import Jobs, JobState, StateCallback
 from jobpipe_registry.watch import Watch
 
-__all__ = ["PatientJobs"]
-
 AWAY_SECONDS = 2.0
 T = TypeVar("T")
 

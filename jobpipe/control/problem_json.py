@@ -22,8 +22,6 @@ from jobpipe.errors import (
     to_fault,
 )
 
-__all__ = ["PROBLEM", "ProblemDocument", "error_of", "problem_of", "status_of"]
-
 log = logging.getLogger(__name__)
 
 PROBLEM = "application/problem+json"

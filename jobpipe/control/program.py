@@ -16,8 +16,6 @@ from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError
 from jobpipe.interrupts import stop_event
 
-__all__ = ["MakeCore", "serve"]
-
 MakeCore = Callable[[Config, Path | None], AbstractContextManager[Control]]
 
 

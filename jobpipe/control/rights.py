@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Right"]
-
 
 class Right(StrEnum):
     """What one may do. ``operate`` includes ``view``, and is code execution as the server's user."""

@@ -10,8 +10,6 @@ from jobpipe.control.supervisor import Key
 from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.topic_watch import Status, Watcher
 
-__all__ = ["RoomWatch"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0

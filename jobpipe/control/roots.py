@@ -17,8 +17,6 @@ from jobpipe.pipelines.formats import absolute
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import Problem
 
-__all__ = ["Roots"]
-
 _FILE = re.compile(r"file:/*", re.IGNORECASE)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 

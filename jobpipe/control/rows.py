@@ -8,8 +8,6 @@ from pathlib import Path
 from jobpipe.control.interface import Want
 from jobpipe.pipelines.states import ENDED, JobState
 
-__all__ = ["AttemptRow", "Chore", "DefinitionRow", "Holder", "JobRow", "PipelineRow", "RunRow", "Subscription"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRow:

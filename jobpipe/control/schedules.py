@@ -29,19 +29,6 @@ from jobpipe.control.schedules_rule import Interval, Rule
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.states import ENDED, JobState
 
-__all__ = [
-    "MOST_BACKFILLED",
-    "Backfill",
-    "Books",
-    "Decision",
-    "IntervalState",
-    "backfill",
-    "decide",
-    "repeated",
-    "skipped",
-    "state_of",
-]
-
 MOST_BACKFILLED = 10_000
 """Intervals of one backfill."""
 

@@ -16,8 +16,6 @@ from jobpipe.control.schedules_times import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.spec import ScheduleSpec
 
-__all__ = ["Catchup", "Interval", "Rule"]
-
 Catchup = Literal["all", "latest", "none"]
 _INSTANT = timedelta(microseconds=1)
 _YEARS = (1970, 2999)

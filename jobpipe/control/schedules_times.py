@@ -34,8 +34,6 @@ from jobpipe.errors import ConfigError
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-__all__ = ["CalendarTimes", "CrontabTimes", "ElapsedTimes", "Times", "clock_times", "period_times"]
-
 INSTALL = "pip install 'cronsim>=2.6'"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONDAY = date(1969, 12, 29)

@@ -21,8 +21,6 @@ from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError
 from jobpipe.net.certs import describe
 
-__all__ = ["AccessFile", "Certificates", "read_access_file"]
-
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20

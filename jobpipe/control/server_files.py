@@ -27,8 +27,6 @@ from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe_registry.machine import Place, lives, start_ticks
 
-__all__ = ["ServerFiles", "ServerState", "read_token"]
-
 MAX_BYTES = 16 * 1024
 TOKEN_BYTES = 32
 LOCK_SECONDS = 1.0  # a client that looks whether a server runs holds the lock for a moment

@@ -38,8 +38,6 @@ from jobpipe.pipelines.serving_on import ServingOn
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.handler import RegisterServerHandler
 
-__all__ = ["ControlServer"]
-
 STOP_SECONDS = 60.0
 LOST_SECONDS = 10.0
 MOST_WAIT_SECONDS = 60.0

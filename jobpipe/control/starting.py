@@ -27,8 +27,6 @@ from jobpipe_registry.errors import OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.job_records import Lease, Order
 from jobpipe_registry.machine import Place, lives
 
-__all__ = ["Started", "clear_storage", "make_launcher", "start_attempt"]
-
 log = logging.getLogger(__name__)
 
 

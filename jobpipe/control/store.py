@@ -30,8 +30,6 @@ from jobpipe.control.rows import (
 )
 from jobpipe.pipelines.states import JobState
 
-__all__ = ["MOST_ATTEMPTS", "MOST_EVENTS", "MOST_RUNS", "Store"]
-
 MOST_RUNS = 200  # of a job, kept
 MOST_ATTEMPTS = 100  # of a run
 MOST_EVENTS = 10_000

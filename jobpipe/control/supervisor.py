@@ -18,8 +18,6 @@ from jobpipe.control.machine import JobMachine
 from jobpipe.control.tools import Tools
 from jobpipe.errors import JobpipeError
 
-__all__ = ["Key", "Supervisor"]
-
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]

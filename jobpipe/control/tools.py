@@ -10,8 +10,6 @@ from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.store import Store
 
-__all__ = ["Tools"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:

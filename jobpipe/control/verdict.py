@@ -13,8 +13,6 @@ from enum import StrEnum
 from jobpipe.pipelines.ends import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT, unrecorded
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 
-__all__ = ["EndOf", "Facts", "Launched", "LeaseOf", "OrderOf", "Step", "Verdict", "judge"]
-
 
 class Launched(StrEnum):
     """What the launcher says."""

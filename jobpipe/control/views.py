@@ -9,8 +9,6 @@ from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
 from jobpipe.pipelines.states import JobState
 
-__all__ = ["pipeline_status", "run_view"]
-
 
 def pipeline_status(store: Store, supervisor: Supervisor, pipeline: PipelineRow) -> PipelineStatus:
     """Return how a pipeline stands; of jobs that its file does not have any more, those that still end."""

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Hook", "HookError", "HookRefused", "Resolve", "post", "resolve"]
-
 TIMEOUT = 10.0
 TOTAL_SECONDS = 20.0
 MAX_URL = 2000

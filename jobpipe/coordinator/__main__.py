@@ -7,8 +7,9 @@ import logging
 from typing import Any
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.coordinator import Coordinator, Parent
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.data_child import DataChild
+from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler

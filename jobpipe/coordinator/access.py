@@ -30,8 +30,6 @@ from jobpipe.operations.flows import (
 )
 from jobpipe.operations.reading import BindRequest, BoundsRequest
 
-__all__ = ["may_have_holds_of_others", "require_operation", "require_role"]
-
 
 def require_role(trust: Trust, link: Link) -> None:
     """See that a peer may have the role on the topic that its HELLO names.

@@ -10,8 +10,6 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.link import Link
 from jobpipe.operations.fields import Fields, RequestFor
 
-__all__ = ["Answering", "Answers", "Context", "pair"]
-
 
 @dataclass(frozen=True)
 class Context:

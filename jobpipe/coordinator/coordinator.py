@@ -36,8 +36,6 @@ from jobpipe.operations.publishing import Admitted, OpenRequest
 from jobpipe.store.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
 
-__all__ = ["Coordinator", "Parent"]
-
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often

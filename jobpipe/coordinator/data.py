@@ -41,8 +41,6 @@ from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
 from jobpipe.wire.messages import Hello, Request, Welcome
 
-__all__ = ["DataService"]
-
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 

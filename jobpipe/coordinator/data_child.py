@@ -13,8 +13,6 @@ from jobpipe.config import Config
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 
-__all__ = ["DataChild"]
-
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0

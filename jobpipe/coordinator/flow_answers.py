@@ -22,8 +22,6 @@ from jobpipe.store.parts import PartOutcome
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
-__all__ = ["FlowAnswers"]
-
 QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
 
 

@@ -33,8 +33,6 @@ from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 from jobpipe_registry.names import MAX_PARALLELISM
 
-__all__ = ["Flows", "Publishing", "WrittenNow"]
-
 log = logging.getLogger(__name__)
 
 MAX_FLOWS = 64  # of one publisher

@@ -12,8 +12,6 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
 from jobpipe_registry.records import MAX_STEP
 
-__all__ = ["HigherEpoch"]
-
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 2.0  # between two questions to the registry, however often peers name one

@@ -8,8 +8,6 @@ from typing import Any
 
 from jobpipe.net.link import Link
 
-__all__ = ["Holder"]
-
 RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (follower.py): then it is gone
 
 

@@ -13,8 +13,6 @@ from jobpipe.store.holds import Hold
 from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog
 
-__all__ = ["Holds", "hold_words"]
-
 
 class Holds:
     """Takes and releases holds. All that is known of them is in the log, so a coordinator may come and go."""

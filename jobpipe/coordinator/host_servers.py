@@ -25,8 +25,6 @@ from jobpipe.operations.data import ServedRequest
 from jobpipe.operations.hostserver import FilesRequest, ForgetLogsRequest, RemoveRequest
 from jobpipe.wire.messages import Hello
 
-__all__ = ["HostServers"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0  # between two looks at the registry, less where lost_after is short

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from jobpipe.errors import JobpipeError
 
-__all__ = ["Lasting"]
-
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 

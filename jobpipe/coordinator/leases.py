@@ -16,8 +16,6 @@ from jobpipe.net.link import Link
 from jobpipe.operations.administration import LeaseReply
 from jobpipe.operations.reading import LeaseRequest, lease_name
 
-__all__ = ["LEASE_GRACE_SECONDS", "MAX_LEASES", "Leases"]
-
 log = logging.getLogger(__name__)
 
 LEASE_GRACE_SECONDS = 900.0

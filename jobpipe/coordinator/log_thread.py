@@ -12,8 +12,6 @@ from jobpipe.coordinator.turns import TurnThread
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull, TopicNotFound
 from jobpipe.store.topic_log import TopicLog
 
-__all__ = ["LogThread"]
-
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 

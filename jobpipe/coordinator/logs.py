@@ -14,8 +14,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["LOG_BYTES", "BoundedHandler", "bound"]
-
 LOG_BYTES = 4 * 1024 * 1024  # of the file; its copy has as many at most
 _STEP = 256 * 1024
 

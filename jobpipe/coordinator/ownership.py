@@ -26,8 +26,6 @@ from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.machine import lives
 from jobpipe_registry.records import OwnerRecord
 
-__all__ = ["claim_topic"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25

@@ -14,8 +14,6 @@ from jobpipe.net.budget import asking
 from jobpipe.operations.fields import MAX_WAIT_SECONDS
 from jobpipe.store.shared_plans import Planned, PlanOrder
 
-__all__ = ["Plans"]
-
 GROUP = 64  # plans that share a turn of the log's thread
 TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too
 WOKEN = 64  # subscribers that are woken at once: a thousand answers take the loop a tenth of a second

@@ -10,8 +10,6 @@ from typing import Any
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe_registry.machine import lives
 
-__all__ = ["Parent", "ParentWatch", "Presence"]
-
 log = logging.getLogger(__name__)
 
 

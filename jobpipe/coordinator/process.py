@@ -24,14 +24,6 @@ from jobpipe.config.ownership import folder_problem
 from jobpipe.coordinator.logs import BoundedHandler, bound
 from jobpipe.errors import ConfigError, JobpipeError, WaitTimeout, from_fault, to_fault
 
-__all__ = [
-    "answer_ready",
-    "handle_signals",
-    "run_program",
-    "set_up_logging",
-    "start_program",
-]
-
 log = logging.getLogger(__name__)
 
 START_TRIES = 3  # of a program that is killed before it answers

@@ -16,8 +16,6 @@ from jobpipe.store.seal import NewBatch
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
-__all__ = ["PublisherAnswers"]
-
 
 class PublisherAnswers:
     """What a publisher gets."""

@@ -22,8 +22,6 @@ from jobpipe.store.shared_plans import Planned, PlanOrder
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
-__all__ = ["ReaderAnswers"]
-
 MAX_REPLIES = 4  # made of one plan: with the news of now and without, and some of earlier news
 
 

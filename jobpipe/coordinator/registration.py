@@ -25,8 +25,6 @@ from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.machine import Place, start_ticks
 from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
-__all__ = ["Registration"]
-
 log = logging.getLogger(__name__)
 
 HANDOVER_EXTRA_SECONDS = 5.0

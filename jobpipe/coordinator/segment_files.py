@@ -14,8 +14,6 @@ from jobpipe.store.files import FileSink
 from jobpipe.store.reader import SegmentRange
 from jobpipe.wire.messages import Request
 
-__all__ = ["held_part", "map_range", "part_header", "receive_file"]
-
 
 def part_header(piece: SegmentRange, kept: KeptPart | None = None) -> PartHeader:
     """Return what is said of a piece before its bytes; ``kept``: where they are, if a host server has them."""

@@ -35,8 +35,6 @@ from jobpipe.wire.messages import Hello, Request, Welcome
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
-__all__ = ["ControlService"]
-
 log = logging.getLogger(__name__)
 
 _OF_A_NAME = (

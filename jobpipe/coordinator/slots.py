@@ -13,8 +13,6 @@ from jobpipe.store.boundary import Boundary, Limits
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
 
-__all__ = ["MAX_BIND_SECONDS", "NextSlot", "SlotBinder"]
-
 MAX_BIND_SECONDS = 1.0  # that a slot waits for news; then it is bound empty, and Spark asks for the next one
 
 

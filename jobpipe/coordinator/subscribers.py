@@ -31,8 +31,6 @@ from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
 from jobpipe.store.subscription import Subscription
 
-__all__ = ["Subscribers"]
-
 log = logging.getLogger(__name__)
 
 UNDECIDED_SECONDS = 5.0  # for one whose link broke before it asked where to begin

@@ -29,8 +29,6 @@ from jobpipe.store.retention import Retention
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
 
-__all__ = ["ServedTopic"]
-
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1000  # characters of why the publisher waits; subscribers say them again in each poll

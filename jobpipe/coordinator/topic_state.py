@@ -17,8 +17,6 @@ from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog
 
-__all__ = ["Bell", "KnownLog", "TopicState", "either"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

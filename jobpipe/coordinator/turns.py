@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from jobpipe.net.budget import asking
 
-__all__ = ["TurnThread"]
-
 R = TypeVar("R")
 
 AHEAD = 2

@@ -17,18 +17,6 @@ import pyarrow.csv
 
 from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
 
-__all__ = [
-    "AUDIT",
-    "Fact",
-    "audit_facts",
-    "broken_lines",
-    "dead_letters",
-    "dead_letters_facts",
-    "expected_report",
-    "report_facts",
-    "topic_facts",
-]
-
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
 

@@ -21,19 +21,6 @@ import yaml
 from jobpipe.errors import ConfigError
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 
-__all__ = [
-    "CONFIG",
-    "GRACE_SECONDS",
-    "HOME",
-    "LOCK",
-    "MARK",
-    "end_processes",
-    "job_environment",
-    "marked_processes",
-    "own_environment",
-    "private_folder",
-]
-
 MARK = "JOBPIPE_DEMO"  # environment variable that every process of one demo inherits, with its folder as the value
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 

@@ -9,8 +9,6 @@ import jobpipe
 from jobpipe.config.ownership import USER_REMEDY, why_nameless
 from jobpipe.errors import ConfigError
 
-__all__ = ["PIPELINE", "flights_examples", "flights_zip", "require_user"]
-
 PIPELINE = "pipeline.yaml"
 
 

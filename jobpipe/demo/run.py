@@ -44,8 +44,6 @@ from jobpipe.pipelines.supervisor import JobView
 from jobpipe.store.spools import read_status
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 
-__all__ = ["BROKEN", "DEAD_LETTERS", "FILES", "TOPICS", "run_demo"]
-
 TOPICS = ("flights", "delays")
 DEAD_LETTERS = "flights.dead-letters"
 FILES = 120  # micro-batches of the first job

@@ -11,8 +11,6 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import Link, connect
 from jobpipe.wire.messages import Hello
 
-__all__ = ["dial", "dial_blocking"]
-
 
 async def dial(config: Config, endpoint: Endpoint, hello: Hello) -> Link:
     """Open a link of asyncio to a server that serves the topic of ``hello``.

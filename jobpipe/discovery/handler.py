@@ -13,8 +13,6 @@ from jobpipe_registry import errors as registry_errors
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.handler import RegisterServerHandler
 
-__all__ = ["map_registry_errors", "open_handler"]
-
 
 @contextmanager
 def map_registry_errors() -> Iterator[None]:

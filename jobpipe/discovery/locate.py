@@ -15,8 +15,6 @@ from jobpipe.net.retry import Deadline
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.records import RegisterRecord
 
-__all__ = ["Location", "TopicLocator", "locate"]
-
 
 @dataclass(frozen=True)
 class Location:

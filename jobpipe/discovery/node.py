@@ -19,8 +19,6 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.tls import Credentials, latest_context
 
-__all__ = ["TravellingCredentials", "on_this_node"]
-
 PER_NODE = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_key_password": "password", "ssl_crl": "crl"}
 """Attributes of the configuration, and the fields of Credentials that they fill."""
 

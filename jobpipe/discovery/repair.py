@@ -16,8 +16,6 @@ from jobpipe_registry.names import check_name
 from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
 from jobpipe_registry.tree import TreeHandler
 
-__all__ = ["EpochRepair", "implausible", "readable_point", "repair_epoch"]
-
 MAX_LOG_EPOCH = MAX_EPOCH - MAX_STEP
 """A log above it could soon be taken over no more: the numbers end."""
 

@@ -11,8 +11,6 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.tls import Credentials, client_context, configured, latest_context
 
-__all__ = ["client_tls", "credentials", "dial_tls", "with_credentials"]
-
 log = logging.getLogger(__name__)
 
 _found: dict[Config, Credentials | None] = {}  # by what they were found, last

@@ -22,10 +22,9 @@ from jobpipe.net.audit import audit, who
 from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.expiry import ExpiryWatch
 from jobpipe.net.link import Link
-from jobpipe.net.server import Handler, Server
+from jobpipe.net.served import Handler
+from jobpipe.net.server import Server
 from jobpipe.net.tls import ServerTls
-
-__all__ = ["Trust"]
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,6 @@ from jobpipe.net.retry import RETRYABLE, Deadline, backoff
 from jobpipe.operations.ranges import News
 from jobpipe.store.cursors import Cursor
 
-__all__ = ["Flow", "Runner"]
-
 log = logging.getLogger(__name__)
 
 ACK_SECONDS = 1.0  # between two acknowledgements

@@ -30,8 +30,6 @@ from jobpipe.subscriber.checked import parse_arrow_schema
 from jobpipe.subscriber.follower import TopicFollower
 from jobpipe.subscriber.waiting import connect
 
-__all__ = ["FlowEnds"]
-
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0

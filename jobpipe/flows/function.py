@@ -13,8 +13,6 @@ from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
 from jobpipe.publisher.readable import readable
 from jobpipe.subscriber.fetch import Fetched
 
-__all__ = ["FlowContext", "Function", "Returned", "Setup", "call", "context_of"]
-
 
 @dataclass(frozen=True)
 class FlowContext:

@@ -18,8 +18,6 @@ from jobpipe.operations.fields import R, RequestFor
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.wire.messages import Hello
 
-__all__ = ["ControlLink"]
-
 log = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.1  # every pause looks at its caller this often

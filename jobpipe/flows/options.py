@@ -10,8 +10,6 @@ import pyarrow as pa
 from jobpipe.config import Config
 from jobpipe.store.boundary import Boundary
 
-__all__ = ["FlowOptions", "FlowState", "FlowStatus", "PartitionStatus"]
-
 
 class FlowState(enum.Enum):
     """Life of a flow."""

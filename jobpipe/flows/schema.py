@@ -16,8 +16,6 @@ from jobpipe.subscriber.casting import cast_batch
 from jobpipe.subscriber.evolution import as_nullable, left_out, misfits
 from jobpipe.subscriber.fetch import Fetched
 
-__all__ = ["EVOLUTIONS", "Fitter", "learned"]
-
 log = logging.getLogger(__name__)
 
 EVOLUTIONS = ("compatible", "strict")

@@ -33,8 +33,6 @@ from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 
-__all__ = ["Publishes", "Sealer", "Superseded"]
-
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 60.0

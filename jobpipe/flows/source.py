@@ -16,8 +16,6 @@ from jobpipe.operations.flows import FollowedPart, FollowRequest, PartAt
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import Fetched, FetchRange, decode, fetch
 
-__all__ = ["Hurry", "Item", "Over", "Prefetch", "Reshaped", "SourceReader"]
-
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 2.0  # of one question: a task that fails ends its reading so soon

@@ -23,8 +23,6 @@ from jobpipe.store.cursors import FlowKey
 from jobpipe.store.position import Position
 from jobpipe.subscriber.checked import parse_arrow_schema
 
-__all__ = ["TaskEnd", "TaskOrder", "run_task"]
-
 log = logging.getLogger(__name__)
 
 SUPERSEDED_SECONDS = 0.2

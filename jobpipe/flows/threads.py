@@ -8,8 +8,6 @@ from collections.abc import Callable
 from jobpipe.flows.function import Function, Setup
 from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
 
-__all__ = ["ThreadRunner"]
-
 
 class ThreadRunner:
     """Runs each task in the thread that asks for it.

@@ -17,8 +17,6 @@ from jobpipe.net.retry import backoff
 from jobpipe.net.server import Server
 from jobpipe.store.hostfolder import HostFolder
 
-__all__ = ["serve_host"]
-
 log = logging.getLogger(__name__)
 
 

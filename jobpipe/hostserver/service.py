@@ -26,8 +26,6 @@ from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.wire.messages import Hello, Request, Welcome
 
-__all__ = ["HostService"]
-
 
 class HostService:
     """Implements :class:`jobpipe.net.server.Handler`.

@@ -29,8 +29,6 @@ from jobpipe.config.ownership import read_own_file
 from jobpipe.errors import ConfigError
 from jobpipe.net.identity import LABEL, subscription_name
 
-__all__ = ["ADMIN", "PUBLISH", "READ", "AccessList", "Glob", "read_access"]
-
 PUBLISH, READ, ADMIN = RIGHTS = ("publish", "read", "admin")
 MAX_BYTES = 1 << 20
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,256}", re.ASCII)

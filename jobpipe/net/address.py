@@ -17,15 +17,6 @@ import psutil
 
 from jobpipe.errors import AddressError, ConfigError
 
-__all__ = [
-    "Endpoint",
-    "bind_in_range",
-    "host_addresses",
-    "is_loopback",
-    "pick_interface",
-    "require_plaintext_allowed",
-]
-
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
 # Documentation addresses (RFC 5737, RFC 3849): connecting a UDP socket only asks the routing table.

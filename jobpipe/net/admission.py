@@ -16,8 +16,6 @@ from enum import Enum
 
 from jobpipe.config import Config
 
-__all__ = ["Admission", "Limits", "Refusal", "source_of"]
-
 BURST_SECONDS = 2.0  # of its rate, that an address may use at once: all tasks of a host begin together
 FAILURE_COST = 10.0  # tokens: a handshake costs some hundred times what a drop does (2.6 ms against 20 us)
 MAX_SOURCES = 4096  # addresses that are remembered; the one longest not seen goes first, those with links stay

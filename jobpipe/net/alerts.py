@@ -14,8 +14,6 @@ import socket
 import ssl
 from typing import Any
 
-__all__ = ["AlertingObject", "HandshakeContext"]
-
 LINGER_SECONDS = 1.0  # for the client to hear the alert and hang up
 LINGER_READS = 16
 

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from jobpipe.net.budget import identity_of
 
-__all__ = ["LEFT_OUT", "RateLimitedLog", "audit", "lines_left_out", "who"]
-
 log = logging.getLogger("jobpipe.audit")
 
 LEFT_OUT = "log lines refused"

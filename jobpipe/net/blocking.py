@@ -30,8 +30,6 @@ from jobpipe.wire import CHUNK, DataHeader, Fault, Hello, Message, Part, Reply, 
 if TYPE_CHECKING:
     from jobpipe.net.address import Endpoint
 
-__all__ = ["BlockingLink"]
-
 _sessions: dict[tuple[ssl.SSLContext, str, int, str | None], ssl.SSLSession] = {}
 """The last TLS session of each server, under the name it was verified by: halves the price of a reconnect."""
 

@@ -37,8 +37,6 @@ from jobpipe.wire import (
     Side,
 )
 
-__all__ = ["BlockingPump"]
-
 RECEIVE = 64 * 1024
 
 

@@ -15,8 +15,6 @@ from weakref import WeakValueDictionary
 
 from jobpipe.errors import LinkError
 
-__all__ = ["SHOWN", "Budgets", "asking", "identity_of"]
-
 LIMITS: Mapping[str, int] = {
     "requests": 16 * 1024 * 1024,
     "uploads": 256 * 1024 * 1024,  # 200 tasks at once, each with a full window

@@ -12,8 +12,6 @@ import re
 
 from jobpipe.errors import NotAuthorized
 
-__all__ = ["check_write_ticket", "log_place", "write_ticket"]
-
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 

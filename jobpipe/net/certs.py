@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
-from jobpipe.net.identity import LABEL, label, topic_server_name
+from jobpipe.net.identity import LABEL, label
 from jobpipe.net.issued import note_issued
 from jobpipe.net.keyfile import (
     close_folder,
@@ -39,21 +39,6 @@ from jobpipe.net.keyfile import (
 )
 from jobpipe.net.revocation import CLOCK_SKEW, is_revoked, keep_crl
 from jobpipe.net.tls import Credentials, configured
-
-__all__ = [
-    "BOTH",
-    "CLIENT",
-    "SERVER",
-    "CertificateInfo",
-    "credentials",
-    "describe",
-    "describe_all",
-    "ensure_home",
-    "init_ca",
-    "issue",
-    "renew",
-    "topic_server_name",
-]
 
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(days=825)  # the longest that strict verifiers accept

@@ -11,8 +11,6 @@ import socket
 
 from jobpipe.errors import LinkBroken, RemoteProtocolError
 
-__all__ = ["wait_for_client_hello"]
-
 HEADER = 5  # of a TLS record: type, version, length
 HANDSHAKE = 22  # the type of a record that holds a ClientHello
 LONGEST = 16 * 1024  # of a record

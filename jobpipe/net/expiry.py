@@ -12,8 +12,6 @@ from pathlib import Path
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls import Credentials
 
-__all__ = ["WARN_DAYS", "Expiry", "ExpiryWatch", "expiries"]
-
 log = logging.getLogger(__name__)
 
 WARN_DAYS = (1, 7, 30)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["LABEL", "label", "subscription_name", "topic_server_name"]
-
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _HASHED = re.compile(r"h[0-9a-f]{40}", re.ASCII)
 

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from jobpipe.errors import JobpipeError
 from jobpipe.net.stream import copy_of
 
-__all__ = ["WINDOW", "Inbox", "Inboxes"]
-
 WINDOW = 1024 * 1024
 """Bytes that may wait in all inboxes of a link before it stops reading; one read of the socket may exceed it."""
 

@@ -13,8 +13,6 @@ from cryptography import x509
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["note_issued", "serials_of"]
-
 FILE = "issued.jsonl"
 
 

@@ -16,20 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from jobpipe.errors import ConfigError
 
-__all__ = [
-    "close_folder",
-    "is_pair",
-    "key_at",
-    "locked",
-    "make_home",
-    "read_ca",
-    "read_certificate",
-    "read_certificates",
-    "read_key",
-    "write_certificate",
-    "write_crl",
-]
-
 LOCK_TIMEOUT = 30.0
 
 

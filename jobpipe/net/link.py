@@ -25,8 +25,6 @@ from jobpipe.wire.messages import choose_version
 if TYPE_CHECKING:
     from jobpipe.net.address import Endpoint
 
-__all__ = ["Link", "Timing", "connect"]
-
 
 class Link(Pump):
     """One link to a peer. Belongs to the event loop it was made in; all methods are called there.

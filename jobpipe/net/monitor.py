@@ -6,8 +6,6 @@ from enum import Enum
 
 from jobpipe.net.timing import Timing
 
-__all__ = ["Monitor", "Verdict"]
-
 
 class Verdict(Enum):
     """What the link should do."""

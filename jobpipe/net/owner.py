@@ -6,8 +6,6 @@ import os
 
 from jobpipe.errors import ForkedProcess
 
-__all__ = ["Owner"]
-
 
 class Owner:
     """Remembers which process opened something, so that its forks neither use nor close it.

@@ -18,8 +18,6 @@ from typing import Any, ClassVar, TypeVar
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
 from jobpipe.net.owner import Owner
 
-__all__ = ["Portal"]
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 

@@ -27,8 +27,6 @@ from jobpipe.net.timing import Timing
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
 from jobpipe.wire.codec import fault
 
-__all__ = ["Pump"]
-
 log = logging.getLogger(__name__)
 
 WRITE_BUFFER = 512 * 1024

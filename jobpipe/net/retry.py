@@ -8,18 +8,6 @@ from collections.abc import Iterator
 
 from jobpipe.errors import LinkEnded, LinkError, PeerNotTrusted, RegistryUnavailable, RemoteProtocolError, TopicNotFound
 
-__all__ = [
-    "PROTOCOL_TRIES",
-    "RENEW",
-    "RETRYABLE",
-    "TRUST_TRIES",
-    "Attempts",
-    "Deadline",
-    "Distrust",
-    "backoff",
-    "is_renewal",
-]
-
 RETRYABLE = (LinkError, RegistryUnavailable, RemoteProtocolError, TopicNotFound)
 """What another attempt may mend: a cut, a publisher or registry that is away, a damaged frame, a port that another
 server has taken. Not: a permission, and everything that says that the data are not as they should be."""

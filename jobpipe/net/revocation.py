@@ -19,8 +19,6 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.issued import serials_of
 from jobpipe.net.keyfile import locked, read_ca, read_certificate, read_certificates, write_crl
 
-__all__ = ["CLOCK_SKEW", "CrlInfo", "check_crls", "describe_crls", "is_revoked", "keep_crl", "revoke"]
-
 CRL_LIFE = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(hours=1)

@@ -29,8 +29,6 @@ from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT
 from jobpipe.wire.messages import choose_version
 
-__all__ = ["MAX_HELD", "MAX_REFUSALS", "MAX_REQUESTS", "Handler", "ServedLink"]
-
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 64

@@ -39,8 +39,6 @@ from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
 
-__all__ = ["Handler", "RenewableTls", "Server"]
-
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # what a flood leaves here when others are served; more than the kernel's somaxconn is not taken

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, PeerNotTrusted
 from jobpipe.net.timing import Timing
 
-__all__ = ["copy_of", "for_clients", "greeting", "map_error", "mapped", "peer_expires", "peer_names", "peer_of", "tune"]
-
 _REFUSALS = {
     # TLS 1.3: comes after the client's handshake is over
     "CERTIFICATE_REQUIRED": "it demands a certificate, and we showed none; set jobpipe.ssl.cert and jobpipe.ssl.key",

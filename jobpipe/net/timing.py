@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["Timing"]
-
 
 @dataclass(frozen=True)
 class Timing:

@@ -19,8 +19,6 @@ from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.net.alerts import AlertingObject
 
-__all__ = ["Credentials", "ServerTls", "client_context", "configured", "latest_context", "server_context"]
-
 
 @dataclass(frozen=True)
 class Credentials:

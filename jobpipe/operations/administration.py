@@ -22,24 +22,6 @@ from jobpipe.operations.publishing import MAX_REQUIRED
 from jobpipe.operations.reading import LeaseName
 from jobpipe.operations.values import Items, Named, Number, Text, Truth, Whole
 
-__all__ = [
-    "Driver",
-    "DropLeaseRequest",
-    "DropRequest",
-    "HandoverReply",
-    "HandoverRequest",
-    "HoldReply",
-    "HoldRequest",
-    "LeaseReply",
-    "MovedReply",
-    "ReleaseHoldRequest",
-    "RequireRequest",
-    "RequiredReply",
-    "SeekRequest",
-    "StatusReply",
-    "StatusRequest",
-]
-
 MAX_SECONDS = 1e12
 Seconds = Number(-MAX_SECONDS, MAX_SECONDS)
 

@@ -17,8 +17,6 @@ from jobpipe.operations.fields import Fields, R, RequestFor
 from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import Operation
 
-__all__ = ["ask", "ask_blocking", "begin_stream", "begin_upload", "end_upload", "read_reply"]
-
 _OPERATIONS: dict[type[Fields], Operation[Any]] = {
     operation.request: operation for table in (CONTROL, DATA, HOSTSERVER) for operation in table.values()
 }

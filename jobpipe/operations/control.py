@@ -7,8 +7,6 @@ from jobpipe.operations.fields import Nothing
 from jobpipe.operations.ranges import News
 from jobpipe.operations.table import EVERYBODY, Operation, table
 
-__all__ = ["CONTROL"]
-
 _PUBLISHER, _SUBSCRIBER, _READER, _ADMIN = (
     frozenset({role}) for role in ("publisher", "subscriber", "reader", "admin")
 )

@@ -26,20 +26,6 @@ from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.operations.values import Packed, Text, Whole
 from jobpipe.store.index import Chunk
 
-__all__ = [
-    "DATA",
-    "FetchReply",
-    "FetchRequest",
-    "HeldPart",
-    "KeptPart",
-    "PartHeader",
-    "PutReply",
-    "PutRequest",
-    "ServedReply",
-    "ServedRequest",
-    "fill_held",
-]
-
 
 @dataclass(frozen=True)
 class KeptPart(Fields):

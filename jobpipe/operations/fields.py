@@ -27,41 +27,6 @@ from jobpipe.store.position import Position
 from jobpipe.wire.codec import share
 from jobpipe.wire.messages import SharedJson
 
-__all__ = [
-    "MAX_HOLD_SECONDS",
-    "MAX_LEASE_SECONDS",
-    "MAX_PARTITION",
-    "MAX_WAIT_SECONDS",
-    "MIN_LEASE_SECONDS",
-    "OMITTED",
-    "At",
-    "Base64",
-    "BatchId",
-    "Count",
-    "End",
-    "EndpointText",
-    "Fields",
-    "FileName",
-    "Flag",
-    "FreeText",
-    "InstanceId",
-    "LogId",
-    "LogPlace",
-    "Name",
-    "Nested",
-    "Nothing",
-    "RequestFor",
-    "Rows",
-    "Secret",
-    "SharedReply",
-    "SlotId",
-    "SparkSchema",
-    "Start",
-    "Wait",
-    "checks",
-    "take",
-]
-
 MAX_WAIT_SECONDS = 20.0
 """Of one long poll; a peer that wants to wait longer asks again."""
 

@@ -36,29 +36,6 @@ from jobpipe.operations.values import Items, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo
 from jobpipe_registry.names import MAX_PARALLELISM
 
-__all__ = [
-    "FLOW_TASKS",
-    "PARTITIONER",
-    "AdmitPartReply",
-    "AdmitPartRequest",
-    "BeginFlowRequest",
-    "ClaimRequest",
-    "CursorObject",
-    "CursorsReply",
-    "CursorsRequest",
-    "FollowReply",
-    "FollowRequest",
-    "FollowedPart",
-    "HaltRequest",
-    "PartAt",
-    "PartSeal",
-    "PartSealed",
-    "ResetFlowReply",
-    "ResetFlowRequest",
-    "SealPartsReply",
-    "SealPartsRequest",
-]
-
 FLOW_TASKS = frozenset({"claim", "admit_part", "seal_parts"})
 """What tasks ask as publishers, without the secret of the job."""
 

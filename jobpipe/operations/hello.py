@@ -11,8 +11,6 @@ from jobpipe.operations.values import Named, Text, Whole
 from jobpipe.wire.codec import MAX_ID
 from jobpipe.wire.messages import Hello
 
-__all__ = ["Greeting", "check_hello"]
-
 FIELDS = ("topic", "name", "instance", "epoch", "log", "proof")
 
 

@@ -12,24 +12,6 @@ from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.operations.values import Items, Number, Packed, SegmentFile, Text
 from jobpipe.store.index import Chunk
 
-__all__ = [
-    "FILES_PAGE",
-    "HOSTSERVER",
-    "AdoptRequest",
-    "FilesReply",
-    "FilesRequest",
-    "ForgetLogsReply",
-    "ForgetLogsRequest",
-    "HostPutRequest",
-    "OfLog",
-    "OfWrittenLog",
-    "PrepareRequest",
-    "ReadReply",
-    "ReadRequest",
-    "RemoveReply",
-    "RemoveRequest",
-]
-
 FILES_PAGE = 1000
 """Names of files in one answer, and in one request."""
 

@@ -15,8 +15,6 @@ from jobpipe.operations.table import EVERYBODY, Operation, Table
 from jobpipe.operations.values import Check, Items
 from jobpipe.wire.messages import ROLES
 
-__all__ = ["operations_page", "with_operations"]
-
 BEGIN = "<!-- made from the definitions in jobpipe/operations by `make docs`; do not edit -->\n"
 END = "<!-- end of what is made -->\n"
 SERVERS: tuple[tuple[str, Table], ...] = (("coordinator", CONTROL), ("data process", DATA), ("host server", HOSTSERVER))

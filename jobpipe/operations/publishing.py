@@ -32,32 +32,6 @@ from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth,
 from jobpipe.store.index import SegmentInfo, is_host_id
 from jobpipe_registry.names import MAX_PARALLELISM
 
-__all__ = [
-    "MAX_REQUIRED",
-    "AckedReply",
-    "AckedRequest",
-    "Admitted",
-    "BeginReply",
-    "BeginRequest",
-    "CloseReply",
-    "CloseRequest",
-    "DeclareReply",
-    "DeclareRequest",
-    "DrainedReply",
-    "DrainedRequest",
-    "LastSealed",
-    "NewestQuery",
-    "OpenReply",
-    "OpenRequest",
-    "Schema",
-    "SealReply",
-    "SealRequest",
-    "SegmentObject",
-    "WriteId",
-    "job_secret",
-    "segments_of",
-]
-
 MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer
 MAX_REQUIRED = 1000
 MAX_HOSTS = 100_000

@@ -19,16 +19,6 @@ from jobpipe.store.position import Position
 if TYPE_CHECKING:
     from jobpipe.store.plan import Plan  # loads SQLite, which a worker has no use for
 
-__all__ = [
-    "MAX_LISTED",
-    "LostBatch",
-    "LostBatches",
-    "News",
-    "PlannedRange",
-    "SchemaId",
-    "Stop",
-]
-
 MAX_LISTED = 1_000_000  # plans, lost batches and pieces of one answer; the 16 MiB of a frame hold fewer
 
 SchemaId = Annotated[int | None, Whole()]

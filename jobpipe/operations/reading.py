@@ -32,24 +32,6 @@ from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, Sch
 from jobpipe.operations.values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
 from jobpipe.store.boundary import Boundary, Limits
 
-__all__ = [
-    "BindReply",
-    "BindRequest",
-    "Bounds",
-    "BoundsRequest",
-    "CutPiece",
-    "CutReply",
-    "CutRequest",
-    "LeaseName",
-    "LeaseRequest",
-    "RangeReply",
-    "RangeRequest",
-    "ReleaseRequest",
-    "SchemaReply",
-    "SchemaRequest",
-    "lease_name",
-]
-
 MAX_FITTING = 10_000  # schemas that a query says it can read
 
 LeaseSecret = Annotated[str, Hidden(32)]  # random: 128 bits in hex digits

@@ -28,22 +28,6 @@ from jobpipe.operations.values import Items, Number, Place, SlotName, Text, Trut
 from jobpipe.store.boundary import Limits
 from jobpipe.store.position import Position
 
-__all__ = [
-    "AckRequest",
-    "Backlog",
-    "FirstReply",
-    "FirstRequest",
-    "GrantReply",
-    "GrantRequest",
-    "PlanReply",
-    "PlanRequest",
-    "PollRequest",
-    "SettleReply",
-    "SettleRequest",
-    "SlotReply",
-    "SlotRequest",
-]
-
 MAX_HELD = 4096
 """Parts that come with the answer to `plan`, at most."""
 

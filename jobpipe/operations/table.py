@@ -10,8 +10,6 @@ from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.wire.messages import ROLES, Request
 
-__all__ = ["EVERYBODY", "Operation", "Table", "read_request", "table"]
-
 EVERYBODY = frozenset(ROLES)
 
 

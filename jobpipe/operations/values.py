@@ -22,24 +22,6 @@ from jobpipe.wire.frames import DATA_LIMIT
 from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
 
-__all__ = [
-    "Bound",
-    "Check",
-    "Encoded",
-    "Hidden",
-    "Items",
-    "Named",
-    "Number",
-    "Object",
-    "Packed",
-    "Place",
-    "SegmentFile",
-    "SlotName",
-    "Text",
-    "Truth",
-    "Whole",
-]
-
 MAX_CHUNKS = 65_536
 """Of one read: 16 GiB."""
 MAX_OFFSET = 2**62

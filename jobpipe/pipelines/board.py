@@ -17,8 +17,6 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
 
-__all__ = ["Board", "LiveBoard", "PlainBoard", "open_board"]
-
 LINE_SECONDS = 10.0  # between two lines of a topic
 _STYLES = {
     JobState.FINISHED: "green",

@@ -17,8 +17,6 @@ from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.tree import Path
 from jobpipe.pipelines.wording import problem_at
 
-__all__ = ["check_job", "check_pipeline", "left_out_by_run"]
-
 Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")

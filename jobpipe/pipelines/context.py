@@ -14,8 +14,6 @@ from jobpipe.pipelines.tree import Scalar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["INPUT", "JobContext"]
-
 INPUT = "input"  # the view of the rows that a transform is given
 
 

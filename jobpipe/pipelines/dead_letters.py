@@ -17,8 +17,6 @@ from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.columns import dead_struct
 from jobpipe.spark.sink import JobPipeSink
 
-__all__ = ["COLUMNS", "DeadLetters"]
-
 log = logging.getLogger(__name__)
 
 COLUMNS = (

@@ -11,8 +11,6 @@ from jobpipe.config.definition import Definition, Key, Option
 from jobpipe.pipelines.kinds import json_text, of_kind
 from jobpipe.pipelines.plugins import PluginOptions
 
-__all__ = ["CONFIGURATION", "options_model"]
-
 CONFIGURATION = "configuration"  # in the schema of a field: it is a key of the configuration
 
 

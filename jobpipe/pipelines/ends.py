@@ -8,18 +8,6 @@ from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 from jobpipe_registry.job_records import EndRecord
 
-__all__ = [
-    "BY_ANOTHER",
-    "IN_THE_MIDDLE",
-    "MISCONFIGURED_TEXT",
-    "REPLACED_END",
-    "End",
-    "end_by_code",
-    "end_by_record",
-    "end_without_record",
-    "unrecorded",
-]
-
 BY_ANOTHER = "another run of this pipeline has taken its place"
 IN_THE_MIDDLE = "it was ended in the middle; its last micro-batch is repeated"
 MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"

@@ -15,8 +15,6 @@ from typing import Any
 from jobpipe.pipelines.plugins import Plugin
 from jobpipe.pipelines.spec import ScheduleSpec
 
-__all__ = ["Fire", "Schedule", "ScheduleEngine"]
-
 Fire = Callable[[str, datetime], None]
 """What an engine calls, from any thread: the schedule's id, and the upper bound that has become due, in UTC."""
 

@@ -15,8 +15,6 @@ from jobpipe.pipelines.schema import options_schema
 from jobpipe.pipelines.spec import SinkSpec, SourceSpec, StageSpec
 from jobpipe.pipelines.wording import field_names
 
-__all__ = ["about", "explain"]
-
 
 def about(each: Installed) -> str:
     """Return the first sentence of a plug-in, or why it cannot be had."""

@@ -41,8 +41,6 @@ from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.store.spools import has_spool, read_status
 from jobpipe_registry.machine import start_ticks
 
-__all__ = ["Ran", "last_lines", "run_pipeline"]
-
 POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0
 KILL_SECONDS = 30.0  # for the threads of killed jobs to end

@@ -8,8 +8,6 @@ from pathlib import Path
 from jobpipe.config.values import BadValueError, expand_home
 from jobpipe.errors import ConfigError
 
-__all__ = ["absolute", "read_schema"]
-
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SCHEMA_BYTES = 1 << 20
 

@@ -14,17 +14,6 @@ from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.tree import Path
 from jobpipe.pipelines.wording import problem_at
 
-__all__ = [
-    "Graph",
-    "JobNode",
-    "TopicNode",
-    "check_topics",
-    "dead_letters_of",
-    "graph_of",
-    "subscribers_of",
-    "subscriptions_of",
-]
-
 
 @dataclass(frozen=True)
 class JobNode:

@@ -22,8 +22,6 @@ from jobpipe.pipelines.tree import Path
 from jobpipe.pipelines.userobjects import import_object
 from jobpipe.pipelines.wording import problem_at
 
-__all__ = ["check_imports"]
-
 SECONDS = 60.0
 
 

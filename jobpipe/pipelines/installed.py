@@ -19,8 +19,6 @@ from jobpipe.pipelines.engine import ScheduleEngine
 from jobpipe.pipelines.plugins import Launcher, Plugin, Promise, Sink, Source, Transform
 from jobpipe.pipelines.problems import nearest
 
-__all__ = ["BUILT_IN", "Installed", "PlugInError", "PlugInKind", "Plugins", "plug_in_error"]
-
 BUILT_IN = "jobpipe"  # the distribution
 PlugInClass = type[Any]
 

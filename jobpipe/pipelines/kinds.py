@@ -22,40 +22,6 @@ from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, Kind, duration, whole
 from jobpipe_registry.names import JOB_NAME
 
-__all__ = [
-    "EXPECTED",
-    "FOLDER",
-    "SPARK_JOBPIPE",
-    "Arguments",
-    "Columns",
-    "Count",
-    "Crontab",
-    "Duration",
-    "Flag",
-    "JobName",
-    "LibraryPattern",
-    "ObjectName",
-    "Plain",
-    "PlainMap",
-    "PlainText",
-    "Ratio",
-    "RegularExpression",
-    "Runs",
-    "SecretReference",
-    "SparkKeys",
-    "Text",
-    "TimeZone",
-    "TopicName",
-    "expected",
-    "is_secret",
-    "json_text",
-    "of_kind",
-    "revealed",
-    "secret_or_none",
-    "unlike",
-    "wrong_key",
-]
-
 SPARK_JOBPIPE = "spark.jobpipe."  # before keys of the configuration among Spark's
 EXPECTED = "x-expected"  # in the schema of a value: what it must look like; its description says what it means
 FOLDER = "folder"  # in the context of a validation: where relative paths start

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from jobpipe.errors import JobpipeError, LauncherUnavailable
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
 
-__all__ = ["Delay", "Launched", "submit"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0  # before the second try of a submission; it doubles

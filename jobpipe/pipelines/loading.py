@@ -36,8 +36,6 @@ from jobpipe.pipelines.spec import (
 from jobpipe.pipelines.tree import Node, Path, Place, find, node_of, plain
 from jobpipe.pipelines.wording import field_names, problem_at, problems_of
 
-__all__ = ["load_pipeline", "load_tree"]
-
 M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["locked"]
-
 
 @contextmanager
 def locked(path: Path, what: str, remedy: str, key: str) -> Iterator[None]:

@@ -16,8 +16,6 @@ from jobpipe.pipelines.problems import Problem, Report, nearest
 from jobpipe.pipelines.reading import scalar_of
 from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, find, map_texts
 
-__all__ = ["RunValues", "fill", "put_in", "run_references"]
-
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _COMPACT = "%Y%m%dT%H%M%SZ"
 _DIRECTIVES = re.compile(r"(?:[^%]|%[aAbBdeFGHIjmMpSTuVwyYzZ%])*")

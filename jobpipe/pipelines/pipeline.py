@@ -13,8 +13,6 @@ from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.spec import JobSpec, Mode, PipelineSpec, StageSpec
 from jobpipe.pipelines.tree import Node, Path
 
-__all__ = ["Job", "Pipeline", "Stage"]
-
 P = TypeVar("P", bound=Plugin)
 
 

@@ -9,8 +9,6 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.formats import absolute
 from jobpipe.pipelines.pipeline import Pipeline
 
-__all__ = ["Places", "local_folder"]
-
 
 def local_folder(storage: str) -> Path | None:
     """Return the folder of a storage on this host's files, None of another one."""

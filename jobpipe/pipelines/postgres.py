@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-__all__ = ["Database", "DatabaseUrl", "TableName", "split_name"]
-
 INSTALL = "pip install 'psycopg[binary]>=3.2'"
 IDLE_SECONDS = 60  # in the middle of a transaction; those of a process that stands still hold locks no longer
 KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}

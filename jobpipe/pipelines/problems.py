@@ -9,8 +9,6 @@ from typing import Literal
 from jobpipe.config.names import closest
 from jobpipe.errors import PipelineError
 
-__all__ = ["Complaint", "Problem", "Report", "Severity", "nearest", "pipeline_error"]
-
 Severity = Literal["error", "warning"]
 LISTED = 12  # names in a remedy
 

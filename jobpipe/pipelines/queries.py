@@ -12,8 +12,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from jobpipe.pipelines.context import JobContext
 from jobpipe.spark.stopping import stoppable
 
-__all__ = ["start_for_each_batch", "writer_of"]
-
 
 def writer_of(frame: DataFrame, job: JobContext) -> DataStreamWriter:
     """Return the writer of a stream, all set but for where it goes."""

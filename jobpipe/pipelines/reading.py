@@ -19,8 +19,6 @@ from jobpipe.errors import shown
 from jobpipe.pipelines.problems import Problem, Report
 from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, merge
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read_files", "read_text", "scalar_of"]
-
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_NODES = 20_000  # values of one file, those of aliases counted at each use

@@ -10,8 +10,6 @@ from typing import Any
 from jobpipe.pipelines.graph import Graph, JobNode
 from jobpipe.pipelines.spec import Mode
 
-__all__ = ["as_dict", "as_dot", "as_text"]
-
 
 def as_text(graph: Graph) -> str:
     """Return a line for each job, as rows pass its stages, and one for each topic, with who publishes and reads it."""

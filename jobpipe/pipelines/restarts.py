@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from jobpipe.pipelines.spec import RestartSpec
 
-__all__ = ["FINAL", "Restarts"]
-
 FINAL = frozenset(
     {
         "AnalysisException",

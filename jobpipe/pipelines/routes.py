@@ -12,8 +12,6 @@ from jobpipe.pipelines.plugins import Topics
 from jobpipe.pipelines.spec import RouteSpec
 from jobpipe.store.files import is_topic
 
-__all__ = ["Routes", "fixed_target", "matches", "problem_of", "routes_of"]
-
 _GROUP = re.compile(r"[$\\](\d)")  # of the regular expression, as Flink CDC and Python have it
 
 

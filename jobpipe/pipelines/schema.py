@@ -14,8 +14,6 @@ from pydantic import BaseModel
 from jobpipe.pipelines.installed import BUILT_IN, PlugInKind, Plugins
 from jobpipe.pipelines.spec import JobSpec, PipelineFile, SinkSpec, SourceSpec, StageSpec, TransformSpec
 
-__all__ = ["file_schema", "options_schema", "schema_text"]
-
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
     PlugInKind.TRANSFORM: TransformSpec,

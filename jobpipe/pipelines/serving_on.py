@@ -14,8 +14,6 @@ from jobpipe.pipelines.graph import TopicNode
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.stand_in import StandIn, check_spool
 
-__all__ = ["ServingOn"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0

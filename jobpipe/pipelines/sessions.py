@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 import psutil
 
-__all__ = ["kill_companions", "members"]
-
 
 def members(session: int) -> Iterator[psutil.Process]:
     """Yield the live processes of a session. Its number is not used again while one of them lives."""

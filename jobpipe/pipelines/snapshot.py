@@ -20,8 +20,6 @@ from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
 
-__all__ = ["Parent", "Snapshot"]
-
 _PREFIX = "snapshot:"  # of one that is an argument; a path that begins so is given as ./snapshot:…
 _MOST_BYTES = 16 * 1024 * 1024
 

@@ -31,27 +31,6 @@ from jobpipe.pipelines.kinds import (
     TopicName,
 )
 
-__all__ = [
-    "AlertSpec",
-    "ErrorsSpec",
-    "ExecutionSpec",
-    "JobSpec",
-    "LibrarySpec",
-    "Mode",
-    "OutputMode",
-    "PipelineFile",
-    "PipelineSpec",
-    "RestartSpec",
-    "RouteSpec",
-    "ScheduleSpec",
-    "SinkSpec",
-    "SourceSpec",
-    "StageSpec",
-    "TriggerSpec",
-    "WatermarkSpec",
-    "kebab",
-]
-
 OutputMode = Literal["append", "update", "complete"]
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import jobpipe
 from jobpipe.errors import ConfigError
 
-__all__ = ["FILES", "copy_example"]
-
 FILES = ("pipeline.yaml", "report.py", "data/orders-1.csv", "data/orders-2.csv")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-__all__ = ["ENDED", "FOLLOWING", "MISCONFIGURED", "REPLACED", "JobState"]
-
 REPLACED = 75  # EX_TEMPFAIL: exit code of an attempt that was replaced by another one
 MISCONFIGURED = 78  # EX_CONFIG: of one that could not begin, as its file or configuration is wrong
 

@@ -27,8 +27,6 @@ from jobpipe_registry.job_records import EndRecord, Order
 from jobpipe_registry.jobs import Jobs
 from jobpipe_registry.jobs import JobState as Registered
 
-__all__ = ["JobView", "Setting", "SupervisedJob"]
-
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from jobpipe.errors import JobpipeError
 
-__all__ = ["Status", "SubscriptionView", "TopicView", "Watcher"]
-
 WINDOW_SECONDS = 10.0  # rates are averages over this time
 ASK_SECONDS = 2.0
 

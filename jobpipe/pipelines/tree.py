@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Key", "Node", "Path", "Place", "Scalar", "dotted", "find", "map_texts", "merge", "node_of", "plain"]
-
 Scalar = str | int | float | bool | None
 Key = str | int
 Path = tuple[Key, ...]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Tried", "differences", "read_rows", "try_job"]
-
 ROWS_MOST = 100_000
 _JAVA_CLASS = re.compile(r"\A(?:\w+\.)+[\w$]+: ")
 _RUN = RunValues("try", datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 2, tzinfo=UTC))

@@ -7,8 +7,6 @@ from typing import Any
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["import_object"]
-
 
 def import_object(name: str) -> Any:
     """Return what ``module:name`` names.

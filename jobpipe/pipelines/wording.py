@@ -15,8 +15,6 @@ from jobpipe.pipelines.kinds import is_secret
 from jobpipe.pipelines.problems import Problem, Severity, nearest
 from jobpipe.pipelines.tree import Node, Path, dotted, find
 
-__all__ = ["field_names", "problem_at", "problems_of"]
-
 MEANT = {
     "predicate": "Filter, InsertField and MaskField take one: all rows of a job have the same columns",
     "name": "the job's name is its key under jobs:, and its subscription is PIPELINE.JOB",

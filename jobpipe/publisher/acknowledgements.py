@@ -10,8 +10,6 @@ from jobpipe.publisher.channel import Channel
 from jobpipe.publisher.messages import WaitLogger
 from jobpipe.store.position import Position
 
-__all__ = ["wait_acked"]
-
 
 def wait_acked(channel: Channel, timeout: float, position: Position, *, stopped: str) -> None:
     """Wait until the required subscriptions have committed the batch before ``position``.

@@ -15,8 +15,6 @@ from jobpipe.publisher.messages import WaitLogger
 from jobpipe.publisher.newcomers import Newcomers
 from jobpipe.store.position import Position
 
-__all__ = ["WAIT_SECONDS", "Admissions", "BatchKey"]
-
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)
 ADMISSION_SECONDS = 0.3  # room, the data process and host servers may be others after that
 

@@ -18,8 +18,6 @@ from jobpipe.net.keyfile import make_home
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.machine import start_ticks
 
-__all__ = ["CoordinatorProcess", "attach", "end_coordinators"]
-
 log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # a cold machine starts Java for the embedded ZooKeeper in it

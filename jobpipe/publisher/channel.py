@@ -34,8 +34,6 @@ from jobpipe.operations.publishing import OpenRequest
 from jobpipe.publisher.attach import CoordinatorProcess, attach
 from jobpipe.wire.messages import Hello
 
-__all__ = ["CLOSE_SECONDS", "Channel"]
-
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 60.0  # a seal waits for the disk, not for subscribers

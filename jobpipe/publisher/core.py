@@ -51,8 +51,6 @@ from jobpipe.store.position import Position
 from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.names import check_name
 
-__all__ = ["BatchKey", "Publisher", "SealedBatch"]
-
 log = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ import time
 from jobpipe.config import Config
 from jobpipe.operations.publishing import CloseReply
 
-__all__ = ["WaitLogger", "farewell"]
-
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 2.0

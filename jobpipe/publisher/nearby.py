@@ -25,8 +25,6 @@ from jobpipe.store.files import SEGMENTS
 from jobpipe.store.hostfolder import Announced, announced, log_directory
 from jobpipe.wire.messages import Hello
 
-__all__ = ["UPLOAD_SECONDS", "KeptLog", "NearbyHost", "find_nearby", "upload"]
-
 logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0

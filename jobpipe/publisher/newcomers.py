@@ -8,8 +8,6 @@ import uuid
 from jobpipe.errors import NewCheckpoint
 from jobpipe.operations.publishing import NewestQuery
 
-__all__ = ["APPENDED", "Newcomers", "author"]
-
 log = logging.getLogger(__name__)
 
 APPENDED = "batch-"  # begins the query ids of batches that were appended outside of a query: these have no checkpoint

@@ -14,16 +14,6 @@ import pyarrow.compute as pc
 
 from jobpipe.errors import ConfigError, UnsupportedType
 
-__all__ = [
-    "SEED",
-    "PartitionFunction",
-    "checked_numbers",
-    "described_hash",
-    "hash_numbers",
-    "require_hashable",
-    "spark_hash",
-]
-
 PartitionFunction = Callable[[pa.RecordBatch, int], Any]
 
 SEED = 42  # of Spark's hash()

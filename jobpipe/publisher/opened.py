@@ -8,8 +8,6 @@ from typing import Protocol
 
 from jobpipe.config import Config
 
-__all__ = ["OpenPublisher", "close", "forget", "open_publishers", "place_of", "remember", "replace"]
-
 
 class OpenPublisher(Protocol):
     """A sink, or a plain publisher."""

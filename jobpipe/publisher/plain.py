@@ -17,7 +17,8 @@ from jobpipe.config import Config, Problem, config_error, config_from_dict, load
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publisher import opened
-from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
+from jobpipe.publisher.admission import BatchKey
+from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.numbering import (
     PartitionFunction,
@@ -28,8 +29,6 @@ from jobpipe.publisher.numbering import (
 )
 from jobpipe.publisher.readable import readable, readable_schema, require_columns
 from jobpipe.store.segment import check_schema
-
-__all__ = ["PlainPublisher", "publisher"]
 
 log = logging.getLogger(__name__)
 

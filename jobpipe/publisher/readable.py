@@ -22,8 +22,6 @@ import pyarrow.types as types
 from jobpipe.errors import RowTooLarge, SchemaMismatch, UnsupportedType
 from jobpipe.store.segment import DECODED_MAX, check_schema
 
-__all__ = ["check_names", "check_size", "readable", "readable_pieces", "readable_schema", "require_columns"]
-
 Field: TypeAlias = "pa.Field[Any]"
 
 DIGITS = 38  # of Spark's decimals

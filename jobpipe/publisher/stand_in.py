@@ -18,8 +18,6 @@ from jobpipe.publisher.attach import attach
 from jobpipe.store.files import CATALOG, check_topic
 from jobpipe.wire.messages import Hello
 
-__all__ = ["StandIn", "check_spool"]
-
 OPEN_SECONDS = 90.0  # a dead owner's registry session may have to end first
 ANSWER_SECONDS = 30.0
 FOREVER_SECONDS = 10 * 365 * 86_400.0

@@ -31,8 +31,6 @@ from jobpipe.store.partitioned import PartitionedWriter
 from jobpipe.store.segment import SegmentFile
 from jobpipe.wire.messages import Hello
 
-__all__ = ["WriteTarget"]
-
 log = logging.getLogger(__name__)
 
 

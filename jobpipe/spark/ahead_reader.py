@@ -30,8 +30,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.binding import SlotRange, bind
 from jobpipe.subscriber.fetch import FetchRange
 
-__all__ = ["ReadAheadStreamReader", "SlotPartition"]
-
 log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe.errors import WaitTimeout
 from jobpipe.net.retry import Deadline
 
-__all__ = ["EndWatch", "await_end"]
-
 POLL_SECONDS = 0.1  # Spark tells Python no event when a query goes idle
 
 

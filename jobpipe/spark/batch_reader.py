@@ -30,8 +30,6 @@ from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import removed_before
 
-__all__ = ["JobPipeBatchReader"]
-
 log = logging.getLogger(__name__)
 
 

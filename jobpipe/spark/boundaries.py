@@ -14,8 +14,6 @@ from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 from jobpipe.store.position import Position
 
-__all__ = ["Ends", "ends"]
-
 Complain = Callable[[str, str], None]
 """(option, what was expected)"""
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED, -2: EARLIEST, -1: LATEST}

@@ -19,8 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from jobpipe.errors import ConfigError
 from jobpipe.spark.stopping import QUERY_ID, QueryRun, find_run, query_stopped
 
-__all__ = ["calling_run"]
-
 FOREACH_BATCH = "ForeachBatchSink"
 
 

@@ -7,8 +7,6 @@ from pyspark.sql.utils import is_remote
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["require_classic", "session_settings", "this_session"]
-
 PREFIX = "spark.jobpipe."
 
 

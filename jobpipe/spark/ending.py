@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from jobpipe.flows.driver import Flow
 
-__all__ = ["RunningJob", "end_jobs", "job_of", "wait_for"]
-
 POLL_SECONDS = 0.1
 STOP_SECONDS = 3.0  # of a stop in the middle of a unit
 

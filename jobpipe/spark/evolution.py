@@ -26,8 +26,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-__all__ = ["differences", "left_out", "merge", "misfits"]
-
 # Decimal digits of the largest value; in the order in which they widen.
 INTEGERS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 EXACT_IN_DOUBLE = (ByteType, ShortType, IntegerType, FloatType)  # 53 bits of mantissa; a long has 63

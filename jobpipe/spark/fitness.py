@@ -22,8 +22,6 @@ from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import published_schema, spark_schema
 from jobpipe.store.position import Position
 
-__all__ = ["SchemaJudge", "require_fit_in_task"]
-
 log = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[int | None], tuple[bytes, str | None] | None]

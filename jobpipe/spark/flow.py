@@ -24,8 +24,6 @@ from jobpipe_registry.names import MAX_PARALLELISM, check_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["flow", "flow_test"]
-
 
 def flow(
     spark: SparkSession | None = None,

@@ -15,8 +15,6 @@ from jobpipe.errors import JobpipeError, LinkError
 from jobpipe.flows.function import Function, Setup
 from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
 
-__all__ = ["SparkRunner"]
-
 log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from pyspark.sql.types import StructType
 from jobpipe.errors import UnsupportedType
 from jobpipe.store.segment import MAX_DEPTH, MAX_FIELDS
 
-__all__ = ["parse_spark_schema"]
-
 MAX_TEXT = 8 * 1024 * 1024  # characters of a schema in JSON
 SHOWN = 100  # characters of a schema's part in an error
 _NUMBERS = r"\(\s*-?\d{1,9}\s*(,\s*-?\d{1,9}\s*)?\)"

@@ -11,8 +11,6 @@ from jobpipe.spark.reading import RangePartition
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange
 
-__all__ = ["Stretch", "input_partitions"]
-
 AskCut = Callable[[str, CutRequest], CutReply]
 
 

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["WorkerPython", "check_session", "choose", "given_python", "spark_python"]
-
 log = logging.getLogger(__name__)
 
 VARIABLE = "PYSPARK_PYTHON"

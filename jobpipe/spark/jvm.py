@@ -14,8 +14,6 @@ import threading
 import psutil
 from pyspark.sql import SparkSession
 
-__all__ = ["end_with_jvm"]
-
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0

@@ -22,8 +22,6 @@ import psutil
 
 from jobpipe.errors import ConfigError
 
-__all__ = ["Launch", "java_command", "launch", "parse_command", "require_installed", "spark_defaults"]
-
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM

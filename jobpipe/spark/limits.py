@@ -14,8 +14,6 @@ from jobpipe.spark.options import SourceOptions
 from jobpipe.store.boundary import Boundary, Limits
 from jobpipe.store.position import Position
 
-__all__ = ["MicroBatchLimits", "Share"]
-
 
 @dataclass(frozen=True)
 class Share:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from jobpipe.spark.launched import java_command, spark_defaults
 
-__all__ = ["CLASSES", "CLASS_PATHS", "FILE_IMPL", "LOCAL_FS", "hindrance", "in_process_conf"]
-
 CLASSES = Path(__file__).absolute().parent / "java" / "classes"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
 FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"

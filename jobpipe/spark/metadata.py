@@ -11,8 +11,6 @@ from jobpipe.errors import SchemaMismatch
 from jobpipe.spark.schema import arrow_schema
 from jobpipe.subscriber.fetch import Fetched, FetchRange
 
-__all__ = ["METADATA", "metadata_column", "with_metadata"]
-
 METADATA = "_jobpipe"
 
 _FIELDS = StructType(

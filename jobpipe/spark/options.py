@@ -16,8 +16,6 @@ from jobpipe.errors import ConfigError
 from jobpipe.spark.boundaries import Ends, ends
 from jobpipe.subscriber.matching import TopicPattern
 
-__all__ = ["OF", "WITHOUT_NAME", "SourceOptions", "find_problems"]
-
 OF = "format('jobpipe')"
 WITHOUT_NAME = (
     "there is no option 'name': spark.read needs none, but a stream is a durable subscription and does not start "

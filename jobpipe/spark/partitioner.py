@@ -19,8 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from jobpipe.errors import ConfigError
 from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash
 
-__all__ = ["NUMBER", "PartitionFunction", "Partitioner", "unnamed"]
-
 NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
 

@@ -9,8 +9,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe.spark.await_end import EndWatch
 from jobpipe.spark.stopping import GentleEnd
 
-__all__ = ["QueryJob"]
-
 OURS = "jobpipe.errors."  # before the name of an error of ours, in what Spark prints of a failed query
 
 

@@ -12,8 +12,6 @@ from jobpipe.operations.ranges import LostBatch
 from jobpipe.store.position import Position
 from jobpipe.store.slots import slot_id
 
-__all__ = ["ReadRange", "pass_over", "read_place", "write_place"]
-
 log = logging.getLogger(__name__)
 
 

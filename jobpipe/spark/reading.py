@@ -17,8 +17,6 @@ from jobpipe.subscriber.casting import cast_batch
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.lease import Held
 
-__all__ = ["RangePartition", "read_range"]
-
 
 class RangePartition(InputPartition):
     """One publisher partition of a range of batches; carries the range and a hint of its endpoint, not the segments."""

@@ -9,8 +9,6 @@ from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.launched import require_installed
 from jobpipe.spark.source import JobPipeDataSource
 
-__all__ = ["register"]
-
 
 def register(spark: SparkSession) -> None:
     """Let ``format("jobpipe")`` see the ``spark.jobpipe.*`` settings that ``spark`` has now.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from jobpipe.flows.driver import Flow
 
-__all__ = ["run"]
-
 FAILED = 1
 AGAIN = "a second signal ends it at once"
 

@@ -45,8 +45,6 @@ from jobpipe.publisher.readable import check_size, readable_schema
 from jobpipe.spark.foreign_schema import parse_spark_schema
 from jobpipe.subscriber.checked import parse_arrow_schema
 
-__all__ = ["arrow_schema", "as_rows_have_it", "check_types", "published_schema", "spark_schema"]
-
 # Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
 # have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
 PASSING: tuple[type[DataType], ...] = (

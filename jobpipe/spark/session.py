@@ -6,8 +6,6 @@ import logging
 
 from jobpipe.spark.local_files import hindrance, in_process_conf
 
-__all__ = ["recommended_conf"]
-
 log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Signals"]
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_SECONDS = 0.5  # a terminal, or systemd, signals the JVM as well, and that passes its signal on to us
 BY_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that a JVM started

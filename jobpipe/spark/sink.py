@@ -20,18 +20,18 @@ from jobpipe.config import Problem, config_error, load
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher import opened
-from jobpipe.publisher.core import BatchKey, Publisher, SealedBatch
+from jobpipe.publisher.admission import BatchKey
+from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
+from jobpipe.publisher.numbering import PartitionFunction
 from jobpipe.spark.caller import calling_run
 from jobpipe.spark.classic import require_classic, session_settings, this_session
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
-from jobpipe.spark.partitioner import Partitioner, PartitionFunction
+from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QueryRun, query_stopped, stop_is_no_failure
 from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, write_by_collect, write_by_tasks
-
-__all__ = ["JobPipeSink"]
 
 log = logging.getLogger(__name__)
 

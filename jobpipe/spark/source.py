@@ -26,8 +26,6 @@ from jobpipe.spark.user_errors import RefusedStream, hide_traceback
 from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
-__all__ = ["JobPipeDataSource"]
-
 log = logging.getLogger(__name__)
 
 

@@ -23,16 +23,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import QueryStopped
 
-__all__ = [
-    "QUERY_ID",
-    "GentleEnd",
-    "QueryRun",
-    "find_run",
-    "query_stopped",
-    "stop_is_no_failure",
-    "stoppable",
-]
-
 log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"

@@ -15,8 +15,6 @@ from jobpipe.store.boundary import LATEST, Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.session import SubscriberSession
 
-__all__ = ["StreamEnds"]
-
 log = logging.getLogger(__name__)
 
 Positions = Mapping[str, Position]

@@ -34,8 +34,6 @@ from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.session import SubscriberSession
 
-__all__ = ["JobPipeStreamReader"]
-
 log = logging.getLogger(__name__)
 
 IDLE_MIN_SECONDS = 0.01

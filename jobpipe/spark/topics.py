@@ -20,8 +20,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.matching import TopicFinder
 from jobpipe.subscriber.session import SubscriberSession
 
-__all__ = ["StreamTopics"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2

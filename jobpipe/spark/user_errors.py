@@ -14,8 +14,6 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from jobpipe.errors import JobpipeError, NameTaken
 
-__all__ = ["RefusedStream", "hide_traceback"]
-
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")

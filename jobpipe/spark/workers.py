@@ -7,8 +7,6 @@ import sys
 import traceback
 from typing import Any
 
-__all__ = ["gc_freeze", "quiet_end"]
-
 DAEMON = "pyspark.daemon"
 
 _frozen = False

@@ -23,8 +23,6 @@ from jobpipe.spark.workers import gc_freeze
 from jobpipe.store.index import SegmentInfo
 from jobpipe.subscriber.casting import cast_batch
 
-__all__ = ["write_by_collect", "write_by_tasks"]
-
 T = TypeVar("T")
 
 RESULT_SCHEMA = "task int, ordinal int, info string, data binary"

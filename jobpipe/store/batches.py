@@ -11,8 +11,6 @@ from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
-__all__ = ["Batches", "LastSealed", "Parts", "Shape"]
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -10,8 +10,6 @@ from typing import Any, Literal, cast
 from jobpipe.errors import ConfigError, RemoteProtocolError, shown
 from jobpipe.store.position import MAX_NUMBER, Position
 
-__all__ = ["COMMITTED", "EARLIEST", "LATEST", "Boundary", "Limits"]
-
 Kind = Literal["earliest", "latest", "committed", "offset", "position", "time"]
 Otherwise = Literal["error", "latest"]
 

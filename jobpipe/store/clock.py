@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from jobpipe.store.database import Database
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """The wall clock, and the uptime: seconds during which a coordinator had the log open.

@@ -17,8 +17,6 @@ from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["Cursor", "Cursors", "FlowKey"]
-
 FORGET_SECONDS = 30 * 86_400.0
 """Of uptime, after which the cursors of a log that the source no longer has are deleted."""
 

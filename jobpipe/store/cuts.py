@@ -14,8 +14,6 @@ from jobpipe.errors import ConfigError, RemoteProtocolError
 from jobpipe.store.batches import Batches
 from jobpipe.store.position import Position
 
-__all__ = ["MOST_INPUT_PARTITIONS", "Cut", "Cutter"]
-
 MOST_INPUT_PARTITIONS = 100_000  # of one range: about 11 MB on the wire, and more than Spark's driver likes
 _PAGE_SEGMENTS = 4096  # looked up at once: 20 ms
 

@@ -23,8 +23,6 @@ from jobpipe.store.files import (
 from jobpipe.store.locked_by import explain
 from jobpipe.store.tables import check_format, prepare_catalog
 
-__all__ = ["Database"]
-
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 10.0

@@ -9,8 +9,6 @@ from jobpipe.errors import SpoolError
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG
 
-__all__ = ["CatalogEpochs", "lower_epochs", "read_epochs"]
-
 
 @dataclass(frozen=True)
 class CatalogEpochs:

@@ -17,32 +17,6 @@ from typing import Protocol, TypeAlias
 from jobpipe.config.ownership import folder_problem
 from jobpipe.errors import ConfigError, SegmentCorrupt, SpoolError, SpoolFull
 
-__all__ = [
-    "CATALOG",
-    "SEGMENTS",
-    "Bytes",
-    "FileSink",
-    "Reserve",
-    "Sink",
-    "check_folder",
-    "check_length",
-    "check_topic",
-    "create_private",
-    "file_name",
-    "free_bytes",
-    "holds_instance",
-    "is_topic",
-    "mark_directory",
-    "new_write_id",
-    "prepare_topic",
-    "remove_files",
-    "rewrite_file",
-    "size_of",
-    "spool_error",
-    "sync_directory",
-    "write_id_of",
-]
-
 Bytes: TypeAlias = bytes | bytearray | memoryview
 CATALOG = "catalog.db"
 SEGMENTS = "segments"

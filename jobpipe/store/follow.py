@@ -13,8 +13,6 @@ from jobpipe.store.reader import CatalogReader, SegmentRange
 from jobpipe.store.recovery import Recovery
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Followed", "FollowedRange", "PartReader"]
-
 HELD_BYTES = 64 * 1024
 """Of one partition in one answer; what is more is fetched from the data process."""
 HELD_PIECES = 64

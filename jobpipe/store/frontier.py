@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Frontier"]
-
 
 class Frontier:
     """How far all have acknowledged, and since when. Starts from nothing when the log is opened: that errs on keeping.

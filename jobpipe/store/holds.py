@@ -18,8 +18,6 @@ from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["MAX_HOLDS", "MAX_OWN_HOLDS", "Hold", "Holds", "held_back"]
-
 log = logging.getLogger(__name__)
 
 MAX_HOLDS = 1000

@@ -37,8 +37,6 @@ from jobpipe.store.files import (
 )
 from jobpipe.store.index import is_host_id
 
-__all__ = ["Announced", "HostFolder", "announced", "directories_of_log", "log_directory"]
-
 _PLACE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}")
 MAX_ANNOUNCEMENT = 4096
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")

@@ -10,8 +10,6 @@ from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.recovery import Recovery
 
-__all__ = ["Hosts", "LostBatch"]
-
 PAGE = 10_000  # rows that one query returns
 
 

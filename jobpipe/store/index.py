@@ -19,8 +19,6 @@ from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, SegmentCorrupt, shown
 
-__all__ = ["CHUNK", "INLINE_MAX", "PACKED_CHUNK", "Chunk", "SegmentIndex", "SegmentInfo", "is_host_id"]
-
 CHUNK = 256 * 1024  # one DATA frame; larger ones hold up the loop of a data process
 INLINE_MAX = 64 * 1024  # a batch up to this size lives in the catalog: one fsync instead of three
 MAX_INDEX = 16 * 1024 * 1024  # bytes of a packed index: enough for a segment of 1 TiB

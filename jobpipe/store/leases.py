@@ -9,8 +9,6 @@ from jobpipe.store.batches import Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 
-__all__ = ["Leases"]
-
 CLIPPED_SECONDS = 900.0  # that a lease of an earlier coordinator is kept, unless it is renewed
 MAX_LEASE_ID = 64
 LEASES_SHOWN = 100

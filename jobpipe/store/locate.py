@@ -19,8 +19,6 @@ from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery
 
-__all__ = ["Locator", "TopicRange"]
-
 _LAST_MS = 253_402_300_799_999  # of year 9999, the last that datetime knows
 
 

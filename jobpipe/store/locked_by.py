@@ -12,8 +12,6 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["explain", "holder", "users"]
-
 LOCKS = Path("/proc/locks")
 _STANDS_STILL = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting for a disk"}
 

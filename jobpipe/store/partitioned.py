@@ -12,8 +12,6 @@ from jobpipe.errors import SchemaMismatch
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.segment import SegmentFile, SegmentWriter
 
-__all__ = ["MAX_RECORD_BATCH_ROWS", "PartitionedWriter"]
-
 MAX_RECORD_BATCH_ROWS = 65_536
 MAX_RECORD_BATCH_BYTES = 4 * 1024 * 1024  # what a reader holds in memory at once
 MEMORY = 32 * 1024 * 1024

@@ -14,8 +14,6 @@ from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch, Sealer
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Part", "PartOutcome", "PartSealer"]
-
 
 @dataclass(frozen=True)
 class Part:

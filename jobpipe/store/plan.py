@@ -11,8 +11,6 @@ from jobpipe.store.cuts import Cutter
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["Ahead", "Plan", "Planner"]
-
 
 @dataclass(frozen=True)
 class Plan:

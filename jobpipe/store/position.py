@@ -9,8 +9,6 @@ from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, shown
 
-__all__ = ["MAX_NUMBER", "Position", "prefix"]
-
 MAX_NUMBER = 2**63 - 1  # SQLite's largest integer
 _KEYS = {"log", "epoch", "n", "r"}
 _LOG = re.compile("[0-9a-f]{16}")

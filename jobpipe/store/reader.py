@@ -14,8 +14,6 @@ from jobpipe.store.files import CATALOG, SEGMENTS, check_length, check_topic
 from jobpipe.store.index import Chunk, SegmentIndex
 from jobpipe.store.position import Position, prefix
 
-__all__ = ["CatalogReader", "Cursor", "SegmentRange"]
-
 # Batches drive the join, so that a page costs the same for any number of partitions.
 _PAGE = """
 SELECT b.n, b.epoch, b.sealed_ms, s.ordinal, s.rows, s.record_batches, s.file, s.offset, s.length, s.host{more}

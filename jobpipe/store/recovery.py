@@ -25,8 +25,6 @@ from jobpipe.store.batches import Batches
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
-__all__ = ["AGAIN", "READ", "TAKEN_BACK", "Recovery", "RecoveryPoint"]
-
 AGAIN, READ = "again", "read"
 TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not read it, so it cannot be left out
 MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from jobpipe.store.database import Database
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Required"]
-
 
 class Required:
     """The required subscriptions of one log. Every change is durable at once."""

@@ -16,8 +16,6 @@ from jobpipe.store.hosts import Hosts
 from jobpipe.store.leases import Leases
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Removed", "Retention", "Retirer"]
-
 STEP = 200  # batches or files a transaction: a few milliseconds, so that a seal never waits long
 
 

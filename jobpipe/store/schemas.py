@@ -6,8 +6,6 @@ import hashlib
 
 from jobpipe.store.database import Database
 
-__all__ = ["Schemas"]
-
 
 class Schemas:
     """The schemas of one log, each as (id, Arrow schema message, Spark's JSON)."""

@@ -17,8 +17,6 @@ from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import Recovery
 
-__all__ = ["MAX_PARTITIONS", "NewBatch", "Sealer"]
-
 MAX_PARTITIONS = 65_536
 
 

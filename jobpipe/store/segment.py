@@ -18,17 +18,6 @@ from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, UnsupportedT
 from jobpipe.store.files import Bytes, FileSink, Sink
 from jobpipe.store.index import CHUNK, SegmentIndex, SegmentInfo
 
-__all__ = [
-    "BOMB_FLOOR",
-    "BOMB_RATIO",
-    "COMPRESSIONS",
-    "DECODED_MAX",
-    "SegmentFile",
-    "SegmentWriter",
-    "check_schema",
-    "empty_batch",
-]
-
 COMPRESSIONS = ("none", "lz4", "zstd")
 
 # What a reader takes of one record batch, decompressed. Writers keep to half of it: they count a little otherwise.

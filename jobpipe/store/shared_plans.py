@@ -16,8 +16,6 @@ from jobpipe.store.reader import CatalogReader, SegmentRange
 from jobpipe.store.recovery import Recovery
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["HELD_BYTES", "PlanOrder", "Planned", "SharedPlans"]
-
 HELD_BYTES = 16 * 1024
 """Of a whole plan; what is more is fetched from the data process, so that control waits for no bytes."""
 HELD_PIECES = 32

@@ -16,8 +16,6 @@ from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["Slot", "Slots", "slot_id"]
-
 ID_DIGITS = 32
 KEPT = 200  # of each subscription, the newest: Spark keeps the logs of 100 batches by default
 

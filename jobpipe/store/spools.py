@@ -21,18 +21,6 @@ from jobpipe.store.locked_by import users
 from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = [
-    "Spool",
-    "finish_removal",
-    "has_spool",
-    "is_set_aside",
-    "list_spools",
-    "put_back",
-    "read_spool",
-    "read_status",
-    "set_aside",
-]
-
 
 @dataclass(frozen=True)
 class Spool:

@@ -10,8 +10,6 @@ from jobpipe.store.database import Database
 from jobpipe.store.subscription import Subscription
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["describe_log"]
-
 
 def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> dict[str, Any]:
     """Return head, tail, sizes, and each subscription with its lag; inside a transaction."""

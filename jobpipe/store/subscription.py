@@ -8,8 +8,6 @@ from typing import Any
 
 from jobpipe.store.position import Position
 
-__all__ = ["Subscription", "holder_of"]
-
 _MAX_HOST = 255  # characters of what a reader says of its host
 
 

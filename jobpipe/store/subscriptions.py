@@ -19,8 +19,6 @@ from jobpipe.store.frontier import Frontier
 from jobpipe.store.position import Position
 from jobpipe.store.subscription import Subscription, holder_of
 
-__all__ = ["Subscriptions"]
-
 log = logging.getLogger(__name__)
 
 _UPTIME_STEP = 10.0  # seconds of uptime that a crash may forget; each flush would cost an fsync

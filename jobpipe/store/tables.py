@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from jobpipe.errors import SpoolError
 
-__all__ = ["APPLICATION", "FORMAT", "TABLES", "check_format", "prepare_catalog"]
-
 APPLICATION = 0x4A504950  # "JPIP"
 FORMAT = 6
 _CURSORS = """

@@ -36,8 +36,6 @@ from jobpipe.store.slots import Slots
 from jobpipe.store.status import describe_log
 from jobpipe.store.subscriptions import Subscriptions
 
-__all__ = ["TopicLog"]
-
 log = logging.getLogger(__name__)
 
 _SHORTEN_AGAIN = 1.0  # seconds between two attempts that make a seal wait for readers in vain

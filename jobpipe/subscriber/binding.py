@@ -17,8 +17,6 @@ from jobpipe.store.boundary import Limits
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled
 
-__all__ = ["WAIT_SECONDS", "SlotRange", "bind"]
-
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0  # that the coordinator waits for news

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from jobpipe.errors import SchemaMismatch
 
-__all__ = ["cast_batch"]
-
 
 def cast_batch(batch: pa.RecordBatch, target: pa.Schema, where: str, *, evolve: bool = False) -> pa.RecordBatch:
     """Return ``batch`` in exactly the schema ``target``, by column name.

@@ -16,8 +16,6 @@ from jobpipe.errors import UnsupportedType
 from jobpipe.operations.data import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
 
-__all__ = ["CheckedReader", "declared_size", "parse_arrow_schema", "read_schema"]
-
 EXTENSION = b"ARROW:extension:name"
 SHOWN = 100  # characters of Arrow's own words in an error
 MAX_ROWS = 2**31 - 1  # of a record batch: Spark counts them with an int

@@ -30,8 +30,6 @@ from jobpipe.subscriber.waiting import connect
 from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
 
-__all__ = ["Subscription", "subscribe"]
-
 log = logging.getLogger(__name__)
 
 PLAN_SECONDS = 15.0  # that one plan waits for rows

@@ -20,8 +20,6 @@ from jobpipe.net.link import Link, connect
 from jobpipe.net.retry import Distrust
 from jobpipe.wire.messages import Hello
 
-__all__ = ["Dialler"]
-
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0  # for a registration, in one attempt

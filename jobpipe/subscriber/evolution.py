@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["as_nullable", "left_out", "misfits"]
-
 Field: TypeAlias = "pa.Field[Any]"
 
 DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}  # of the largest integer of so many bits

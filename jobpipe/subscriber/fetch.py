@@ -43,8 +43,6 @@ from jobpipe.subscriber.kept import host_server_part
 from jobpipe.subscriber.part import BytesSource, PartSource
 from jobpipe.subscriber.pool import pooled
 
-__all__ = ["FetchRange", "Fetched", "decode", "fetch", "fetch_plan", "is_intact", "look_up"]
-
 log = logging.getLogger(__name__)
 
 Accept: TypeAlias = Callable[[pa.Schema], object] | None

@@ -43,8 +43,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.messages import Hello
 
-__all__ = ["FollowerState", "TopicFollower"]
-
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 15.0

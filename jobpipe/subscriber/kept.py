@@ -15,8 +15,6 @@ from jobpipe.operations.hostserver import ReadReply, ReadRequest
 from jobpipe.subscriber.part import PartSource
 from jobpipe.subscriber.pool import pooled
 
-__all__ = ["host_server_part"]
-
 READ_SECONDS = 30.0
 
 

@@ -24,8 +24,6 @@ from jobpipe.operations.reading import LeaseRequest, lease_name
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled
 
-__all__ = ["Held", "held_while", "lease_seconds"]
-
 log = logging.getLogger(__name__)
 
 MOST_SECONDS = 900.0  # a coordinator lets a lease without a link live no longer

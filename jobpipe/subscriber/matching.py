@@ -20,8 +20,6 @@ from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.subscriber.waiting import log_while_waiting
 
-__all__ = ["Between", "Fits", "TopicFinder", "TopicPattern", "matching_schemas"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between two looks at the registry's list of topics

@@ -10,8 +10,6 @@ import pyarrow as pa
 from jobpipe.errors import ChecksumMismatch, JobpipeError, RemoteProtocolError
 from jobpipe.net.blocking import BlockingLink
 
-__all__ = ["BytesSource", "PartSource"]
-
 
 class PartSource:
     """A part's bytes as a file for pyarrow; each chunk's checksum is verified before pyarrow sees a byte of it.

@@ -15,8 +15,6 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.wire.messages import Hello
 
-__all__ = ["LinkPool", "pooled"]
-
 POOL_PER_ENDPOINT = 4
 SWEEP_SECONDS = 1.0  # between looks for links that have expired
 

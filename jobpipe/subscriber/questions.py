@@ -18,8 +18,6 @@ from jobpipe.operations.reading import SchemaRequest
 from jobpipe.subscriber.waiting import awaiting_publisher, log_while_waiting
 from jobpipe.wire.messages import Hello
 
-__all__ = ["ask_schema", "control_link", "published_schemas"]
-
 POLL_SECONDS = 5.0
 ASK_SECONDS = 10.0
 NO_SCHEMA = "its publisher runs, but has published no batch yet, and was made without a schema"

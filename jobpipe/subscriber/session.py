@@ -37,8 +37,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
 
-__all__ = ["SubscriberSession", "removed_before"]
-
 log = logging.getLogger(__name__)
 
 PLAN_SECONDS = 10.0

@@ -12,8 +12,6 @@ from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber.follower import TopicFollower
 
-__all__ = ["awaiting_publisher", "connect", "log_while_waiting"]
-
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 2.0

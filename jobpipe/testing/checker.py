@@ -11,8 +11,6 @@ import pyarrow as pa
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.rows import SCHEMA, NumberedRows
 
-__all__ = ["Checker", "Report"]
-
 SHOWN = 5  # rows of one fault named in a report
 
 Row = tuple[int, int]  # (partition, number)

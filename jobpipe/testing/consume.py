@@ -33,8 +33,6 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.session import SubscriberSession
 
-__all__ = ["ConsumeOrder", "Received", "main"]
-
 log = logging.getLogger(__name__)
 
 NEWS_SECONDS = 0.5

@@ -32,8 +32,6 @@ from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing.rows import SCHEMA
 
-__all__ = ["AttemptRunner", "FlowOrder", "main"]
-
 ATTEMPTS = 4  # of one task that die, as Spark's spark.task.maxFailures
 LOOK_SECONDS = 0.05
 ORPHAN_SECONDS = 1.5  # that a task lives without its driver

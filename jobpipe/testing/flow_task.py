@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from jobpipe.testing.flow import attempt
 
-__all__: list[str] = []
-
 if __name__ == "__main__":
     attempt()

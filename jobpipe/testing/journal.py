@@ -9,8 +9,6 @@ from pathlib import Path
 
 from jobpipe.testing.rows import Ranges
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """Batches in the order in which they were sealed; each is first intended, then confirmed.

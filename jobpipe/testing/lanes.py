@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 
 from jobpipe.wire.frames import HEADER
 
-__all__ = ["BOTH", "PIECE", "Direction", "Flow", "Lane", "Mark", "Order", "Way", "abort", "arm", "pump"]
-
 Direction: TypeAlias = Literal["up", "down"]
 
 BOTH: tuple[Direction, Direction] = ("up", "down")

@@ -53,8 +53,6 @@ from jobpipe.testing.publish import PublishOrder
 from jobpipe.testing.rows import NumberedRows
 from jobpipe.testing.zookeeper import ZooKeeper
 
-__all__ = ["Harness", "Program", "ZooKeeper"]
-
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 import psutil
 
-__all__ = ["DEADLINE_SECONDS", "END_SECONDS", "MARK", "NAME", "Order", "Program", "marked", "module_of", "name_of"]
-
 DEADLINE_SECONDS = 60.0  # of a wait that names none; the machine may be slow
 END_SECONDS = 10.0
 MARK = "JOBPIPE_TESTING_MARK"  # in the environment of all that a harness starts, and of what they start

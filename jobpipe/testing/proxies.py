@@ -7,8 +7,6 @@ import socket
 
 from jobpipe.testing.proxy import FaultProxy
 
-__all__ = ["PROXIED_HOST", "open_proxies"]
-
 PROXIED_HOST = "127.0.0.2"
 """Where the proxies listen, each at the port of what it stands before; publishers advertise it."""
 

@@ -27,8 +27,6 @@ from typing import TypeVar
 
 from jobpipe.testing.lanes import BOTH, PIECE, Direction, Flow, Lane, Mark, Order, Way, abort, arm, pump
 
-__all__ = ["BOTH", "Direction", "FaultProxy"]
-
 T = TypeVar("T")
 
 CALL_SECONDS = 10.0

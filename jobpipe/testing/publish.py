@@ -26,8 +26,6 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.rows import NumberedRows
 
-__all__ = ["PublishOrder", "last_batch", "main"]
-
 
 @dataclass(frozen=True)
 class PublishOrder:

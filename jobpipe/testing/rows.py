@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["SCHEMA", "NumberedRows", "Ranges"]
-
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int32(), nullable=False),
     pa.field("number", pa.int64(), nullable=False),

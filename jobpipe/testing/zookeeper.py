@@ -12,8 +12,6 @@ from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.identity import Tls
 
-__all__ = ["ZooKeeper", "settings_of"]
-
 
 def settings_of(server: EmbeddedZooKeeper, connect: str) -> dict[str, str]:
     """Return how a job reaches an embedded ZooKeeper that is not its home's, as keys of the configuration."""

@@ -30,8 +30,6 @@ from jobpipe.wire.messages import (
     Welcome,
 )
 
-__all__ = ["decode", "encode", "fault", "share"]
-
 MAX_ID = 2**53 - 1  # the largest integer every JSON reader keeps exactly
 MAX_FAULT_TEXT = 2000
 _VALUE = 64  # bytes that a value of JSON takes in memory, besides its text: an empty list or object

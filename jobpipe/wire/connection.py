@@ -33,9 +33,6 @@ from jobpipe.wire.frames import (
 from jobpipe.wire.messages import Data, DataHeader, Message
 from jobpipe.wire.state import IllegalStepError, Machine, Phase, Side
 
-__all__ = ["ENDED", "NEED_DATA", "Connection", "Pause"]
-
-
 JOINED = 16 * 1024  # bytes of a blob that are copied: each buffer is a TLS record of its own
 WEIGHT = 8  # what a request may take in memory, for each byte that its payload may have: a thousand segments take six
 

@@ -23,25 +23,6 @@ from enum import IntEnum
 
 from jobpipe.errors import FrameTooLarge, RemoteProtocolError
 
-__all__ = [
-    "ASKING_LIMIT",
-    "CHUNK",
-    "CONTROL_LIMIT",
-    "DATA_LIMIT",
-    "GREETING_LIMIT",
-    "HEADER",
-    "MAGIC",
-    "NUMBERS",
-    "SIGNAL_LIMIT",
-    "VERSION",
-    "Header",
-    "Kind",
-    "crc_of",
-    "decode_header",
-    "encode_header",
-    "limit_of",
-]
-
 MAGIC = b"JPIP"
 VERSION = 1
 HEADER = struct.Struct("!4sBBHII")

@@ -11,24 +11,6 @@ from typing import Any, ClassVar, TypeAlias
 from jobpipe.errors import JobpipeError, RemoteProtocolError, from_fault
 from jobpipe.wire.frames import VERSION, Kind
 
-__all__ = [
-    "ROLES",
-    "Data",
-    "DataHeader",
-    "Fault",
-    "Goodbye",
-    "Hello",
-    "Message",
-    "Part",
-    "Ping",
-    "Pong",
-    "Reply",
-    "Request",
-    "SharedJson",
-    "Welcome",
-    "choose_version",
-]
-
 ROLES = ("publisher", "subscriber", "reader", "admin")
 """publisher: driver or task of the job; subscriber: control link with a name; reader: data or one-off question."""
 

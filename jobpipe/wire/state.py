@@ -26,8 +26,6 @@ from jobpipe.wire.messages import (
     Request,
 )
 
-__all__ = ["FLOWS", "PHASES", "Act", "Flow", "IllegalStepError", "Machine", "Phase", "Side", "act_of", "describe"]
-
 
 class _Key(Enum):
     """Members are keys of the tables for each frame: Enum's own hash is a Python function, and takes 0.2 us."""

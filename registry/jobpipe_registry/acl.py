@@ -10,8 +10,6 @@ from kazoo.security import ACL, Id, Permissions
 
 from jobpipe_registry.identity import Grant
 
-__all__ = ["Exposed", "exposed", "to_kazoo"]
-
 _BITS = {
     "c": Permissions.CREATE,
     "r": Permissions.READ,

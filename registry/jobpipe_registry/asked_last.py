@@ -7,8 +7,6 @@ import threading
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["AskedLast"]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -18,8 +18,6 @@ from jobpipe_registry.options import Options
 from jobpipe_registry.reading import Reader
 from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
 
-__all__ = ["Changes", "attempts", "point_text"]
-
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 

@@ -31,8 +31,6 @@ from jobpipe_registry.kazoo_log import KazooLog
 from jobpipe_registry.options import Options
 from jobpipe_registry.transport import make_context
 
-__all__ = ["Client", "TlsHandler", "check_options", "explain"]
-
 _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
 

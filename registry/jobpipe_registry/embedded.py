@@ -31,8 +31,6 @@ from jobpipe_registry.errors import BadOption, Unavailable
 from jobpipe_registry.identity import Tls
 from jobpipe_registry.transport import make_context
 
-__all__ = ["EmbeddedStatus", "EmbeddedZooKeeper", "find_jars", "find_java"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.05

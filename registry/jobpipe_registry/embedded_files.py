@@ -33,8 +33,6 @@ from jobpipe_registry.identity import Tls
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 
-__all__ = ["ServerFiles", "ServerState", "hold", "is_alive", "is_held", "start_time"]
-
 _LIFE = datetime.timedelta(days=365 * 30)  # of the certificate, which its file alone vouches for
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
 

@@ -28,8 +28,6 @@ from jobpipe_registry.four_letter import ask, count_sessions, is_serving
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 
-__all__ = ["Supervisor", "main"]
-
 logger = logging.getLogger("jobpipe_registry.embedded_server")
 
 _START_SECONDS = 30.0

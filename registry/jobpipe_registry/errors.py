@@ -18,19 +18,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = [
-    "BadOption",
-    "BadRecord",
-    "InvalidName",
-    "LeaseHeld",
-    "NotOrdered",
-    "NotStarted",
-    "OrderChanged",
-    "RegistryError",
-    "TopicOwned",
-    "Unavailable",
-]
-
 
 class Claim(Protocol):
     """What an error tells of a :class:`.records.OwnerRecord`, which knows these errors."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 
-__all__ = ["ask", "count_sessions", "is_serving"]
-
 _MOST_BYTES = 1 << 20
 
 

@@ -15,8 +15,6 @@ from jobpipe_registry.jobs import Jobs
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
 from jobpipe_registry.watch import Watch
 
-__all__ = ["RegisterServerHandler", "Watch", "WatchCallback"]
-
 WatchCallback = Callable[[list[RegisterRecord]], None]
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from jobpipe_registry.errors import BadOption
 
-__all__ = ["Grant", "Sasl", "Tls", "parse_acl", "parse_sasl", "parse_tls"]
-
 _PERMISSIONS = "crwda"
 _GRANT = re.compile(r"\s*(?:(auth|open)|([a-z0-9]+):(.+?):([crwda]+))\s*(?:,|$)")
 

@@ -8,8 +8,6 @@ from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.machine import Place
 from jobpipe_registry.records import Record, require_integer, require_seconds, require_text
 
-__all__ = ["ENDS", "MAX_ATTEMPT", "WANTS", "EndRecord", "Lease", "Order"]
-
 WANTS = ("run", "stop")
 ENDS = ("FINISHED", "FAILED", "STOPPED", "CANCELED")
 MAX_ATTEMPT = 10**9

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.watch import Watch
 
-__all__ = ["JobState", "Jobs", "LeaseLost", "StateCallback"]
-
 
 @dataclass(frozen=True)
 class JobState:

@@ -6,8 +6,6 @@ import logging
 import time
 from typing import Any
 
-__all__ = ["KazooLog"]
-
 AGAIN_SECONDS = 60.0  # between two warnings of the same kind
 
 _logger = logging.getLogger("jobpipe_registry.kazoo")

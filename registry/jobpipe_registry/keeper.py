@@ -22,8 +22,6 @@ from jobpipe_registry.nodes import Nodes
 from jobpipe_registry.options import Options
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
 
-__all__ = ["Keeper"]
-
 logger = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 10.0

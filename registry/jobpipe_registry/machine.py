@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Place", "lives", "start_ticks"]
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 _START_SLACK_SECONDS = 1.0  # the granularity is 10 ms; a pid that is used again differs by far more

@@ -16,8 +16,6 @@ from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify
 from jobpipe_registry.options import Options
 from jobpipe_registry.tree import TreeHandler
 
-__all__ = ["MemoryRegisterServerHandler", "MemoryTree"]
-
 
 @dataclass
 class _Waiting:

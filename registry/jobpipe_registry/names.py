@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from jobpipe_registry.errors import InvalidName
 
-__all__ = ["JOB_NAME", "MAX_PARALLELISM", "Paths", "check_job_name", "check_name", "child_index", "child_name"]
-
 MAX_PARALLELISM = 4096  # a listing of that many nodes stays far below ZooKeeper's 1 MiB packet limit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

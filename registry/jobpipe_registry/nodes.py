@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Conflict", "Create", "Delete", "Node", "Nodes", "Notify", "Operation", "SetData"]
-
 Notify = Callable[[object], None]
 """Must return at once: it only sets an event. The argument says nothing. Equal callables are kept once per node."""
 

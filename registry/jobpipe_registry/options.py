@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from jobpipe_registry.errors import BadOption
 from jobpipe_registry.identity import Grant, Sasl, Tls, parse_acl, parse_sasl, parse_tls
 
-__all__ = ["Options"]
-
 _LONGEST_WAIT = 3600.0
 
 

@@ -12,8 +12,6 @@ from jobpipe_registry.names import Paths, check_job_name, check_name, child_inde
 from jobpipe_registry.nodes import Node, Nodes, Notify
 from jobpipe_registry.records import OwnerRecord, Record, RegisterRecord, parse_epoch
 
-__all__ = ["Reader"]
-
 logger = logging.getLogger(__name__)
 
 _Kind = TypeVar("_Kind", bound=Record)

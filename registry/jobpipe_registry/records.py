@@ -18,20 +18,6 @@ from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.machine import Place
 from jobpipe_registry.names import MAX_PARALLELISM
 
-__all__ = [
-    "MAX_EPOCH",
-    "MAX_RECORD_BYTES",
-    "MAX_STEP",
-    "RECORD_VERSION",
-    "OwnerRecord",
-    "Record",
-    "RegisterRecord",
-    "parse_epoch",
-    "require_integer",
-    "require_seconds",
-    "require_text",
-]
-
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
 RECORD_VERSION = 1
 MAX_EPOCH = 2**53 - 1

@@ -41,8 +41,6 @@ from jobpipe_registry.kazoo_log import KazooLog, hide_secrets
 from jobpipe_registry.nodes import Notify
 from jobpipe_registry.options import Options
 
-__all__ = ["Session"]
-
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 

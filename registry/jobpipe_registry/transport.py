@@ -14,8 +14,6 @@ import stat
 from jobpipe_registry.errors import BadOption
 from jobpipe_registry.identity import Tls
 
-__all__ = ["make_context"]
-
 
 def make_context(tls: Tls) -> ssl.SSLContext:
     """Return a context from the files as they are now.

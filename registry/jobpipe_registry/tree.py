@@ -24,8 +24,6 @@ from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterReco
 from jobpipe_registry.tree_jobs import TreeJobs
 from jobpipe_registry.watch import TreeWatch, Watch
 
-__all__ = ["TreeHandler"]
-
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 8.0  # for the polite part; closing the session has the rest of the 10 s

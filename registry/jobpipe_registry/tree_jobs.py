@@ -25,8 +25,6 @@ from jobpipe_registry.options import Options
 from jobpipe_registry.reading import Reader
 from jobpipe_registry.watch import TreeWatch, Watch
 
-__all__ = ["TreeJobs"]
-
 logger = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 10.0

@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.nodes import Nodes, Notify
 
-__all__ = ["Look", "TreeWatch", "Watch"]
-
 logger = logging.getLogger(__name__)
 
 Seen = TypeVar("Seen")

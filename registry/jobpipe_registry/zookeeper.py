@@ -18,8 +18,6 @@ from jobpipe_registry.records import MAX_RECORD_BYTES
 from jobpipe_registry.session import Session
 from jobpipe_registry.tree import TreeHandler
 
-__all__ = ["ZooKeeperRegisterServerHandler"]
-
 logger = logging.getLogger(__name__)
 
 _PIPELINED = 64  # requests; each answer may have 1 MiB, which others wrote

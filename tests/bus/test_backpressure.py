@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, SpoolFull, WaitTimeout
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.admission import BatchKey
+from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 from tests.troubleshooting import on_page

@@ -18,8 +18,9 @@ from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, S
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.capability import write_ticket
-from jobpipe.net.certs import topic_server_name
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.net.identity import topic_server_name
+from jobpipe.publisher.admission import BatchKey
+from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.files import write_id_of
 from jobpipe.store.index import SegmentInfo

@@ -22,7 +22,8 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import init_ca, issue, topic_server_name
+from jobpipe.net.certs import init_ca, issue
+from jobpipe.net.identity import topic_server_name
 from jobpipe.testing import NumberedRows
 from jobpipe.wire.messages import Hello
 from jobpipe_registry.records import RegisterRecord

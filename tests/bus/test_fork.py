@@ -19,7 +19,7 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ForkedProcess
-from jobpipe.publisher.core import BatchKey
+from jobpipe.publisher.admission import BatchKey
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of
 from tests.troubleshooting import on_page
 

@@ -22,8 +22,9 @@ from jobpipe.cli.main import cli
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
 from jobpipe.subscriber import fetch as fetch_module

@@ -28,8 +28,9 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.capability import log_place, write_ticket
 from jobpipe.net.identity import topic_server_name
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.core import Publisher
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.messages import Hello, Request

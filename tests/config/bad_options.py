@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from jobpipe.config.source_options import WHICH
 
-__all__ = ["BAD", "TOGETHER", "Bad", "Together", "beside"]
-
 
 class Bad(NamedTuple):
     """A value that is wrong in itself, and a phrase of what is expected instead."""

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator.coordinator import Coordinator, Parent
+from jobpipe.coordinator.coordinator import Coordinator
+from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.publishing import OpenRequest

@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.coordinator import coordinator as host_module
 from jobpipe.coordinator import ownership, registration
-from jobpipe.coordinator.coordinator import Parent
+from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint

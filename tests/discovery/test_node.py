@@ -21,8 +21,9 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.certs import ensure_home
 from jobpipe.net.tls import Credentials
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.fetch import FetchRange
 from tests.troubleshooting import on_page
 

@@ -22,8 +22,6 @@ from tests.explore.world_disk import Call, Fault
 from tests.explore.world_operations import FIRST, OPERATIONS, PATIENCE, Operation, repeated, staged
 from tests.explore.world_stage import Stage, Violation, meaning
 
-__all__ = ["Case", "cases", "draw", "run_case", "turn_of"]
-
 # Reads of SQLite change nothing and are many.
 _STEPS = {"sync", "truncate", "delete", "fsync", "unlink", "commit", "open", "mkdir", "posix_fallocate"}
 _POLICIES = ("soon", "late", "hung")

@@ -20,7 +20,8 @@ from jobpipe.operations.publishing import OpenRequest
 from jobpipe.operations.ranges import News, PlannedRange
 from jobpipe.operations.subscribing import GrantRequest
 from jobpipe.publisher import core
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.admission import BatchKey
+from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
@@ -31,8 +32,6 @@ from jobpipe.testing import SCHEMA, Checker
 from tests.explore.world import SECRET, TOPIC, World, replaced
 from tests.explore.world_stage import BASE, Stage, Violation
 from tests.store.build import decode, pieces_of
-
-__all__ = ["MODES", "Interrupted", "publish", "subscribe"]
 
 MODES = ("interrupted before", "interrupted after", "link before", "link after")
 BATCHES = 2

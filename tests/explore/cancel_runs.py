@@ -7,8 +7,6 @@ from collections.abc import Callable
 from tests.explore.cancel import Case, draw, run_case
 from tests.explore.found import Found, run_again, run_seeds
 
-__all__ = ["again", "explore"]
-
 
 def explore(seeds: int, first: int, say: Callable[[str], object]) -> Found:
     """Run so many seeds."""

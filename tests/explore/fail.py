@@ -24,8 +24,6 @@ from tests.explore.world_disk import Call, Fault
 from tests.explore.world_operations import FIRST, OPERATIONS, PATIENCE, Operation, repeated, staged
 from tests.explore.world_stage import Stage, Violation, meaning
 
-__all__ = ["SUCCEEDED", "Case", "calls_of", "draw", "faults", "plain_cases", "run_case", "successors"]
-
 SUCCEEDED = ("seal inline", "seal files", "close", "begin", "declare", "lease", "grant to a new name", "tick")
 _LIVING = ("live", "live after a close") * 2  # what no request asks for, and so none repeats
 _ORDER = (*FIRST, *(name for name in OPERATIONS if name not in FIRST), "tick", *_LIVING)

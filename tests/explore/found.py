@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Found", "run_again", "run_seeds"]
-
 
 @dataclass
 class Found:

@@ -31,8 +31,6 @@ from tests.explore.interleave_steps import Actor, Policy, stepping
 from tests.explore.interleave_steps import run as run_actors
 from tests.explore.virtual_time import Stuck
 
-__all__ = ["Explorer", "Report", "Spec", "run"]
-
 MEMORY = Path("/dev/shm")
 SYNCS = 4  # failed ones tried, of each operation
 SHOWN = 40

@@ -32,8 +32,6 @@ from jobpipe.testing import Journal, NumberedRows
 from jobpipe.testing.rows import SCHEMA
 from tests.explore.interleave_steps import mend_disk
 
-__all__ = ["OPERATIONS", "PLACEMENTS", "Side", "World", "operations", "template"]
-
 TOPIC = "orders"
 QUERY = "q"
 HOST = "h1"

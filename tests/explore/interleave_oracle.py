@@ -14,8 +14,6 @@ from jobpipe.testing import Checker
 from tests.explore.interleave_log import FLOW, HISTORY, PARTITIONS, TOPIC, World, part_tables
 from tests.store.build import decode, pieces_of
 
-__all__ = ["allowed", "judge"]
-
 
 def judge(world: World, checked: Checker) -> list[str]:
     """Return what is wrong with the log that is there now.

@@ -18,8 +18,6 @@ from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _Me
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
 from tests.explore.interleave_steps import Actor, Changed, Policy, acting, run
 
-__all__ = ["PAIRS", "explore_pair"]
-
 TOPIC = "orders"
 OWNER = OwnerRecord(endpoint="127.0.0.1:1", epoch=1, instance="i", name="n", host="h", pid=1, started=0.0)
 RECORD = RegisterRecord(

@@ -9,8 +9,6 @@ from tests.explore.found import Found, run_seeds
 from tests.explore.interleave import Explorer, Spec, draw
 from tests.explore.interleave_registry import PAIRS, explore_pair
 
-__all__ = ["again", "explore"]
-
 RUNS = 8  # of a seed: each takes milliseconds
 
 

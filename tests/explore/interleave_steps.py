@@ -24,8 +24,6 @@ import jobpipe.store.database
 from tests.explore import sqlite_files
 from tests.explore.virtual_time import Stuck, closed_lock
 
-__all__ = ["Actor", "Changed", "Policy", "acting", "mend_disk", "run", "stepping"]
-
 TURN_SECONDS = 60.0  # of real time, for one step; more is a mistake of the explorer
 MOST_STEPS = 20_000
 IOERR_FSYNC = sqlite3.SQLITE_IOERR_FSYNC

@@ -23,8 +23,6 @@ from jobpipe.config import Config, load
 from tests.explore.interleave import MEMORY, Report
 from tests.explore.scheduled_world import Outcome, play
 
-__all__ = ["playing", "run"]
-
 LOGGERS = ("jobpipe", "jobpipe_registry", "asyncio")
 
 

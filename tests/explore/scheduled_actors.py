@@ -33,8 +33,6 @@ from tests.store.build import decode, pieces_of
 if TYPE_CHECKING:
     from tests.explore.scheduled_world import Topic, World
 
-__all__ = ["Administrator", "Auditor", "Subscriber"]
-
 
 class Subscriber:
     """One query that reads a topic: what it has committed outlives its process."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tests.explore.scheduled_publishers import Driver
     from tests.explore.scheduled_time import VirtualLoop
 
-__all__ = ["FAULT_SECONDS", "Trouble"]
-
 FAULT_SECONDS = 20.0  # of virtual time, at most, in which faults happen
 
 

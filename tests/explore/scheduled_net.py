@@ -16,8 +16,6 @@ from tests.explore.scheduled_process import PROCESS, Process
 from tests.explore.scheduled_time import VirtualLoop
 from tests.explore.virtual_time import Handle
 
-__all__ = ["Network", "Wire"]
-
 LEAST = 1e-6  # seconds between two arrivals: the order of a heap's equals is not theirs
 
 

@@ -23,7 +23,8 @@ import jobpipe.publisher.channel
 import jobpipe_registry.changes
 import jobpipe_registry.keeper
 from jobpipe.config import Config
-from jobpipe.coordinator.coordinator import Coordinator, Parent
+from jobpipe.coordinator.coordinator import Coordinator
+from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, LinkClosed
@@ -37,8 +38,6 @@ from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_process import PROCESS, Process
 from tests.explore.scheduled_threads import Event, pause, virtual_threading, virtual_time
 from tests.explore.scheduled_time import VirtualLoop
-
-__all__ = ["HOST", "CoordinatorProcess", "Handler", "host_folder", "standing_in"]
 
 SESSION_SECONDS = 4.0
 KEEP_SECONDS = 3.0  # of the registry's keeper, which really looks each 10 s

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tests.explore.scheduled_time import Job, VirtualLoop
     from tests.explore.virtual_time import Handle
 
-__all__ = ["PROCESS", "Killed", "Process", "owned"]
-
 
 class Killed(BaseException):
     """The process of this thread was killed."""

@@ -46,8 +46,6 @@ from tests.explore.scheduled_threads import Event, Lock, pause, rest
 if TYPE_CHECKING:
     from tests.explore.scheduled_world import Topic, World
 
-__all__ = ["Driver", "publishing"]
-
 QUERY = "q"
 IDLE_SECONDS = 4.0  # between two looks of a publisher that has nothing to publish
 SURVIVED = (LinkError, RegistryUnavailable, TopicNotFound, TopicOwned, Fenced, SpoolFull, SpoolError, WaitTimeout)

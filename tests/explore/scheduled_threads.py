@@ -11,8 +11,6 @@ from typing import Any
 from tests.explore import interleave_steps
 from tests.explore.scheduled_time import Job, VirtualLoop
 
-__all__ = ["Event", "Lock", "pause", "rest", "virtual_threading", "virtual_time"]
-
 
 def pause(seconds: float) -> None:
     """Let others go on, in a thread that may; elsewhere nothing happens."""

@@ -23,8 +23,6 @@ from tests.explore import interleave_steps
 from tests.explore.scheduled_process import PROCESS, Killed
 from tests.explore.virtual_time import Handle, Stuck, VirtualTimeLoop, closed_lock
 
-__all__ = ["Job", "VirtualLoop"]
-
 BUSY_SECONDS = 10.0  # SQLite's busy time-out in the store
 REAL_SECONDS = 60.0  # for one turn of a thread; more is a mistake of the explorer
 STOPS = ("BEGIN", "COMMIT", "sync", "locked")  # steps of the store's work before which others may come

@@ -28,8 +28,6 @@ from tests.explore.scheduled_publishers import Driver, publishing
 from tests.explore.scheduled_time import VirtualLoop
 from tests.explore.virtual_time import Stuck
 
-__all__ = ["Outcome", "World", "play"]
-
 END_SECONDS = 300.0  # until all must have arrived
 SETTLE_SECONDS = 9.0  # more, in which nothing may change any more: two looks of the registry's keeper
 CLAIM_SECONDS = 8

@@ -14,8 +14,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-__all__ = ["FUNCTIONS", "Watcher", "watched"]
-
 _P, _I, _L, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
 _OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, _P)  # the name's address: SQLite keeps it
 _DELETE = ctypes.CFUNCTYPE(_I, _P, _S, _I)

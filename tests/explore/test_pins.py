@@ -20,8 +20,9 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.net.link import Link
 from jobpipe.operations.reading import LeaseRequest, lease_name
-from jobpipe.store.database import Database, check_format
+from jobpipe.store.database import Database
 from jobpipe.store.files import rewrite_file
+from jobpipe.store.tables import check_format
 from jobpipe.store.topic_log import TopicLog
 from jobpipe_registry.asked_last import AskedLast
 from tests.explore import cancel, fail

@@ -10,8 +10,6 @@ import threading
 from collections import deque
 from typing import Any
 
-__all__ = ["Handle", "Stuck", "VirtualTimeLoop", "closed_lock"]
-
 
 class Stuck(AssertionError):
     """Nothing will ever happen, or not in time."""

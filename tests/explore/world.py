@@ -49,19 +49,6 @@ from tests.explore.world_disk import Fault, GuardedConnection, Sites, SQLiteFile
 from tests.explore.world_loop import WorldLoop, YieldingRLock
 from tests.store.build import decode, pieces_of
 
-__all__ = [
-    "SECRET",
-    "TOPIC",
-    "Coordinator",
-    "FakeLink",
-    "Handler",
-    "World",
-    "open_files",
-    "read_rows",
-    "replaced",
-    "written",
-]
-
 T = TypeVar("T")
 SECRET = "the job's"
 TOPIC = "orders"

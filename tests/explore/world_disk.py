@@ -17,8 +17,6 @@ from typing import Any, ClassVar
 
 from tests.explore import sqlite_files
 
-__all__ = ["Call", "Fault", "GuardedConnection", "SQLiteFiles", "Sites", "patched_os"]
-
 _RANDOM = re.compile(r"[0-9a-f]{16}|(?<=explore-).*")  # write ids, and the root's own name
 
 # -- calls and faults --------------------------------------------------------------------------------------------------

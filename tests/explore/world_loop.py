@@ -15,8 +15,6 @@ from typing import Any
 
 from tests.explore.virtual_time import Stuck, VirtualTimeLoop, closed_lock
 
-__all__ = ["Job", "WorldLoop", "YieldingRLock"]
-
 JOB_SECONDS = 60.0  # real ones, after which a job that has the turn counts as hanging
 
 

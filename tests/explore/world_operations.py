@@ -16,8 +16,6 @@ from tests.explore import world_asking as asking
 from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator, World
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation
 
-__all__ = ["FIRST", "OPERATIONS", "PATIENCE", "Operation", "repeated", "staged"]
-
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
 

@@ -20,8 +20,6 @@ from jobpipe.store.topic_log import TopicLog
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.explore.world import TOPIC, Coordinator, FakeLink, World, open_files, read_rows, written
 
-__all__ = ["BASE", "EARLIEST", "GIVEN_UP", "QUERY", "Stage", "Violation"]
-
 BASE = 3  # batches that the stage begins with
 QUERY = "query"
 SUBSCRIBER = "billing"

@@ -26,7 +26,8 @@ import psutil
 
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness, Program
+from jobpipe.testing.processes import Harness
+from jobpipe.testing.program import Program
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
 
 PROGRESS = 60.0  # seconds; a dead link's silence, a registry session and back-off, on a busy machine

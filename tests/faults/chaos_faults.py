@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
-from jobpipe.testing.proxy import BOTH
+from jobpipe.testing.lanes import BOTH
 
 if TYPE_CHECKING:
     from tests.faults.chaos import Chaos
-
-__all__ = ["FAULTS", "FLOW", "FLOWED"]
 
 FLOW, FLOWED = "passes", "passed-on"  # a flow job, and what it publishes
 

@@ -14,7 +14,8 @@ import psutil
 
 from jobpipe.testing.checker import Checker, Report
 from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness, Program
+from jobpipe.testing.processes import Harness
+from jobpipe.testing.program import Program
 
 PAUSE = 0.02  # seconds between two batches
 PATIENCE = 60.0  # seconds; the machine is shared, and nothing waits so long when all is well

@@ -28,7 +28,8 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.store.position import Position
 from jobpipe.subscriber import fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.testing.proxy import BOTH, Direction, FaultProxy
+from jobpipe.testing.lanes import BOTH, Direction
+from jobpipe.testing.proxy import FaultProxy
 from jobpipe.wire.messages import Hello
 from tests.bus.kit import PATIENCE, Bus, publish
 from tests.faults.rig import chance

@@ -18,8 +18,8 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing.checker import Checker
 from jobpipe.testing.consume import Received
+from jobpipe.testing.lanes import BOTH
 from jobpipe.testing.processes import Harness
-from jobpipe.testing.proxy import BOTH
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.testing.lanes import BOTH, Direction
 from jobpipe.testing.processes import Harness
-from jobpipe.testing.proxy import BOTH, Direction
 from tests.faults.rig import FILES, chance, conclude, later_rows, more, running
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]

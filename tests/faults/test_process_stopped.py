@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness, Program
+from jobpipe.testing.processes import Harness
+from jobpipe.testing.program import Program
 from tests.faults.rig import (
     FILES,
     OWN_ZOOKEEPER,

@@ -20,7 +20,6 @@ from jobpipe.store.segment import SegmentFile
 from jobpipe.store.topic_log import TopicLog
 
 Numbers = tuple[tuple[int, ...], ...]  # of each record batch of each partition
-__all__ = ["BEGAN", "SCHEMA", "Batch", "Log", "Row", "write_log"]
 
 SCHEMA = pa.schema(
     [

@@ -21,8 +21,6 @@ from pyspark.sql.types import StructType
 from jobpipe.spark.schema import arrow_schema
 from jobpipe.spark.source import JobPipeDataSource
 
-__all__ = ["Checkpoint", "MicroBatch", "Source", "read_batch", "run_stream"]
-
 CALLS = 2000  # of latestOffset in one run: far more than any log has record batches
 PICKLE = CPickleSerializer()
 Offset = dict[str, Any]

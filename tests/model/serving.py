@@ -17,8 +17,6 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.attach import CoordinatorProcess, attach, end_coordinators
 from jobpipe.wire.messages import Hello
 
-__all__ = ["Served", "serving"]
-
 OPEN_SECONDS = 60.0
 CALL_SECONDS = 30.0
 KEEP_SECONDS = 5.0

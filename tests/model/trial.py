@@ -16,8 +16,6 @@ from typing import Any
 
 from tests.model.logs import BEGAN, Log, Row
 
-__all__ = ["Place", "Trial", "Unclear", "Wrong", "draw_trial"]
-
 Place = tuple[int, int]  # (n, r), as positions have them
 MOST_PARTITIONS = 5  # that write_log gives a batch
 EARLIEST, LATEST, COMMITTED = "earliest", "latest", "committed"

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError
 from jobpipe.net import certs, keyfile
-from jobpipe.net.certs import credentials, describe, ensure_home, init_ca, issue, topic_server_name
+from jobpipe.net.certs import credentials, describe, ensure_home, init_ca, issue
+from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import Credentials
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Asked", "Master", "created", "status"]
-
 
 @dataclass(frozen=True)
 class Asked:

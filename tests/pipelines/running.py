@@ -24,8 +24,6 @@ from jobpipe.pipelines.sessions import members
 from jobpipe.testing.program import MARK, marked, module_of
 from tests.spark.kit import PATIENCE
 
-__all__ = ["SECONDS", "Runner", "committed", "read_topic", "write_pipeline"]
-
 SECONDS = 300.0  # of one run; several JVMs start at once
 SMALL = {
     "spark.driver.memory": "512m",

@@ -21,8 +21,9 @@ from cryptography.x509 import (
 
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import NODE_LIFE, SERVER, init_ca, issue, read_ca
+from jobpipe.net.certs import NODE_LIFE, SERVER, init_ca, issue
 from jobpipe.net.identity import subscription_name, topic_server_name
+from jobpipe.net.keyfile import read_ca
 from jobpipe.net.link import connect
 from jobpipe.net.revocation import revoke
 from jobpipe.net.timing import Timing

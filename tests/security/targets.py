@@ -22,8 +22,7 @@ from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER
 from jobpipe.wire.messages import Reply
 from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.reading import parse_epoch
-from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord, parse_epoch
 from tests.wire.kit import HELLO, WELCOME
 
 CHUNKS = (7, 64, 1 << 20, 1, 1000, 300, 5000, 1 << 20)
@@ -123,4 +122,3 @@ def metadata(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target for target in (frames, message, index, described, record, metadata)
 }
-__all__ = ["TARGETS"]

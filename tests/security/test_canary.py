@@ -20,7 +20,8 @@ from jobpipe.config import Config, keys
 from jobpipe.config.secrets import KEY_VARIABLE, encrypt, key_reference, make_key
 from jobpipe.errors import JobpipeError
 from jobpipe.net import tls
-from jobpipe.net.certs import init_ca, issue, topic_server_name
+from jobpipe.net.certs import init_ca, issue
+from jobpipe.net.identity import topic_server_name
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import ROOT, Bus, coordinator_of, data_process_of, publish, read
 from tests.config.test_secrets import BESIDE

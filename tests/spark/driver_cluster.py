@@ -24,8 +24,6 @@ from pathlib import Path
 import psutil
 import pyspark
 
-__all__ = ["SPARK", "Standalone"]
-
 PATIENCE = 120.0
 SPARK = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"

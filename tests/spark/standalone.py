@@ -16,8 +16,6 @@ from pathlib import Path
 
 from tests.spark.kit import PATIENCE, ROOT, Job, until
 
-__all__ = ["SCRIPTS", "Cluster", "bash", "conf", "end", "environment", "running_cluster"]
-
 SCRIPTS = Path(sys.executable).parent  # where pip put spark-submit and spark-class
 
 

@@ -7,8 +7,6 @@ import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PROCESSES", "Child"]
-
 PROCESSES = multiprocessing.get_context("forkserver")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.testing.processes import Harness, Program
+from jobpipe.testing.processes import Harness
+from jobpipe.testing.program import Program
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]

@@ -15,8 +15,6 @@ from pathlib import Path
 from benchmarks.side_by_side.processes import Processes, RunFailed
 from jobpipe_registry.embedded import find_java
 
-__all__ = ["broker", "fetch_jars"]
-
 POMS = Path(__file__).parents[1] / "kafka_jars"
 START_SECONDS = 60.0
 FETCH_SECONDS = 900.0

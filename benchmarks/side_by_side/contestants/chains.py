@@ -19,8 +19,6 @@ from benchmarks.side_by_side.contestants.contestant import Told
 from benchmarks.side_by_side.contestants.jobpipe import JobPipe
 from benchmarks.side_by_side.notes import Notes, connect, note, note_and_pass
 
-__all__ = ["Chain", "Ids", "JobFlow", "PlainClient", "PlainFlow", "PlainFlow8", "PlainFlows", "Taking", "narrow"]
-
 Ids = NDArray[np.int64]
 SCHEMA = pa.schema([("id", pa.int64()), ("made", pa.int64()), ("amount", pa.float64()), ("kind", pa.int32())])
 NEXT_SECONDS = 0.2  # between two looks at whether a client is to end

@@ -13,8 +13,6 @@ from benchmarks.side_by_side.arrivals import Arrivals
 from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["Contestant", "Told"]
-
 Told = dict[str, Any]
 """What both jobs are told: ``folder``, ``cores`` (of each job), ``purpose`` (``latency`` or ``throughput``), ``cache``
 (of jars), and what the carrier adds. JSON."""

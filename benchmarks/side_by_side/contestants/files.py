@@ -12,8 +12,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks.side_by_side.contestants.plain import Plain, schema_of
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["Files"]
-
 
 class Files(Plain):
     """``writeStream.format("parquet")`` to ``readStream.format("parquet")``."""

@@ -27,8 +27,6 @@ from pyspark.sql.types import StructType
 from benchmarks.side_by_side.contestants.plain import Plain, schema_of
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["Floor", "FloorCollect"]
-
 TEMPLATE_ROWS = 50_000
 COUNTS = "made long, rows long"
 

@@ -17,8 +17,6 @@ from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 from jobpipe import JobPipeSink
 
-__all__ = ["JobPipe", "JobPipeAhead", "JobPipePlain"]
-
 START_SECONDS = 60.0
 ENSURE = (
     "import sys, pathlib; from jobpipe_registry.embedded import EmbeddedZooKeeper; "

@@ -24,8 +24,6 @@ from benchmarks.side_by_side.contestants.plain import Plain, schema_of
 from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["Kafka", "KafkaArrow", "KafkaJson"]
-
 MESSAGE_BYTES = 512 * 1024  # of Arrow in one message: Kafka likes them below 1 MiB
 PRODUCER = {
     "latency": {"linger.ms": "0", "acks": "all"},

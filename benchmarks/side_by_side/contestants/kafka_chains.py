@@ -18,8 +18,6 @@ from benchmarks.side_by_side.contestants.chains import Ids, Taking, narrow
 from benchmarks.side_by_side.contestants.contestant import Told
 from benchmarks.side_by_side.contestants.kafka import Kafka
 
-__all__ = ["KafkaPlain", "KafkaRealTime"]
-
 CONSUMED = 500  # messages taken at once, of those that are there
 WAIT_SECONDS = 0.2
 FLUSH_SECONDS = 30.0

@@ -15,8 +15,6 @@ from benchmarks.side_by_side.contestants.contestant import Told
 from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.shapes import Shape
 
-__all__ = ["Plain", "schema_of"]
-
 
 class Plain:
     """No carrier, no jars, nothing to prepare."""

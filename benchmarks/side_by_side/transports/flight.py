@@ -19,8 +19,6 @@ from benchmarks.side_by_side.transports.rows import BIG, SMALL, copies
 from jobpipe.net.certs import ensure_home
 from jobpipe.net.identity import topic_server_name
 
-__all__ = ["Reader", "Server"]
-
 DONE = None
 
 

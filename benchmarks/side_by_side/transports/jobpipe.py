@@ -17,16 +17,15 @@ from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.link import Link, connect
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import BatchKey, Publisher
+from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
 from jobpipe_registry.embedded import EmbeddedZooKeeper
-
-__all__ = ["Reader", "Server"]
 
 LOCATE_SECONDS = 60.0
 CALL_SECONDS = 120.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["BIG", "SMALL", "copies"]
-
 _ROWS = 65_536
 _GENERATOR = np.random.default_rng(7)
 BIG = pa.record_batch(

@@ -16,8 +16,6 @@ from jobpipe.net.certs import ensure_home
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.tls import client_context, server_context
 
-__all__ = ["Reader", "Server"]
-
 CHUNK = 1 << 20  # as large as jobpipe's largest frame
 LENGTH = struct.Struct("!Q")
 NEWS = 2**64 - 1  # asked for instead of a length

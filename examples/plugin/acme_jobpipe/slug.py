@@ -12,8 +12,6 @@ from pyspark.sql import functions as sf
 from jobpipe.pipelines.kinds import Text
 from jobpipe.pipelines.plugins import JobContext, PluginOptions, Transform, column_named, require_columns
 
-__all__ = ["Slug"]
-
 _LETTERS = {char: unicodedata.normalize("NFKD", char)[0] for char in map(chr, range(0xE0, 0x250))}
 _PLAIN = {char: plain for char, plain in _LETTERS.items() if plain.isascii() and plain.islower()}
 _MARKS = "".join(map(chr, range(0x300, 0x370)))  # accents that are characters of their own: they are left out

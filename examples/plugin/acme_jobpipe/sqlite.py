@@ -14,8 +14,6 @@ from pyspark.sql.types import StructField
 from jobpipe.pipelines.kinds import Text
 from jobpipe.pipelines.plugins import Complaint, JobContext, Mode, PluginOptions, Promise, Sink, column_named
 
-__all__ = ["SqliteSink"]
-
 _TYPES = {
     **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint"), "INTEGER"),
     **dict.fromkeys(("float", "double"), "REAL"),

@@ -9,8 +9,6 @@ from jobpipe.pipelines.kinds import SPARK_JOBPIPE, is_secret
 from jobpipe.pipelines.plugins import Attempt
 from jobpipe.pipelines.snapshot import Snapshot
 
-__all__ = ["RUNNER", "argument", "driver_keys"]
-
 RUNNER = "jobpipe.pipelines.runner"
 MOST_BYTES = 120_000  # Linux takes 131,072 bytes in one argument, and Spark's workers quote some characters
 _OURS = frozenset({"spark.app.name", "spark.driver.supervise", "spark.master", "spark.submit.deployMode"})

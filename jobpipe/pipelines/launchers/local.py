@@ -22,8 +22,6 @@ from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStat
 from jobpipe.pipelines.sessions import members
 from jobpipe_registry.machine import Place, lives, start_ticks
 
-__all__ = ["LocalLauncher"]
-
 RUNNER = "jobpipe.pipelines.runner"
 BOUNDED_LOG = "jobpipe.pipelines.runner.bounded_log"
 CANCEL_SECONDS = 10.0

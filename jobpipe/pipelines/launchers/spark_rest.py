@@ -19,8 +19,6 @@ from jobpipe.pipelines.launchers.driver import RUNNER, argument, driver_keys
 from jobpipe.pipelines.launchers.submissions import SUBMISSION_ID, Driver, Submission, Submissions
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 
-__all__ = ["SparkRestLauncher"]
-
 CANCEL_SECONDS = 10.0
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _PYTHON = "org.apache.spark.deploy.PythonRunner"

@@ -26,8 +26,6 @@ from jobpipe.pipelines.launchers.driver import argument, driver_keys
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.runner import submitted
 
-__all__ = ["SparkSubmitLauncher"]
-
 SUBMIT_SECONDS = 300.0  # files are uploaded
 STATUS_SECONDS = 30.0
 MOST_BYTES = 256 * 1024  # of what a program prints that is kept: its end

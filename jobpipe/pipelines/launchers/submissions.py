@@ -21,8 +21,6 @@ from urllib.parse import urlsplit
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError, LauncherUnavailable, NotAuthorized, shown
 
-__all__ = ["SUBMISSION_ID", "Driver", "Submission", "Submissions"]
-
 SUBMIT_SECONDS = 30.0
 STATUS_SECONDS = 3.0
 KILL_SECONDS = 5.0

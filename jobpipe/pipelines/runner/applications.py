@@ -13,8 +13,6 @@ from pathlib import Path
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done, failure
 
-__all__ = ["ApplicationWork"]
-
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 

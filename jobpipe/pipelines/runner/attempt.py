@@ -37,8 +37,6 @@ from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.job_records import EndRecord
 from jobpipe_registry.jobs import Jobs
 
-__all__ = ["run_attempt"]
-
 log = logging.getLogger(__name__)
 
 FAILED = 1

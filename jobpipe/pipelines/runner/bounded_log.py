@@ -12,8 +12,6 @@ import signal
 import sys
 from pathlib import Path
 
-__all__ = ["MOST_BYTES", "main"]
-
 MOST_BYTES = 32 * 1024 * 1024  # of each of the two files
 _READ_BYTES = 64 * 1024
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

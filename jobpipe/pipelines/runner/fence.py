@@ -21,8 +21,6 @@ from pyspark.sql import SparkSession
 from jobpipe.pipelines.runner.holding import Replaced
 from jobpipe_registry.job_records import Lease
 
-__all__ = ["Fence", "local_folder"]
-
 log = logging.getLogger(__name__)
 
 NAME = "attempt"

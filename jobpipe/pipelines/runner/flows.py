@@ -19,8 +19,6 @@ from jobpipe.pipelines.userobjects import import_object
 from jobpipe.spark.flow import flow
 from jobpipe.spark.schema import arrow_schema
 
-__all__ = ["FlowWork"]
-
 POLL_SECONDS = 0.2
 
 

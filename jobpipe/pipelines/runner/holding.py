@@ -17,8 +17,6 @@ from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.jobs import Jobs, JobState
 from jobpipe_registry.machine import Place, lives, start_ticks
 
-__all__ = ["Holding", "Replaced"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0

@@ -27,8 +27,6 @@ from jobpipe.pipelines.spec import Mode, SourceSpec
 from jobpipe.spark.ending import end_jobs, wait_for
 from jobpipe.spark.query_job import QueryJob
 
-__all__ = ["QueryWork"]
-
 log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 1.0

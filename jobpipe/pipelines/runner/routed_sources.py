@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.runner.fence import local_folder
 
-__all__ = ["RoutedSources"]
-
 FOLDER = "routed"
 SOURCES_MOST = 1000
 

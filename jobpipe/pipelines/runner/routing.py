@@ -18,8 +18,6 @@ from jobpipe.pipelines.routes import Routes
 from jobpipe.pipelines.runner.routed_sources import RoutedSources
 from jobpipe.pipelines.sinks.topics import JobpipeSink
 
-__all__ = ["RoutedSink"]
-
 
 class RoutedSink(JobpipeSink):
     """Publishes several topics.

@@ -20,8 +20,6 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.spark.register import register
 from jobpipe.spark.session import recommended_conf
 
-__all__ = ["add_path", "make_session", "prepare_jvm", "session_keys"]
-
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

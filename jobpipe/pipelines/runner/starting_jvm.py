@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["StartingJvm"]
-
 
 class StartingJvm:
     """The JVM that has started this process: the driver's. What ends it ends this process, too.

@@ -13,8 +13,6 @@ from types import FrameType
 from jobpipe.pipelines.snapshot import Parent
 from jobpipe_registry.machine import lives
 
-__all__ = ["StopAsked", "StopRequest", "watch_parent"]
-
 PARENT_SECONDS = 1.0
 
 

@@ -16,8 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.position import Position
 
-__all__ = ["file_in", "place_of"]
-
 CAUSES_MOST = 20
 TOPICS_MOST = 5
 

@@ -10,8 +10,6 @@ from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in
 
-__all__ = ["Done", "Work", "failure"]
-
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |$)")
 _PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of errors that say where; no row's values
 

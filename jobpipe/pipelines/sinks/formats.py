@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = [
-    "AvroSink",
-    "ConsoleSink",
-    "CsvSink",
-    "DeltaSink",
-    "IcebergSink",
-    "JsonSink",
-    "KafkaSink",
-    "OrcSink",
-    "ParquetSink",
-    "SparkSink",
-    "TextSink",
-    "XmlSink",
-]
-
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
 _BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and readers of Spark's see those alone"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from jobpipe.pipelines.sinks.jdbc_table import Target, TargetPlan
 
-__all__ = ["JdbcUpsertSink"]
-
 log = logging.getLogger(__name__)
 
 

@@ -47,20 +47,6 @@ if TYPE_CHECKING:
 
     from jobpipe.pipelines.postgres import Connection
 
-__all__ = [
-    "DELETED",
-    "ORDER",
-    "TAG",
-    "Copied",
-    "CopyOrder",
-    "copy_partition",
-    "copy_rows",
-    "named",
-    "of_rows",
-    "require_columns",
-    "type_of",
-]
-
 TAG = "_jobpipe_tag"
 DELETED = "_jobpipe_deleted"
 ORDER = "_jobpipe_order"

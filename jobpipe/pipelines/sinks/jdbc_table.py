@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from jobpipe.pipelines.postgres import Connection
 
-__all__ = ["Target", "TargetPlan"]
-
 log = logging.getLogger(__name__)
 
 MAKING = 0x6A6F627069706521  # key of the advisory lock that is held while a table is made

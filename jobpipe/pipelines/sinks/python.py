@@ -17,8 +17,6 @@ from jobpipe.pipelines.userobjects import import_object
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PythonSink"]
-
 
 class PythonSink(Sink):
     """Calls a function or an object of yours with each micro-batch and its id; with the rows of a run, and 0.

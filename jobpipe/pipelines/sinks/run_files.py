@@ -20,8 +20,6 @@ from jobpipe.pipelines.context import JobContext
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RunFiles"]
-
 _MARK = "_jobpipe_run"
 _RUNS = "_jobpipe_runs"
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from jobpipe.spark.sink import JobPipeSink
 
-__all__ = ["JobpipeSink"]
-
 _DEFINED = tuple(about for about in SINK_ARGUMENTS if about.name not in ("replace", "schema"))
 _SINK_NAMES = {about.name for about in SINK_ARGUMENTS}
 _KEYS = tuple(key for key in KEYS if key.attribute not in _SINK_NAMES)

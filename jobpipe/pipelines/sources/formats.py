@@ -17,21 +17,6 @@ from jobpipe.pipelines.spec import Mode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "AvroSource",
-    "CsvSource",
-    "DeltaSource",
-    "IcebergSource",
-    "JsonSource",
-    "KafkaSource",
-    "OrcSource",
-    "ParquetSource",
-    "RateSource",
-    "SparkSource",
-    "TextSource",
-    "XmlSource",
-]
-
 
 _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"

@@ -16,8 +16,6 @@ from jobpipe.pipelines.userobjects import import_object
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PythonSource"]
-
 
 class PythonSource(Source):
     """Rows that a function of yours returns: it is called with the Spark session and the options."""

@@ -21,8 +21,6 @@ from jobpipe.spark.metadata import METADATA
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["JobpipeSource"]
-
 _DEFINED = tuple(about for about in SOURCE_OPTIONS if about.name != "name")  # which is the job's
 _BOUNDS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "boundaryType", "lowerBound")
 _FLOW_OPTIONS = {

@@ -20,9 +20,6 @@ from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.in_tasks import BatchCalls, RowCalls, with_dead
 from jobpipe.pipelines.userobjects import import_object
 
-__all__ = ["PythonTransform", "SqlTransform"]
-
-
 _COLUMNS = re.compile(r"[\w\s`.,*]*")  # with nothing that is computed: `*, id AS key`, `key IS NOT NULL`
 _EXCEPT = re.compile(r"\bEXCEPT\s*\([^()]*\)", re.IGNORECASE)
 

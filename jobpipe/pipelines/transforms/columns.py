@@ -32,18 +32,6 @@ from jobpipe.pipelines.plugins import (
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
-__all__ = [
-    "Cast",
-    "ExtractField",
-    "Filter",
-    "Flatten",
-    "HoistField",
-    "InsertField",
-    "MaskField",
-    "ReplaceField",
-    "dead_struct",
-]
-
 _CAST = {
     "int8": "tinyint",
     "int16": "smallint",

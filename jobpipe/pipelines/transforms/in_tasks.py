@@ -13,8 +13,6 @@ from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchCalls", "InTasks", "RowCalls", "with_dead"]
-
 DEAD_MOST = 1000  # of one record batch that a batch function is called with; more, and the job fails
 TEXT_MOST = 10_000  # characters of a message
 

@@ -17,8 +17,6 @@ from jobpipe.pipelines.plugins import PluginOptions, Transform, column_named, re
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
-__all__ = ["Deduplicate", "TimestampConverter", "Watermark"]
-
 _PER_SECOND = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 _MICROS = 1_000_000
 
