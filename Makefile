@@ -66,7 +66,7 @@ bench-limits: $(VENV)/.dev
 	$(BIN)/python benchmarks/backlog.py
 	$(BIN)/python benchmarks/catalog.py
 	$(BIN)/python benchmarks/transport.py
-	$(BIN)/python benchmarks/slow_subscriber.py
+	$(BIN)/python -m benchmarks.slow_subscriber
 
 # The jars of Apache Kafka, from Maven Central into .bench/jars; needs mvn.
 bench-kafka: $(VENV)/.bench

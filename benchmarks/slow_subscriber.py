@@ -5,7 +5,7 @@ is throttled by a proxy. Prints for both runs the time of the two quick ones, fr
 and the memory of coordinator and data process; fails if the quick ones take more than 1.2 times as long, or if memory
 grows by more than 100 MB.
 
-    python benchmarks/slow_subscriber.py [--gigabytes 1]
+    python -m benchmarks.slow_subscriber [--gigabytes 1]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import jobpipe
 from jobpipe.config import Config, config_from_dict
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
-from jobpipe.testing.processes import Harness
+from tests.harness.processes import Harness
 
 BATCH_ROWS = 8_000
 ROW_BYTES = 1_008
@@ -54,7 +54,10 @@ def read() -> None:
 def start(topic: str, name: str, config: Config, rows: int) -> subprocess.Popen[str]:
     """Start a subscriber; it has its name on return."""
     child = subprocess.Popen(
-        [sys.executable, __file__, "--read"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.slow_subscriber", "--read"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdin is not None
     assert child.stdout is not None

@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 from jobpipe.config import Config, config_from_dict
 from jobpipe.discovery.handler import open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import marked
+from tests.harness.processes import Harness
+from tests.harness.program import marked
 from tests.registry.secured import Authority, SecuredZooKeeper
 
 pytestmark = pytest.mark.zookeeper

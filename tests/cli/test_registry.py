@@ -12,9 +12,9 @@ import pytest
 
 from jobpipe.cli.doctor_registry import permissions
 from jobpipe.config import load
-from jobpipe.testing.zookeeper import settings_of
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
+from tests.harness.zookeeper import settings_of
 from tests.troubleshooting import on_page
 
 KEYS = {"connect", "embedded", "running", "endpoint", "pid", "since", "namespace", "topics", "answer_seconds"}

@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from jobpipe.testing.program import module_of
+from tests.harness.program import module_of
 
 ROOT = Path(__file__).parents[2]
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")

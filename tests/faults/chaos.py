@@ -25,10 +25,10 @@ from typing import Any
 import psutil
 
 from jobpipe.testing.checker import Checker, Report
-from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import Program
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
+from tests.harness.consume import Received
+from tests.harness.processes import Harness
+from tests.harness.program import Program
 
 PROGRESS = 60.0  # seconds; a dead link's silence, a registry session and back-off, on a busy machine
 BACKLOG = 600.0  # seconds for one that is slower than the publisher

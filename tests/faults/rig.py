@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 
 from jobpipe.testing.checker import Checker, Report
-from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import Program
+from tests.harness.consume import Received
+from tests.harness.processes import Harness
+from tests.harness.program import Program
 
 PAUSE = 0.02  # seconds between two batches
 PATIENCE = 60.0  # seconds; the machine is shared, and nothing waits so long when all is well
@@ -110,7 +110,7 @@ def sound_so_far(rig: Harness, *names: str) -> None:
 
 def another_publisher(rig: Harness, log: str = "publisher-2") -> Program:
     """Return a second publisher job of the same query: same checkpoint, same journal."""
-    return rig._program("jobpipe.testing.publish", log, rig._publish_order)
+    return rig._program("tests.harness.publish", log, rig._publish_order)
 
 
 def processes_of(publisher: Program) -> list[psutil.Process]:

@@ -22,12 +22,12 @@ from jobpipe.discovery.handler import open_handler
 from jobpipe.net.certs import ensure_home
 from jobpipe.pipelines.sessions import members
 from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.testing.program import MARK, marked
 from jobpipe.testing.rows import NumberedRows
-from jobpipe.testing.zookeeper import ZooKeeper, settings_of
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.faults.held_sink import Entry, read_journal
 from tests.faults.rig import SESSION, SHARED, gone
+from tests.harness.program import MARK, marked
+from tests.harness.zookeeper import ZooKeeper, settings_of
 
 T = TypeVar("T")
 

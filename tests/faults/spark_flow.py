@@ -1,6 +1,6 @@
 """``python -m tests.faults.spark_flow``: a Spark application whose flow job passes numbered rows on.
 
-Takes the order of :mod:`jobpipe.testing.flow` on standard input. It ends when its source has ended, or at SIGTERM.
+Takes the order of :mod:`tests.harness.flow` on standard input. It ends when its source has ended, or at SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jobpipe
 from jobpipe.config import config_from_dict
 from jobpipe.errors import WaitTimeout
 from jobpipe.testing import SCHEMA
-from jobpipe.testing.flow import FlowOrder
+from tests.harness.flow import FlowOrder
 from tests.spark.jobs.session import session
 
 

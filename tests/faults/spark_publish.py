@@ -1,6 +1,6 @@
 """``python -m tests.faults.spark_publish``: a Spark application that publishes numbered rows until it is told to end.
 
-Takes the order of :mod:`jobpipe.testing.publish` on standard input, and keeps the same journal. Its source makes the
+Takes the order of :mod:`tests.harness.publish` on standard input, and keeps the same journal. Its source makes the
 same rows again when Spark replays a batch. SIGTERM lets it stop its query and close its sink, as a job should; a file
 ``finish`` makes it seal an end mark before.
 """
@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 
 from jobpipe import JobPipeSink
 from jobpipe.testing import Journal, NumberedRows
-from jobpipe.testing.publish import PublishOrder, _drop_torn_line, _force
 from tests.faults.spark_rig import events_of
+from tests.harness.publish import PublishOrder, _drop_torn_line, _force
 from tests.spark.jobs.session import session
 
 COLUMNS = "partition int, number bigint, payload string, digest bigint"

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 
 from jobpipe.testing.checker import Checker, Report
-from jobpipe.testing.consume import Received
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import END_SECONDS, Program, module_of
 from tests.faults.rig import SHARED, gone, more
+from tests.harness.consume import Received
+from tests.harness.processes import Harness
+from tests.harness.program import END_SECONDS, Program, module_of
 
 ROOT = Path(__file__).parents[2]
 SPARK_PATIENCE = 180.0  # seconds; JVMs and their workers start, on a machine that may be very busy
@@ -26,9 +26,9 @@ PAUSE = 0.2  # seconds between two batches: enough to flow, and time for the mac
 LINGER = "120s"  # longer than an application takes to start on such a machine
 OPTIONS = "options.json"  # in the rig's folder: of the subscriber's load()
 PROGRAMS = {
-    "jobpipe.testing.publish": "tests.faults.spark_publish",
-    "jobpipe.testing.consume": "tests.faults.spark_subscribe",
-    "jobpipe.testing.flow": "tests.faults.spark_flow",
+    "tests.harness.publish": "tests.faults.spark_publish",
+    "tests.harness.consume": "tests.faults.spark_subscribe",
+    "tests.harness.flow": "tests.faults.spark_flow",
 }
 
 

@@ -1,6 +1,6 @@
 """``python -m tests.faults.spark_subscribe``: a Spark application that keeps what it reads, by micro-batch.
 
-Takes the order of :mod:`jobpipe.testing.consume` on standard input, and keeps rows in the same file: a sink that is
+Takes the order of :mod:`tests.harness.consume` on standard input, and keeps rows in the same file: a sink that is
 idempotent by batch id. A batch that comes again must be the same. It ends at the topic's end mark, or at SIGTERM, which
 stops its query as it runs. What its query's progress says of the link goes to the harness's events.
 """
@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.errors import WaitTimeout
-from jobpipe.testing.consume import ConsumeOrder, Received, _pack
 from tests.faults.spark_rig import OPTIONS, Events, events_of
+from tests.harness.consume import ConsumeOrder, Received, _pack
 from tests.spark.jobs.session import session, started
 
 

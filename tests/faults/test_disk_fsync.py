@@ -16,10 +16,10 @@ import pytest
 from jobpipe.admin import Admin
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.testing.processes import Harness
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, named_link, publish, until
 from tests.faults.points import FaultPoints
 from tests.faults.rig import FILES, PAUSE, conclude, later_rows, running, sound_so_far
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

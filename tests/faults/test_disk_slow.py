@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.testing.processes import Harness
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

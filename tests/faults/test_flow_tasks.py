@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import FILES, chance, conclude, later_rows, running
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

@@ -18,12 +18,12 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
-from jobpipe.testing.proxies import open_proxies
-from jobpipe.testing.proxy import FaultProxy
-from jobpipe.testing.zookeeper import ZooKeeper
 from tests.bus.flowkit import Chain, chain
 from tests.bus.kit import PATIENCE, ROOT, coordinator_of, kill, until
 from tests.faults.rig import SHARED, chance
+from tests.harness.proxies import open_proxies
+from tests.harness.proxy import FaultProxy
+from tests.harness.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

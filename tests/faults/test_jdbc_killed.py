@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.testing.program import MARK, marked
 from tests.faults.jdbc_program import UpsertOrder, expected
 from tests.faults.rig import chance, gone
 from tests.faults.spark_rig import ROOT, SPARK_PATIENCE, SparkProgram
+from tests.harness.program import MARK, marked
 from tests.postgres import PASSWORD, SUPERUSER, Postgres
 from tests.spark.kit import until
 

@@ -28,11 +28,11 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.store.position import Position
 from jobpipe.subscriber import fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.testing.lanes import BOTH, Direction
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe.wire.messages import Hello
 from tests.bus.kit import PATIENCE, Bus, publish
 from tests.faults.rig import chance
+from tests.harness.lanes import BOTH, Direction
+from tests.harness.proxy import FaultProxy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

@@ -17,10 +17,10 @@ from jobpipe.net.certs import ensure_home
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing.checker import Checker
-from jobpipe.testing.consume import Received
-from jobpipe.testing.lanes import BOTH
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
+from tests.harness.consume import Received
+from tests.harness.lanes import BOTH
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.testing.lanes import BOTH, Direction
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import FILES, chance, conclude, later_rows, more, running
+from tests.harness.lanes import BOTH, Direction
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running, sound_so_far
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

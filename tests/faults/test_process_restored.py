@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import PAUSE, conclude, gone, more, processes_of, running
+from tests.harness.consume import Received
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

@@ -12,9 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.testing.consume import Received
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import Program
 from tests.faults.rig import (
     FILES,
     OWN_ZOOKEEPER,
@@ -28,6 +25,9 @@ from tests.faults.rig import (
     processes_of,
     running,
 )
+from tests.harness.consume import Received
+from tests.harness.processes import Harness
+from tests.harness.program import Program
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
@@ -161,7 +161,7 @@ def test_a_stopped_subscriber_whose_name_is_taken(tmp_path: Path) -> None:
         zombie = rig.consumer()
         zombie.suspend()
         time.sleep(SESSION)
-        heir = rig._program("jobpipe.testing.consume", "consumer-heir", zombie._make_order)
+        heir = rig._program("tests.harness.consume", "consumer-heir", zombie._make_order)
         rig._consumers["all"] = heir
         heir.start()
         more(rig)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import pytest
 
-from jobpipe.testing.processes import Harness
 from tests.faults.points import COORDINATOR_POINTS, PUBLISHER_POINTS, FaultPoints
 from tests.faults.rig import FILES, PAUSE, conclude, later_rows, running, sound_so_far
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

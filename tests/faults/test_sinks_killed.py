@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from jobpipe.testing.program import MARK, marked
 from tests.faults.rig import chance, gone
 from tests.faults.sink_program import KEYS, ROWS, SINKS, SinkOrder
 from tests.faults.spark_rig import ROOT, SPARK_PATIENCE, SparkProgram
+from tests.harness.program import MARK, marked
 from tests.pipelines.running import committed
 from tests.spark.kit import until
 

@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from jobpipe.testing.lanes import BOTH
-from jobpipe.testing.proxy import FaultProxy
 from tests.faults.rig import OWN_ZOOKEEPER, SESSION, chance, conclude, later_rows, more
 from tests.faults.spark_rig import PAUSE, SPARK_PATIENCE, SparkHarness, events_of, slowness, spark_pair, verdict_now
+from tests.harness.lanes import BOTH
+from tests.harness.proxy import FaultProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from jobpipe.testing.processes import Harness
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
+from tests.harness.processes import Harness
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
 

@@ -14,8 +14,6 @@ from kazoo.exceptions import NoNodeError
 
 from jobpipe.discovery.locate import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.client import TlsHandler
 from tests.faults.rig import (
     OWN_ZOOKEEPER,
@@ -29,6 +27,8 @@ from tests.faults.rig import (
     more,
     running,
 )
+from tests.harness.processes import Harness
+from tests.harness.proxy import FaultProxy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

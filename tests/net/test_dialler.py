@@ -20,9 +20,9 @@ from jobpipe.discovery.locate import TopicLocator, all_from_records, from_record
 from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocolError
 from jobpipe.net.address import Endpoint
 from jobpipe.subscriber.dialler import Dialler
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from tests.harness.proxy import FaultProxy
 from tests.net.kit import HELLO, Authority, Mode, bound, peer, read_all, run, serving
 
 TOPICS = "/jobpipe/topics"

@@ -11,6 +11,7 @@ import email.message
 import email.parser
 import importlib.metadata
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -66,7 +67,6 @@ rows = SparkSession.builder.getOrCreate().read.format("jobpipe").option("subscri
 found = rows.mapInArrow(where, "rows bigint, python string, ours string").collect()
 print(json.dumps([each.asDict() for each in found] + [{"rows": 0, "python": sys.executable, "ours": jobpipe.__file__}]))
 """
-ORACLE = {"__init__", "checker", "journal", "rows"}
 USE = """
 import pyarrow as pa
 
@@ -141,15 +141,13 @@ def metadata(wheel: Path) -> email.message.Message:
 
 
 def test_the_wheel_has_what_users_need(wheel: Path) -> None:
-    """All modules but those that only our tests use; the examples, for `jobpipe demo`; the marks of typed packages."""
+    """All modules; the examples, for `jobpipe demo`; the marks of typed packages."""
     found = set(zipfile.ZipFile(wheel).namelist())
     tracked = {
         path.relative_to(root).as_posix()
         for root in (ROOT, ROOT / "registry")
         for path in root.glob("jobpipe*/**/*.py")
     }
-    harness = {path for path in tracked if path.startswith("jobpipe/testing/") and Path(path).stem not in ORACLE}
-    assert harness
     examples = {
         f"jobpipe/_{path.relative_to(ROOT).as_posix()}"
         for path in ROOT.glob("examples/**/*.*")
@@ -162,7 +160,7 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     java = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe/spark/java").rglob("*.*")}
     assert {Path(path).suffix for path in java} == {".md", ".java", ".class"}
     others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json"}
-    assert found == (tracked - harness) | examples | about | marks | java | others
+    assert found == tracked | examples | about | marks | java | others
 
 
 def test_its_names_are_our_own(wheel: Path) -> None:
@@ -174,8 +172,7 @@ def test_its_names_are_our_own(wheel: Path) -> None:
 def test_nothing_in_the_wheel_needs_what_is_left_out(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
-    left_out = [path.stem for path in (ROOT / "jobpipe/testing").glob("*.py") if path.stem not in ORACLE]
-    assert [name for name, text in texts.items() for module in left_out if f"jobpipe.testing.{module}" in text] == []
+    assert [name for name, text in texts.items() if re.search(r"\b(from|import) (tests|benchmarks)\b", text)] == []
 
 
 def test_its_metadata(metadata: email.message.Message) -> None:
@@ -223,7 +220,7 @@ def test_the_sdist_has_what_a_maintainer_needs() -> None:
             "docs/guide.md",
             "conf/jobpipe.yaml",
             "requirements/dev.txt",
-            "jobpipe/testing/processes.py",
+            "tests/harness/processes.py",
             "jobpipe/spark/java/src/jobpipe/hadoop/InProcessLocalFs.java",
             "jobpipe/spark/java/classes/jobpipe/hadoop/InProcessLocalFs.class",
             "tests/conftest.py",

@@ -21,7 +21,7 @@ import yaml
 from jobpipe.config import Config, load
 from jobpipe.pipelines.launchers.local import RUNNER
 from jobpipe.pipelines.sessions import members
-from jobpipe.testing.program import MARK, marked, module_of
+from tests.harness.program import MARK, marked, module_of
 from tests.spark.kit import PATIENCE
 
 SECONDS = 300.0  # of one run; several JVMs start at once

@@ -24,7 +24,6 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry import embedded_files, embedded_server
 from jobpipe_registry.client import TlsHandler
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
@@ -36,6 +35,7 @@ from jobpipe_registry.identity import Tls
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import eventually
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, Id
 
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry import client
 from jobpipe_registry.client import _for_kazoo, check_options
 from jobpipe_registry.errors import BadOption, Unavailable
 from jobpipe_registry.identity import Sasl
 from jobpipe_registry.options import Options
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from tests.harness.proxy import FaultProxy
 from tests.registry import kerberos
 from tests.registry.kerberos import REALM, Realm
 from tests.registry.secured import SecuredZooKeeper

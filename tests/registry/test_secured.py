@@ -17,11 +17,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.acl import Exposed
 from jobpipe_registry.errors import BadOption, Unavailable
 from jobpipe_registry.options import Options
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import Recorder, eventually, owner, record
 

@@ -16,10 +16,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from tests.harness.proxy import FaultProxy
 from tests.registry.worlds import Recorder, ZooKeeperWorld, eventually, owner, record
 
 pytestmark = pytest.mark.zookeeper

@@ -28,9 +28,9 @@ from jobpipe.net.link import connect
 from jobpipe.net.revocation import revoke
 from jobpipe.net.timing import Timing
 from jobpipe.net.tls import Credentials
-from jobpipe.testing.zookeeper import settings_of
 from jobpipe.wire import Hello, Welcome
 from jobpipe_registry.embedded import EmbeddedZooKeeper
+from tests.harness.zookeeper import settings_of
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 TIMING = Timing(connect=10, handshake=10, hello=10, welcome=10)  # the machine is shared

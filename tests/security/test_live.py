@@ -22,9 +22,9 @@ from jobpipe.net.certs import NODE_LIFE, describe, init_ca, issue, renew
 from jobpipe.net.identity import subscription_name, topic_server_name
 from jobpipe.net.revocation import revoke
 from jobpipe.net.tls import Credentials
-from jobpipe.testing.processes import Harness
 from tests.faults.conftest import shared_zookeeper as shared_zookeeper
 from tests.faults.rig import FILES, PATIENCE, SHARED, conclude, later_rows, more
+from tests.harness.processes import Harness
 from tests.security.kit import TOPIC, settings
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]

@@ -25,7 +25,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
-from jobpipe.testing.lanes import BOTH, PIECE, Direction, Flow, Lane, Mark, Order, Way, abort, arm, pump
+from tests.harness.lanes import BOTH, PIECE, Direction, Flow, Lane, Mark, Order, Way, abort, arm, pump
 
 T = TypeVar("T")
 

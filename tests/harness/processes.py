@@ -13,7 +13,7 @@
 
 Everything lives below one folder and ends with :meth:`Harness.close`, by process id: programs that the harness started,
 and what these started (they inherit a mark in their environment). ZooKeeper stands behind a
-:class:`~jobpipe.testing.proxy.FaultProxy`, and with ``proxied`` coordinator and data process do too, as subscribers see
+:class:`~tests.harness.proxy.FaultProxy`, and with ``proxied`` coordinator and data process do too, as subscribers see
 them.
 """
 
@@ -33,10 +33,11 @@ import psutil
 from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing.checker import Checker, Report
-from jobpipe.testing.consume import ConsumeOrder, Received
-from jobpipe.testing.flow import TASK, FlowOrder
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.program import (
+from jobpipe.testing.rows import NumberedRows
+from tests.harness.consume import ConsumeOrder, Received
+from tests.harness.flow import TASK, FlowOrder
+from tests.harness.program import (
     DEADLINE_SECONDS,
     END_SECONDS,
     MARK,
@@ -47,11 +48,10 @@ from jobpipe.testing.program import (
     module_of,
     name_of,
 )
-from jobpipe.testing.proxies import open_proxies
-from jobpipe.testing.proxy import FaultProxy
-from jobpipe.testing.publish import PublishOrder
-from jobpipe.testing.rows import NumberedRows
-from jobpipe.testing.zookeeper import ZooKeeper
+from tests.harness.proxies import open_proxies
+from tests.harness.proxy import FaultProxy
+from tests.harness.publish import PublishOrder
+from tests.harness.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Harness:
         except BaseException:
             self.close()
             raise
-        self.publisher = self._program("jobpipe.testing.publish", "publisher", self._publish_order)
+        self.publisher = self._program("tests.harness.publish", "publisher", self._publish_order)
 
     def __enter__(self) -> Harness:
         return self
@@ -131,7 +131,7 @@ class Harness:
                     }
                 )
 
-            self._consumers[name] = self._program("jobpipe.testing.consume", f"consumer-{name}", order)
+            self._consumers[name] = self._program("tests.harness.consume", f"consumer-{name}", order)
         return self._consumers[name]
 
     def flow(self, name: str, publish: str) -> Program:
@@ -150,7 +150,7 @@ class Harness:
                     }
                 )
 
-            self._flows[name] = self._program("jobpipe.testing.flow", f"flow-{name}", order)
+            self._flows[name] = self._program("tests.harness.flow", f"flow-{name}", order)
         return self._flows[name]
 
     def flow_tasks(self, name: str) -> list[psutil.Process]:

@@ -1,6 +1,6 @@
 """One direction of one proxied connection: passes bytes on, late, slowly, not at all, changed, twice, up to a cut.
 
-Knows nothing of listening, nor of who gives the orders: :mod:`jobpipe.testing.proxy`. Everything runs in its loop.
+Knows nothing of listening, nor of who gives the orders: :mod:`tests.harness.proxy`. Everything runs in its loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m jobpipe.testing.flow``: a flow job to be killed, whose tasks are processes to be killed too.
+"""``python -m tests.harness.flow``: a flow job to be killed, whose tasks are processes to be killed too.
 
 Told what to do by one JSON line on standard input (:class:`FlowOrder`). It passes numbered rows on, as they are. Its
 tasks are run as Spark runs them: one that dies is started again, one that hangs does not hinder another attempt, and
@@ -35,7 +35,7 @@ from jobpipe.testing.rows import SCHEMA
 ATTEMPTS = 4  # of one task that die, as Spark's spark.task.maxFailures
 LOOK_SECONDS = 0.05
 ORPHAN_SECONDS = 1.5  # that a task lives without its driver
-TASK = "jobpipe.testing.flow_task"
+TASK = "tests.harness.flow_task"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class AttemptRunner:
         with self._lock:
             self._running = [each for each in self._running if each.poll() is None] + [process]
         with contextlib.suppress(BrokenPipeError):  # killed already
-            assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+            assert process.stdin is not None
             process.stdin.write(pickle.dumps(order))
             process.stdin.close()
         return process

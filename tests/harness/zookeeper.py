@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe.testing.program import END_SECONDS
-from jobpipe.testing.proxy import FaultProxy
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.identity import Tls
+from tests.harness.program import END_SECONDS
+from tests.harness.proxy import FaultProxy
 
 
 def settings_of(server: EmbeddedZooKeeper, connect: str) -> dict[str, str]:

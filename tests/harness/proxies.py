@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from jobpipe.testing.proxy import FaultProxy
+from tests.harness.proxy import FaultProxy
 
 PROXIED_HOST = "127.0.0.2"
 """Where the proxies listen, each at the port of what it stands before; publishers advertise it."""

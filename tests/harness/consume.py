@@ -1,4 +1,4 @@
-"""``python -m jobpipe.testing.consume``: a subscriber job to be killed.
+"""``python -m tests.harness.consume``: a subscriber job to be killed.
 
 Told what to do by one JSON line on standard input (:class:`ConsumeOrder`). It reads as Spark's stream reader does: it
 plans from its own stored position, not from the acknowledged one, fetches, stores rows and position in one SQLite

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.testing.processes import Harness
-from jobpipe.testing.program import Program
 from jobpipe_registry.embedded import EmbeddedZooKeeper
+from tests.harness.processes import Harness
+from tests.harness.program import Program
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 
@@ -97,7 +97,7 @@ def test_proxies_and_zookeeper(rig: Rig) -> None:
 
 def test_program_that_fails_is_told(tmp_path: Path) -> None:
     """A wait ends with the log of a program that ended by an error of its own."""
-    failing = Program("jobpipe.testing.no_such_program", lambda: _Nothing(), tmp_path / "log")
+    failing = Program("tests.harness.no_such_program", lambda: _Nothing(), tmp_path / "log")
     failing.start()
     assert failing.wait() != 0
     assert failing.failure is not None

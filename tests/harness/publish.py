@@ -1,4 +1,4 @@
-"""``python -m jobpipe.testing.publish``: a publisher job to be killed.
+"""``python -m tests.harness.publish``: a publisher job to be killed.
 
 Told what to do by one JSON line on standard input (:class:`PublishOrder`). It seals numbered batches as Spark does: the
 number of the last batch stands in a small durable file, its checkpoint, written after the seal has returned. Killed
