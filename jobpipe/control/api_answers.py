@@ -32,10 +32,10 @@ from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNot
 from jobpipe.pipelines.definitions import CONFIGURATION
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.installed import PlugInKind, Plugins
+from jobpipe.pipelines.json_schema import options_schema
 from jobpipe.pipelines.kinds import EXPECTED
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import nearest, pipeline_error
-from jobpipe.pipelines.schema import options_schema
 from jobpipe.pipelines.tree import Place, node_of
 from jobpipe.pipelines.wording import problems_of
 

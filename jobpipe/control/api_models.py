@@ -11,12 +11,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from jobpipe.control.interface import PipelineStatus, Submission
 from jobpipe.pipelines.installed import PlugInKind
 from jobpipe.pipelines.kinds import JobName
-from jobpipe.pipelines.reading import MAX_DEPTH, MAX_NODES
 from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.yaml_files import MAX_DEPTH, MAX_NODES
 
 
 def _bounded(tree: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.reading` could have made."""
+    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.yaml_files` could have made."""
     level: list[Any] = [tree]
     count = depth = 0
     while level:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jobpipe.control.interface import Want
-from jobpipe.control.rows import AttemptRow, JobRow, RunRow
+from jobpipe.control.records import AttemptRow, JobRow, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable

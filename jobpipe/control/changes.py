@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from jobpipe.control.interface import Submission, Submitted, Want
 from jobpipe.control.loaded import digest_of, fits_of, subscriptions_by_job
-from jobpipe.control.rows import DefinitionRow, JobRow, PipelineRow, RunRow, Subscription
+from jobpipe.control.records import DefinitionRow, JobRow, PipelineRow, RunRow, Subscription
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.graph import graph_of

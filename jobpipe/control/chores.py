@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobpipe.control.patience import PatientJobs
-from jobpipe.control.rows import Chore, JobRow, Subscription
+from jobpipe.control.records import Chore, JobRow, Subscription
 from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
 from jobpipe_registry.errors import RegistryError

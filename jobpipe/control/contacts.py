@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from jobpipe.control.looking import process_status
-from jobpipe.control.rows import AttemptRow
+from jobpipe.control.records import AttemptRow
 from jobpipe.control.starting import make_launcher
 from jobpipe.control.tools import Tools
 from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobpipe.control.rows import AttemptRow, Holder
+from jobpipe.control.records import AttemptRow, Holder
 from jobpipe.control.verdict import EndOf, Facts, Launched, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease

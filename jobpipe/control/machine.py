@@ -16,7 +16,7 @@ from jobpipe.control.book import JobBook, is_to_stop
 from jobpipe.control.contacts import Contacts
 from jobpipe.control.interface import Want
 from jobpipe.control.looking import end_of, facts_of, holder_of, lease_is_own
-from jobpipe.control.rows import AttemptRow, Holder, JobRow, RunRow
+from jobpipe.control.records import AttemptRow, Holder, JobRow, RunRow
 from jobpipe.control.starting import Started, clear_storage, make_launcher, start_attempt
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Step, Verdict, judge

@@ -21,7 +21,7 @@ MakeCore = Callable[[Config, Path | None], AbstractContextManager[Control]]
 
 def _core(config: Config, config_file: Path | None) -> AbstractContextManager[Control]:
     """Return the core; it is loaded here alone, so that clients and tests do without."""
-    from jobpipe.control.service import ControlServer
+    from jobpipe.control.control_server import ControlServer
 
     return ControlServer(config, config_file=config_file)
 

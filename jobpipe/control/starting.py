@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import ValidationError
 
 from jobpipe.control.book import UNAVAILABLE
-from jobpipe.control.rows import AttemptRow, Holder, JobRow, RunRow
+from jobpipe.control.records import AttemptRow, Holder, JobRow, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.pipelines.parameters import RunValues

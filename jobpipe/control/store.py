@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from jobpipe.control.database import Database
 from jobpipe.control.interface import Event, Want
-from jobpipe.control.rows import (
+from jobpipe.control.records import (
     AttemptRow,
     Chore,
     DefinitionRow,

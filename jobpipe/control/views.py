@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RunView
-from jobpipe.control.rows import AttemptRow, JobRow, PipelineRow, RunRow
+from jobpipe.control.records import AttemptRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound

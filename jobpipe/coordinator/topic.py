@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Container
 from typing import Any
 
-from jobpipe.coordinator.flows import Flows, WrittenNow
-from jobpipe.coordinator.holds import Holds, hold_words
-from jobpipe.coordinator.leases import Leases
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
+from jobpipe.coordinator.topic_flows import Flows, WrittenNow
+from jobpipe.coordinator.topic_holds import Holds, hold_words
+from jobpipe.coordinator.topic_leases import Leases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets

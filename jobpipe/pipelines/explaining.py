@@ -8,10 +8,10 @@ from typing import Any
 
 from jobpipe.pipelines.definitions import CONFIGURATION
 from jobpipe.pipelines.installed import Installed, PlugInError, Plugins, plug_in_error
+from jobpipe.pipelines.json_schema import options_schema
 from jobpipe.pipelines.kinds import EXPECTED
 from jobpipe.pipelines.plugins import Launcher, Sink, Source
 from jobpipe.pipelines.problems import nearest
-from jobpipe.pipelines.schema import options_schema
 from jobpipe.pipelines.spec import SinkSpec, SourceSpec, StageSpec
 from jobpipe.pipelines.wording import field_names
 

@@ -23,7 +23,6 @@ from jobpipe.pipelines.parameters import fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Problem, Report, nearest, pipeline_error
-from jobpipe.pipelines.reading import read_files
 from jobpipe.pipelines.spec import (
     JobSpec,
     Mode,
@@ -35,6 +34,7 @@ from jobpipe.pipelines.spec import (
 )
 from jobpipe.pipelines.tree import Node, Path, Place, find, node_of, plain
 from jobpipe.pipelines.wording import field_names, problem_at, problems_of
+from jobpipe.pipelines.yaml_files import read_files
 
 M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(JobName)

@@ -13,8 +13,8 @@ from typing import Any
 
 from jobpipe.errors import shown
 from jobpipe.pipelines.problems import Problem, Report, nearest
-from jobpipe.pipelines.reading import scalar_of
 from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, find, map_texts
+from jobpipe.pipelines.yaml_files import scalar_of
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _COMPACT = "%Y%m%dT%H%M%SZ"

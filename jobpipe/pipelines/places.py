@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.formats import absolute
+from jobpipe.pipelines.file_options import absolute
 from jobpipe.pipelines.pipeline import Pipeline
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobpipe.config.job_secrets import give
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.formats import read_schema
+from jobpipe.pipelines.file_options import read_schema
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Source
@@ -94,7 +94,7 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
     if set(inputs) != set(job.sources):
         views = ", ".join(f"--input {view}=FILE" for view in job.sources if view is not None)
         raise ConfigError(f"job {name}: give {views or '--input FILE, once'}", key="input")
-    from jobpipe.pipelines.runner.session import add_path
+    from jobpipe.pipelines.runner.spark_session import add_path
 
     add_path(pipeline.folder)
     give(job.spec.secrets)
@@ -172,7 +172,7 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    from jobpipe.pipelines.runner.session import prepare_jvm, session_keys
+    from jobpipe.pipelines.runner.spark_session import prepare_jvm, session_keys
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
         PySparkLogger.getLogger(name).setLevel("CRITICAL")

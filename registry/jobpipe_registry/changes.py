@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from jobpipe_registry.errors import BadRecord, TopicOwned, Unavailable
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
-from jobpipe_registry.options import Options
-from jobpipe_registry.reading import Reader
 from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
+from jobpipe_registry.tree_reader import Reader
+from jobpipe_registry.zookeeper_options import Options
 
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 

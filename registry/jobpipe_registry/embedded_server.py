@@ -256,7 +256,7 @@ class Supervisor:
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
-        from jobpipe_registry.client import TlsHandler
+        from jobpipe_registry.kazoo_client import TlsHandler
 
         handler = TlsHandler(self._files.tls) if self._state.tls else None
         client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0, handler=handler, use_ssl=self._state.tls)

@@ -19,8 +19,8 @@ from jobpipe_registry.changes import Changes
 from jobpipe_registry.errors import RegistryError, TopicOwned, Unavailable
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Nodes
-from jobpipe_registry.options import Options
 from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.zookeeper_options import Options
 
 logger = logging.getLogger(__name__)
 

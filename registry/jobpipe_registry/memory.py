@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from jobpipe_registry.errors import NotStarted, Unavailable
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from jobpipe_registry.options import Options
 from jobpipe_registry.tree import TreeHandler
+from jobpipe_registry.zookeeper_options import Options
 
 
 @dataclass

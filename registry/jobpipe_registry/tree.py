@@ -18,11 +18,11 @@ from jobpipe_registry.jobs import Jobs
 from jobpipe_registry.keeper import Keeper
 from jobpipe_registry.names import Paths, check_name
 from jobpipe_registry.nodes import Nodes, Notify
-from jobpipe_registry.options import Options
-from jobpipe_registry.reading import Reader
 from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from jobpipe_registry.tree_jobs import TreeJobs
+from jobpipe_registry.tree_reader import Reader
 from jobpipe_registry.watch import TreeWatch, Watch
+from jobpipe_registry.zookeeper_options import Options
 
 logger = logging.getLogger(__name__)
 

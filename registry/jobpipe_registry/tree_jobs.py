@@ -21,9 +21,9 @@ from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.jobs import Jobs, JobState, LeaseLost, StateCallback
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from jobpipe_registry.options import Options
-from jobpipe_registry.reading import Reader
+from jobpipe_registry.tree_reader import Reader
 from jobpipe_registry.watch import TreeWatch, Watch
+from jobpipe_registry.zookeeper_options import Options
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.admin import Admin
 from jobpipe.cli.main import cli
-from jobpipe.coordinator import leases as leases_module
+from jobpipe.coordinator import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.operations.reading import lease_name

@@ -18,8 +18,8 @@ from pathlib import Path
 import yaml
 
 from jobpipe.config import load
+from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Submission
-from jobpipe.control.service import ControlServer
 from jobpipe.pipelines.launchers import local
 
 EVERY_SECONDS = 0.2

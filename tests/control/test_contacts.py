@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jobpipe.control.contacts import Contacts
-from jobpipe.control.rows import AttemptRow
+from jobpipe.control.records import AttemptRow
 from jobpipe.control.tools import Tools
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.states import JobState

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jobpipe.control.looking import facts_of, has_rebooted, process_status
-from jobpipe.control.rows import AttemptRow, Holder
+from jobpipe.control.records import AttemptRow, Holder
 from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState

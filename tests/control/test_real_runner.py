@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from jobpipe.config import load
-from jobpipe.control.service import ControlServer
+from jobpipe.control.control_server import ControlServer
 from jobpipe.pipelines.launchers.local import RUNNER
 from jobpipe.pipelines.states import ENDED, JobState
 from tests.pipelines.running import SMALL

@@ -14,7 +14,7 @@ import pytest
 from jobpipe.control import store as stores
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.interface import Want
-from jobpipe.control.rows import AttemptRow, DefinitionRow, Holder, JobRow, PipelineRow, RunRow, Subscription
+from jobpipe.control.records import AttemptRow, DefinitionRow, Holder, JobRow, PipelineRow, RunRow, Subscription
 from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
 from jobpipe.pipelines.graph import TopicNode

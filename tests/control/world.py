@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from jobpipe.config import Config, load
+from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import JobStatus, Submission
-from jobpipe.control.service import ControlServer
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus

@@ -16,8 +16,8 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
+from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Submission
-from jobpipe.control.service import ControlServer
 from jobpipe.control.webhook import Hook, HookError, HookRefused, post
 from jobpipe.errors import PipelineError, StoreError
 from jobpipe.net.certs import BOTH, init_ca, issue

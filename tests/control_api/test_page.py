@@ -11,8 +11,8 @@ from jobpipe.control.server_access import read_access_file
 from jobpipe.net.certs import describe
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import Report
-from jobpipe.pipelines.reading import read_text
 from jobpipe.pipelines.tree import plain
+from jobpipe.pipelines.yaml_files import read_text
 from tests.control_api.kit import Served, tree
 from tests.pages import block, shell
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import flows as module
+from jobpipe.coordinator import topic_flows as module
 from jobpipe.coordinator.answering import Context
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.flow_answers import QUIET_SECONDS, FlowAnswers

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator import leases as module
-from jobpipe.coordinator.leases import Leases
+from jobpipe.coordinator import topic_leases as module
+from jobpipe.coordinator.topic_leases import Leases
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, SpoolError, TopicNotFound
 from jobpipe.net.budget import Budgets
 from jobpipe.operations.reading import LeaseRequest, lease_name

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.leases import Leases
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic_leases import Leases
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.net.link import Link
 from jobpipe.operations.reading import LeaseRequest, lease_name

@@ -17,7 +17,7 @@ from jobpipe.config import load
 from jobpipe.pipelines.runner import submitted
 from jobpipe.pipelines.runner.applications import ApplicationWork
 from jobpipe.pipelines.runner.attempt import _really
-from jobpipe.pipelines.runner.session import session_keys
+from jobpipe.pipelines.runner.spark_session import session_keys
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done
 from jobpipe.pipelines.snapshot import Snapshot

@@ -17,7 +17,7 @@ from jobpipe.pipelines.routes import Routes
 from jobpipe.pipelines.runner import routed_sources
 from jobpipe.pipelines.runner.routed_sources import RoutedSources
 from jobpipe.pipelines.runner.routing import RoutedSink
-from jobpipe.pipelines.sinks.topics import JobpipeSink
+from jobpipe.pipelines.sinks.to_topic import JobpipeSink
 from jobpipe.pipelines.spec import Mode, RouteSpec
 
 SPARK = cast("SparkSession", None)  # a folder of this host needs none

@@ -19,11 +19,11 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe_registry.client import TlsHandler
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
 from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions, is_serving
+from jobpipe_registry.kazoo_client import TlsHandler
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 from tests.registry.worlds import eventually

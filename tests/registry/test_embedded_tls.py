@@ -25,13 +25,13 @@ import pytest
 from kazoo.client import KazooClient
 
 from jobpipe_registry import embedded_files, embedded_server
-from jobpipe_registry.client import TlsHandler
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
 from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, start_time
 from jobpipe_registry.embedded_server import Supervisor
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions
 from jobpipe_registry.identity import Tls
+from jobpipe_registry.kazoo_client import TlsHandler
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler

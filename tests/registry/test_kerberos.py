@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, Id
 
-from jobpipe_registry import client
-from jobpipe_registry.client import _for_kazoo, check_options
+from jobpipe_registry import kazoo_client
 from jobpipe_registry.errors import BadOption, Unavailable
 from jobpipe_registry.identity import Sasl
-from jobpipe_registry.options import Options
+from jobpipe_registry.kazoo_client import _for_kazoo, check_options
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.zookeeper_options import Options
 from tests.harness.proxy import FaultProxy
 from tests.registry import kerberos
 from tests.registry.kerberos import REALM, Realm
@@ -165,6 +165,6 @@ def test_what_kazoo_is_told() -> None:
 
 
 def test_a_missing_package_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None if name == "kerberos" else object())
+    monkeypatch.setattr(kazoo_client.importlib.util, "find_spec", lambda name: None if name == "kerberos" else object())
     with pytest.raises(BadOption, match="pip install kerberos"):
         check_options(Options.parse({"sasl.mechanism": "GSSAPI"}))

@@ -19,8 +19,8 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
 from jobpipe_registry.acl import Exposed
 from jobpipe_registry.errors import BadOption, Unavailable
-from jobpipe_registry.options import Options
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.zookeeper_options import Options
 from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import Recorder, eventually, owner, record

@@ -17,7 +17,7 @@ from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.runner.queries import QueryWork
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done
-from jobpipe.pipelines.sinks.topics import JobpipeSink
+from jobpipe.pipelines.sinks.to_topic import JobpipeSink
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of
 

@@ -26,7 +26,7 @@ from jobpipe.pipelines.graph import subscribers_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.runner.fence import Fence
 from jobpipe.pipelines.runner.holding import Holding, Replaced
-from jobpipe.pipelines.runner.session import add_path, make_session, prepare_jvm, session_keys
+from jobpipe.pipelines.runner.spark_session import add_path, make_session, prepare_jvm, session_keys
 from jobpipe.pipelines.runner.starting_jvm import StartingJvm
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.runner.work import Done, Work, failure

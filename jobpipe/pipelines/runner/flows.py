@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from jobpipe.errors import ConfigError, WaitTimeout
 from jobpipe.flows.driver import Flow
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.formats import read_schema
+from jobpipe.pipelines.file_options import read_schema
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.plugins import Source
 from jobpipe.pipelines.runner.stopping import StopRequest

@@ -16,7 +16,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.plugins import ORIGIN, PluginOptions, Transform
 from jobpipe.pipelines.routes import Routes
 from jobpipe.pipelines.runner.routed_sources import RoutedSources
-from jobpipe.pipelines.sinks.topics import JobpipeSink
+from jobpipe.pipelines.sinks.to_topic import JobpipeSink
 
 
 class RoutedSink(JobpipeSink):

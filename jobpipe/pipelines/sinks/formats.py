@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.formats import absolute
+from jobpipe.pipelines.file_options import absolute
 from jobpipe.pipelines.kinds import Columns, PlainMap, Text, revealed
 from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
 from jobpipe.pipelines.problems import Complaint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.formats import absolute, read_schema
+from jobpipe.pipelines.file_options import absolute, read_schema
 from jobpipe.pipelines.kinds import PlainMap, Text, revealed
 from jobpipe.pipelines.plugins import UNPARSED, PluginOptions, Source
 from jobpipe.pipelines.problems import Complaint

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import INPUT, JobContext
-from jobpipe.pipelines.formats import read_schema
+from jobpipe.pipelines.file_options import read_schema
 from jobpipe.pipelines.kinds import Arguments, ObjectName, Text, revealed
 from jobpipe.pipelines.plugins import PluginOptions, Transform
 from jobpipe.pipelines.problems import Complaint

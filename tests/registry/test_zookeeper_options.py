@@ -9,7 +9,7 @@ import pytest
 from jobpipe_registry.acl import Exposed, exposed, to_kazoo
 from jobpipe_registry.errors import BadOption
 from jobpipe_registry.identity import Grant, Sasl, parse_acl
-from jobpipe_registry.options import Options
+from jobpipe_registry.zookeeper_options import Options
 
 ALL = "crwda"
 DIGEST = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": "canary-1"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.pipelines.problems import Report
-from jobpipe.pipelines.reading import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
+from jobpipe.pipelines.yaml_files import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
 from tests.pipelines.conftest import Write
 
 pytestmark = pytest.mark.timeout(20)  # a parser that is not linear takes hours

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from jobpipe.pipelines.schema import schema_text
+from jobpipe.pipelines.json_schema import schema_text
 from tests.pipelines.test_good_files import FLIGHTS
 
 ROOT = Path(__file__).parents[2]

@@ -28,8 +28,8 @@ from kazoo.retry import KazooRetry
 from jobpipe_registry.errors import BadOption, RegistryError
 from jobpipe_registry.identity import Sasl, Tls
 from jobpipe_registry.kazoo_log import KazooLog
-from jobpipe_registry.options import Options
 from jobpipe_registry.transport import make_context
+from jobpipe_registry.zookeeper_options import Options
 
 _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 

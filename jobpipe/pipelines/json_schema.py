@@ -1,4 +1,4 @@
-"""The JSON Schema of a pipeline's file, for editors: ``python -m jobpipe.pipelines.schema > …/pipeline.schema.json``.
+"""The JSON Schema of a pipeline file, for editors: ``python -m jobpipe.pipelines.json_schema`` prints it.
 
 It knows the built-in plug-ins with their options. A plug-in of another distribution passes unchecked, and so does a
 dotted key below a known one; ``jobpipe pipeline validate`` checks both.

@@ -20,8 +20,8 @@ from jobpipe.control.interface import Control, Event, PipelineStatus, RunView, S
 from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch
-from jobpipe.control.rows import JobRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key, Supervisor
 from jobpipe.control.tools import Tools

@@ -10,7 +10,7 @@ from jobpipe.config.model import KEYS
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.definitions import options_model
-from jobpipe.pipelines.formats import read_schema
+from jobpipe.pipelines.file_options import read_schema
 from jobpipe.pipelines.kinds import Flag, Text
 from jobpipe.pipelines.plugins import Promise, Sink, Topics
 from jobpipe.pipelines.spec import Mode, kebab

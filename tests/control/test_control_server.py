@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
-from jobpipe.control.service import ControlServer
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
