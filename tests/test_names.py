@@ -1,10 +1,13 @@
-"""The names that the distribution takes from its users: those that begin with its own, and no other."""
+"""Names: those that the distribution takes from its users, which begin with its own, and those within it."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import textwrap
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,38 @@ def test_modules_of_common_names_beside_a_job(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(job)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("imported\n", "")
+
+
+def _modules() -> Iterator[Path]:
+    yield from (ROOT / "jobpipe").rglob("*.py")
+    yield from (ROOT / "registry").rglob("*.py")
+
+
+def test_a_file_name_stands_for_one_or_two_things() -> None:
+    """Whoever looks for `leases.py` shall not have to open four of them."""
+    names = Counter(path.name for path in _modules() if not path.name.startswith("__"))
+    assert [name for name, count in names.items() if count > 2] == []
+
+
+def test_all_is_only_where_names_are_imported_to_be_found_there() -> None:
+    """Elsewhere a name without an underscore is for others."""
+    found = {path.relative_to(ROOT).as_posix() for path in _modules() if _lists_only_its_own(path)}
+    assert found == {"jobpipe/errors.py"}  # which is public
+
+
+def _lists_only_its_own(path: Path) -> bool:
+    tree = ast.parse(path.read_text())
+    listed = [
+        {element.value for element in node.value.elts if isinstance(element, ast.Constant)}
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.List)
+        and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return bool(listed) and not listed[0] & imported

@@ -10,7 +10,7 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
-from jobpipe.config import Problem, config_error
+from jobpipe.config import ConfigProblem, config_error
 from jobpipe.config.checks import check_files
 from jobpipe.errors import ConfigError
 from jobpipe.net.access import read_access
@@ -48,7 +48,7 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
     except ConfigError as error:
         if not as_json:
             raise
-        wrong = asdict(Problem(str(error.fields.get("file")), "security.access", None, error.message))
+        wrong = asdict(ConfigProblem(str(error.fields.get("file")), "security.access", None, error.message))
         emit_json({"ok": False, "file": settings.file, "problems": error.fields.get("problems", [wrong])})
         return Exit.USAGE
     if as_json:

@@ -11,7 +11,7 @@ from jobpipe.store.boundary import Boundary
 MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
 
 
-class Place(click.ParamType[Boundary]):
+class PlaceType(click.ParamType[Boundary]):
     """Makes a boundary of one of some words, an offset, or a time: ISO 8601 with its zone, or ms since 1970."""
 
     name = "place"

@@ -8,7 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table
-from jobpipe.cli.place import Place
+from jobpipe.cli.place import PlaceType
 from jobpipe.cli.status import connection, holder, last_seen, position, told
 from jobpipe.store.boundary import Boundary
 
@@ -57,7 +57,7 @@ def _row(line: dict[str, Any]) -> list[object]:
 @click.argument("name")
 @click.option(
     "--to",
-    type=Place("earliest", "latest"),
+    type=PlaceType("earliest", "latest"),
     required=True,
     metavar="earliest|latest|OFFSET|TIME",
     help="Where the next new checkpoint begins; TIME: with the first batch published then or later.",

@@ -11,7 +11,7 @@ import click
 
 from jobpipe.cli.audience import while_read
 from jobpipe.cli.context import Settings, pass_settings
-from jobpipe.cli.place import Place
+from jobpipe.cli.place import PlaceType
 from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LEAST_DISCOVERY_SECONDS = 5.0
 @click.option(
     "--from",
     "starting",
-    type=Place("earliest", "latest", "committed"),
+    type=PlaceType("earliest", "latest", "committed"),
     metavar="earliest|latest|committed|OFFSET|TIME",
     help="Where to begin; TIME, such as 2026-11-21T10:00:00Z: with the first batch published then or later.  "
     "[default: latest; with --name: committed]",

@@ -4,7 +4,7 @@ This package knows nothing of the network, the registry or Spark; it turns texts
 """
 
 from jobpipe.config.checks import check_acks
-from jobpipe.config.definition import Definition, Key, Option, Problem, config_error, shown, unknown
+from jobpipe.config.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
 from jobpipe.config.model import Config
 from jobpipe.config.names import suggest
 from jobpipe.config.show import Row, explain, find_key, keys, names, render
@@ -12,10 +12,10 @@ from jobpipe.config.sources import Resolved, config_from_dict, load, node_settin
 
 __all__ = [
     "Config",
+    "ConfigProblem",
     "Definition",
     "Key",
     "Option",
-    "Problem",
     "Resolved",
     "Row",
     "check_acks",

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.definition import Problem, config_error
+from jobpipe.config.definition import ConfigProblem, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
@@ -30,7 +30,7 @@ class _Check:
     find: Callable[[Config], str | None]
 
 
-def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collection[str] = ()) -> list[Problem]:
+def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collection[str] = ()) -> list[ConfigProblem]:
     """Return the problems between values.
 
     Args:
@@ -45,11 +45,11 @@ def check_together(config: Config, sources: Mapping[str, str], *, ignore: Collec
         if (expected := check.find(config)) is not None:
             about = by_attribute[check.blamed]
             value = about.show(getattr(config, check.blamed))
-            problems.append(Problem(sources[about.name], about.name, value, expected))
+            problems.append(ConfigProblem(sources[about.name], about.name, value, expected))
     return problems
 
 
-def check_files(config: Config, sources: Mapping[str, str]) -> list[Problem]:
+def check_files(config: Config, sources: Mapping[str, str]) -> list[ConfigProblem]:
     """Return a problem for each certificate, key, CA or list in use that is not there, or cannot be read, on this host.
 
     Loading a configuration does not look: another host may have the files.
@@ -64,7 +64,7 @@ def check_files(config: Config, sources: Mapping[str, str]) -> list[Problem]:
                 pass
         except OSError as error:
             expected = f"a readable file ({error.strerror})"
-            problems.append(Problem(sources[about.name], about.name, about.show(path), expected))
+            problems.append(ConfigProblem(sources[about.name], about.name, about.show(path), expected))
     return problems
 
 
@@ -83,7 +83,7 @@ def check_acks(config: Config, required_subscribers: Iterable[str] | None, min_s
     """
     if config.acks == "all" and not list(required_subscribers or ()) and not min_subscribers:
         expected = "stored, or required_subscribers or min_subscribers given to the sink"
-        raise config_error([Problem("option", "jobpipe.acks", "all", expected)])
+        raise config_error([ConfigProblem("option", "jobpipe.acks", "all", expected)])
 
 
 def plaintext_beyond_loopback(config: Config) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import Kind, NoHomeError
+from jobpipe.config.values import NoHomeError, ValueKind
 from jobpipe.errors import ConfigError
 
 HIDDEN = "***"
@@ -25,7 +25,7 @@ class Definition:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: Any
     documentation: str
     group: str
@@ -105,7 +105,7 @@ class Option(Definition):
 
 def key(
     name: str,
-    kind: Kind,
+    kind: ValueKind,
     default: Any,
     documentation: str,
     *,
@@ -126,7 +126,7 @@ def _variable(name: str) -> str:
     return "JOBPIPE__" + name.removeprefix("jobpipe.").replace(".", "__").upper()
 
 
-def _parsed_default(name: str, kind: Kind, default: Any) -> Any:
+def _parsed_default(name: str, kind: ValueKind, default: Any) -> Any:
     try:
         return kind.parse(default, Path.cwd())
     except NoHomeError as error:
@@ -138,7 +138,7 @@ def _parsed_default(name: str, kind: Kind, default: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigProblem:
     """One wrong value: where it stands, which key, the value as text, and what was expected instead.
 
     ``source`` is ``file:line``, ``option``, ``spark``, ``environment`` or ``default``; ``value`` is None where there
@@ -166,12 +166,12 @@ def shown(raw: object, about: Key | None = None) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def unknown(source: str, name: str, raw: object, expected: str) -> Problem:
+def unknown(source: str, name: str, raw: object, expected: str) -> ConfigProblem:
     """Return the problem of a name that is none of ours; the value of what sounds like a secret is hidden."""
-    return Problem(source, name, HIDDEN if _SECRET.search(name) else shown(raw), expected, unknown=True)
+    return ConfigProblem(source, name, HIDDEN if _SECRET.search(name) else shown(raw), expected, unknown=True)
 
 
-def config_error(problems: Iterable[Problem], *, of: str = "configuration", what: str = "problem") -> ConfigError:
+def config_error(problems: Iterable[ConfigProblem], *, of: str = "configuration", what: str = "problem") -> ConfigError:
     """Return the one error that names all ``problems``, one line for each."""
     listed = list(problems)
     lines = "\n".join(f"  {problem}" for problem in listed)

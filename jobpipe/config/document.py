@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from jobpipe.config.definition import Problem
+from jobpipe.config.definition import ConfigProblem
 from jobpipe.config.ownership import read_own_file
 
 MAX_BYTES = 1 << 20  # a configuration is a few KiB; more is some other file
@@ -32,7 +32,7 @@ class Entry:
     given: str = ""
 
 
-def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[Problem]]:
+def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[ConfigProblem]]:
     """Return what the file at ``path`` sets, and what is wrong with it as a document.
 
     ``named_by`` is the source that is at fault when the file cannot be read; the path itself for a file that was found
@@ -41,26 +41,26 @@ def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[Problem]
     try:
         content, why = read_own_file(path, MAX_BYTES + 1, any_owner=named_by != str(path))
         if why is not None:
-            return [], [Problem(named_by, "config", str(path), f"a file that others cannot change: {why}")]
+            return [], [ConfigProblem(named_by, "config", str(path), f"a file that others cannot change: {why}")]
         text = content.decode("utf-8")
     except OSError as error:
-        return [], [Problem(named_by, "config", str(path), f"a readable file ({error.strerror})")]
+        return [], [ConfigProblem(named_by, "config", str(path), f"a readable file ({error.strerror})")]
     except UnicodeDecodeError:
-        return [], [Problem(str(path), "config", None, "text in UTF-8")]
+        return [], [ConfigProblem(str(path), "config", None, "text in UTF-8")]
     if len(content) > MAX_BYTES:
-        return [], [Problem(named_by, "config", str(path), f"a file of at most {MAX_BYTES} bytes")]
+        return [], [ConfigProblem(named_by, "config", str(path), f"a file of at most {MAX_BYTES} bytes")]
     return _parse(text, path)
 
 
-def _parse(text: str, path: Path) -> tuple[list[Entry], list[Problem]]:
+def _parse(text: str, path: Path) -> tuple[list[Entry], list[ConfigProblem]]:
     walk = _Walk(path)
     try:
         walk.run(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        walk.problems.append(Problem(f"{path}:{line}", "config", None, f"valid YAML ({error.problem})"))
+        walk.problems.append(ConfigProblem(f"{path}:{line}", "config", None, f"valid YAML ({error.problem})"))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        walk.problems.append(Problem(str(path), "config", None, f"valid YAML ({type(error).__name__})"))
+        walk.problems.append(ConfigProblem(str(path), "config", None, f"valid YAML ({type(error).__name__})"))
     return list(walk.entries.values()), walk.problems
 
 
@@ -70,7 +70,7 @@ class _Walk:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: dict[str, Entry] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self._lines: dict[str, int] = {}
         self._visited: set[int] = set()
 
@@ -107,7 +107,7 @@ class _Walk:
     def _add(self, loader: yaml.SafeLoader, name: str, line: int, node: yaml.Node) -> None:
         if name in self._lines:
             already = f"the key once; it is in line {self._lines[name]} already"
-            self.problems.append(Problem(f"{self.path}:{line}", name, None, already))
+            self.problems.append(ConfigProblem(f"{self.path}:{line}", name, None, already))
             return
         self._lines[name] = line
         raw: object = ["a list"]  # no key takes one; its parts are not constructed
@@ -123,7 +123,7 @@ class _Walk:
         self.entries[name] = Entry(name, raw, f"{self.path}:{line}", self.path.parent)
 
     def _problem(self, node: yaml.Node, name: str, expected: str) -> None:
-        self.problems.append(Problem(f"{self.path}:{_line(node)}", name, None, expected))
+        self.problems.append(ConfigProblem(f"{self.path}:{_line(node)}", name, None, expected))
 
 
 def _line(node: yaml.Node) -> int:

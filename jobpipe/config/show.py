@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobpipe.config.checks import depends_on
-from jobpipe.config.definition import Definition, Key, Option, Problem, config_error
+from jobpipe.config.definition import ConfigProblem, Definition, Key, Option, config_error
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
@@ -37,10 +37,10 @@ def find_key(name: str) -> Key:
     """
     about = by_loose_name(name)
     if about is None and name.lower() in MEANT:
-        raise config_error([Problem("option", name, None, f"did you mean {MEANT[name.lower()]}?", unknown=True)])
+        raise config_error([ConfigProblem("option", name, None, f"did you mean {MEANT[name.lower()]}?", unknown=True)])
     if about is None:
         meant = suggest(name, lambda key: key.name, others=[each for each, _ in names()])
-        raise config_error([Problem("option", name, None, meant, unknown=True)])
+        raise config_error([ConfigProblem("option", name, None, meant, unknown=True)])
     return about
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.definition import Option, Problem, shown
+from jobpipe.config.definition import ConfigProblem, Option, shown
 from jobpipe.config.model import KEYS
 from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, PATH, TEXT, BadValueError, Kind, choice, optional, whole
+from jobpipe.config.values import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
 
 
 def _each(one: Callable[[object, Path], Any]) -> Callable[[object, Path], tuple[Any, ...]]:
@@ -38,10 +38,10 @@ def _partitioner(raw: object, _base: Path) -> Any:
 
 
 _KINDS = {about.attribute: about.kind for about in KEYS}
-_COLUMNS = Kind("columns", "a column's name, or a list of them", _each(_column))
-_NAMES = Kind("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
-_SCHEMA = Kind("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
-_PARTITIONER = Kind("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
+_COLUMNS = ValueKind("columns", "a column's name, or a list of them", _each(_column))
+_NAMES = ValueKind("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
+_SCHEMA = ValueKind("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
+_PARTITIONER = ValueKind("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
 
 SINK_ARGUMENTS: tuple[Option, ...] = (
     Option(
@@ -148,10 +148,10 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
 """Every argument, in its order; the others are keys of the configuration."""
 
 
-def read_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def read_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[ConfigProblem]]:
     """Return the values of arguments that are no keys of the configuration, and what is wrong with the others."""
     values: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     for about in SINK_ARGUMENTS:
         if about.name in _KINDS or about.name not in given:
             continue
@@ -159,5 +159,5 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Probl
         try:
             values[about.name] = about.parse(raw)
         except BadValueError as error:
-            problems.append(Problem("option", about.name, shown(raw), str(error) or about.expected))
+            problems.append(ConfigProblem("option", about.name, shown(raw), str(error) or about.expected))
     return values, problems

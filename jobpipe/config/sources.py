@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.checks import check_together, lacks_certificates
-from jobpipe.config.definition import Key, Problem, config_error, shown, unknown
+from jobpipe.config.definition import ConfigProblem, Key, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
@@ -204,7 +204,7 @@ class _Merge:
 
     def __init__(self, others: Iterable[str] = ()) -> None:
         self._others = tuple(others)  # names that may be given as options, and are no keys
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self.sources: dict[str, str] = {about.name: DEFAULT for about in KEYS}
         self._values: dict[str, Any] = {}
         self._bad: set[str] = set()
@@ -254,7 +254,7 @@ class _Merge:
         self.problems.append(unknown(entry.source, entry.given or entry.name, entry.raw, expected))
 
     def _problem(self, entry: Entry, name: str, value: str | None, expected: str) -> None:
-        self.problems.append(Problem(entry.source, name, value, expected))
+        self.problems.append(ConfigProblem(entry.source, name, value, expected))
 
     def values(self, attributes: Iterable[str]) -> dict[str, Any]:
         """Return what is set of ``attributes``.
@@ -295,4 +295,4 @@ class _Merge:
         if (why := why_unreachable(connect)) is not None:
             name = "jobpipe.registerserver.connect"
             expected = f"the address of a ZooKeeper that runs; no connection ({why})"
-            self.problems.insert(0, Problem(self.sources[name], name, connect, expected))
+            self.problems.insert(0, ConfigProblem(self.sources[name], name, connect, expected))

@@ -17,7 +17,7 @@ from jobpipe.config.secrets import EXPECTED, Secret, parse_secret
 
 
 class BadValueError(ValueError):
-    """A value does not fit its kind; the text, if any, says more than ``Kind.expected``."""
+    """A value does not fit its kind; the text, if any, says more than ``ValueKind.expected``."""
 
 
 class NoHomeError(BadValueError):
@@ -29,7 +29,7 @@ class NoHomeError(BadValueError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """How the values of a key are read and written.
 
     ``parse`` takes the raw value and the folder that relative paths start from, and raises :class:`BadValueError`.
@@ -61,7 +61,7 @@ WHOLE_MAX = 2**63 - 1
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
-def duration(minimum: float = 0.0) -> Kind:
+def duration(minimum: float = 0.0) -> ValueKind:
     """Return the kind of times, in seconds as a float, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> float:
@@ -72,7 +72,7 @@ def duration(minimum: float = 0.0) -> Kind:
         return seconds
 
     least = f"at least {_format_duration(minimum)}, " if minimum else ""
-    return Kind(
+    return ValueKind(
         "duration",
         f"a time, {least}such as 500ms, 60s, 10min or 24h (a plain number is seconds)",
         parse,
@@ -80,7 +80,7 @@ def duration(minimum: float = 0.0) -> Kind:
     )
 
 
-def size(minimum: int = 0) -> Kind:
+def size(minimum: int = 0) -> ValueKind:
     """Return the kind of sizes, in whole bytes, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> int:
@@ -94,10 +94,12 @@ def size(minimum: int = 0) -> Kind:
         return int(count)
 
     least = f"at least {_format_size(minimum)}, " if minimum else ""
-    return Kind("size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size)
+    return ValueKind(
+        "size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size
+    )
 
 
-def whole(minimum: int, maximum: int = WHOLE_MAX) -> Kind:
+def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueKind:
     """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(raw: object, _base: Path) -> int:
@@ -107,10 +109,10 @@ def whole(minimum: int, maximum: int = WHOLE_MAX) -> Kind:
         return number
 
     span = f"of at least {minimum}" if maximum == WHOLE_MAX else f"from {minimum} to {maximum}"
-    return Kind("number", f"a whole number {span}", parse)
+    return ValueKind("number", f"a whole number {span}", parse)
 
 
-def choice(*values: str) -> Kind:
+def choice(*values: str) -> ValueKind:
     """Return the kind of one word out of ``values``."""
     listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
@@ -120,10 +122,10 @@ def choice(*values: str) -> Kind:
             raise BadValueError
         return text
 
-    return Kind("choice", listed, parse)
+    return ValueKind("choice", listed, parse)
 
 
-def optional(kind: Kind) -> Kind:
+def optional(kind: ValueKind) -> ValueKind:
     """Return ``kind`` with null (also the words ``null`` and the empty text) allowed and read as None."""
 
     def parse(raw: object, base: Path) -> Any:
@@ -134,7 +136,7 @@ def optional(kind: Kind) -> Kind:
     def write(value: Any) -> str:
         return "null" if value is None else kind.format(value)
 
-    return Kind(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
+    return ValueKind(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
 
 
 def _parse_boolean(raw: object, _base: Path) -> bool:
@@ -188,10 +190,10 @@ def _parse_secret(raw: object, base: Path) -> Secret:
     return found
 
 
-BOOLEAN = Kind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
-PATH = Kind("path", "a path; ~ is the home folder", _parse_path)
-TEXT = Kind("name", "a text on one line", _parse_line)
-SECRET = Kind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
+BOOLEAN = ValueKind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
+PATH = ValueKind("path", "a path; ~ is the home folder", _parse_path)
+TEXT = ValueKind("name", "a text on one line", _parse_line)
+SECRET = ValueKind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
 """Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
 
 

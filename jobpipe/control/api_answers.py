@@ -36,7 +36,7 @@ from jobpipe.pipelines.json_schema import options_schema
 from jobpipe.pipelines.kinds import EXPECTED
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import nearest, pipeline_error
-from jobpipe.pipelines.tree import Place, node_of
+from jobpipe.pipelines.tree import FilePlace, node_of
 from jobpipe.pipelines.wording import problems_of
 
 M = TypeVar("M", bound=BaseModel)
@@ -227,7 +227,7 @@ class Answers:
         plugins = Plugins()
         kind = body.kind or _only_kind(plugins, type_)
         plugin = plugins.find(kind, type_)
-        tree = node_of(body.config, Place(type_))
+        tree = node_of(body.config, FilePlace(type_))
         by_option: dict[str, list[str]] = {}
         rest: list[str] = []
         warnings: list[str] = []

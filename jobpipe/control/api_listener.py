@@ -25,7 +25,7 @@ RENEW_SECONDS = 2.0
 CLOSE_SECONDS = 5.0  # for answers that are on their way
 
 
-class Limits:
+class ListenerLimits:
     """What one listener takes."""
 
     def __init__(
@@ -58,9 +58,9 @@ class Limits:
 class _Connection(H11Protocol):
     """uvicorn's connection, with limits of time."""
 
-    limits: Limits
+    limits: ListenerLimits
 
-    def __init__(self, limits: Limits, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, limits: ListenerLimits, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.access_log = False  # it would write addresses with their query, where a token may stand
         self.limits = limits
@@ -126,14 +126,14 @@ class Listener:
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         refresh: Callable[[], None] | None = None,
-        limits: Limits | None = None,
+        limits: ListenerLimits | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.failure: Exception | None = None
         self._failed = failed
         self._app = app
         self._sock = sock
-        self._limits = limits or Limits()
+        self._limits = limits or ListenerLimits()
         self._tls = tls
         self._context = None if tls is None else tls()
         self._refresh = refresh

@@ -9,7 +9,7 @@ from pathlib import Path
 from jobpipe.config import Config
 from jobpipe.control.api import Api
 from jobpipe.control.api_gate import Gate, Identities, Tokens
-from jobpipe.control.api_listener import Limits, Listener
+from jobpipe.control.api_listener import Listener, ListenerLimits
 from jobpipe.control.interface import Control
 from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
@@ -43,7 +43,7 @@ class RestServer:
         control: Control,
         config: Config,
         *,
-        limits: Limits | None = None,
+        limits: ListenerLimits | None = None,
         streams: int | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:

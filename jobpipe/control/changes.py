@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from jobpipe.control.interface import Submission, Submitted, Want
 from jobpipe.control.loaded import digest_of, fits_of, subscriptions_by_job
-from jobpipe.control.records import DefinitionRow, JobRow, PipelineRow, RunRow, Subscription
+from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.graph import graph_of
@@ -21,7 +21,7 @@ from jobpipe.pipelines.states import JobState
 MOST_JOBS = 1000
 
 
-class Changes:
+class PipelineChanges:
     """Changes of one store. Nothing here waits for a registry or a launcher."""
 
     def __init__(self, store: Store) -> None:
@@ -314,7 +314,7 @@ def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> li
             fits=fits,
             reads=node.reads,
             publishes=node.publishes,
-            subscriptions=tuple(Subscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
+            subscriptions=tuple(JobSubscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
         )
         if old is not None:
             row = replace(row, want=old.want if old.present else want, renew=old.renew, checkpoint=old.checkpoint)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobpipe.control.patience import PatientJobs
-from jobpipe.control.records import Chore, JobRow, Subscription
+from jobpipe.control.records import Chore, JobRow, JobSubscription
 from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
 from jobpipe_registry.errors import RegistryError
@@ -87,7 +87,7 @@ class Chores:
         if found.order is not None:
             self._jobs.remove_order(chore.pipeline, chore.job, found.version)
 
-    def _see_to(self, subscription: Subscription, job: JobRow | None) -> None:
+    def _see_to(self, subscription: JobSubscription, job: JobRow | None) -> None:
         """Let a subscription be as its job needs it now.
 
         What is not needed is first required no more: else it is made again, and holds its publisher up.

@@ -10,7 +10,7 @@ from jobpipe.control.records import AttemptRow
 from jobpipe.control.starting import make_launcher
 from jobpipe.control.tools import Tools
 from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
-from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Contacts:
         self._key = key
         self._wake = wake
         self._confirmed = confirmed
-        self._seen: Registered | None = None
+        self._seen: JobRecords | None = None
         self._watch: Watch | None = None
         self._launcher: tuple[str, int, Launcher] | None = None
         self._answered: LaunchStatus | None = None  # the launcher, other than UNKNOWN
@@ -133,7 +133,7 @@ class Contacts:
         """What was heard last is not so any more."""
         self._seen = None
 
-    def registered(self, *, fresh: bool) -> Registered:
+    def registered(self, *, fresh: bool) -> JobRecords:
         """Return what the registry has, as it was heard, or asked for now.
 
         Raises:
@@ -146,7 +146,7 @@ class Contacts:
         self._confirmed()
         return found
 
-    def _heard(self, state: Registered) -> None:
+    def _heard(self, state: JobRecords) -> None:
         self._seen = state
         self._confirmed()
         self._wake()

@@ -14,7 +14,7 @@ from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.control.alerts import TOLD
 from jobpipe.control.bounded import TopicsOfJobs
-from jobpipe.control.changes import Changes
+from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
 from jobpipe.control.interface import Control, Event, PipelineStatus, RunView, Submission, Submitted
 from jobpipe.control.job_logs import log_lines
@@ -114,7 +114,7 @@ class ControlServer(Control):
                 chores_added=self._chores.look,
             )
             self._loaded = tools.loaded
-            self._changes = Changes(self._store)
+            self._changes = PipelineChanges(self._store)
             self._supervisor = Supervisor(tools)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)

@@ -58,7 +58,7 @@ CREATE TABLE chores (
 """
 
 
-class Database:
+class ControlDatabase:
     """One connection, of all threads in turn.
 
     Raises:

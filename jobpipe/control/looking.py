@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from jobpipe.control.records import AttemptRow, Holder
-from jobpipe.control.verdict import EndOf, Facts, Launched, LeaseOf, OrderOf
+from jobpipe.control.records import AttemptRow, LeaseHolder
+from jobpipe.control.verdict import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.machine import Place, lives
 
 _LAUNCHED = {
-    LaunchState.RUNNING: Launched.RUNNING,
-    LaunchState.ENDED: Launched.ENDED,
-    LaunchState.UNKNOWN: Launched.UNKNOWN,
+    LaunchState.RUNNING: LauncherAnswer.RUNNING,
+    LaunchState.ENDED: LauncherAnswer.ENDED,
+    LaunchState.UNKNOWN: LauncherAnswer.UNKNOWN,
 }
 
 
-def holder_of(lease: Lease) -> Holder:
+def holder_of(lease: Lease) -> LeaseHolder:
     """Return the process that has a lease."""
-    return Holder(
+    return LeaseHolder(
         host=lease.host,
         boot=lease.boot,
         pid_namespace=lease.pid_namespace,
@@ -28,7 +28,7 @@ def holder_of(lease: Lease) -> Holder:
     )
 
 
-def process_status(holder: Holder) -> LaunchStatus:
+def process_status(holder: LeaseHolder) -> LaunchStatus:
     """Return how an attempt stands whose launcher's id is not known, by the process that had its lease."""
     place = Place(holder.host, holder.boot, holder.pid_namespace)
     found = lives(holder.pid, holder.started, holder.ticks, place) if holder.pid else None
@@ -37,7 +37,7 @@ def process_status(holder: Holder) -> LaunchStatus:
     return LaunchStatus(LaunchState.RUNNING if found else LaunchState.ENDED)
 
 
-def has_rebooted(holder: Holder | None) -> bool:
+def has_rebooted(holder: LeaseHolder | None) -> bool:
     """Whether it ran on this host, and the host has booted since: then nothing of it lives.
 
     False where a host has no boot id. A container that is made again with the same host name, on the same boot, proves
@@ -49,23 +49,23 @@ def has_rebooted(holder: Holder | None) -> bool:
     return holder.host == here.host and holder.boot != here.boot
 
 
-def lease_is_own(attempt: AttemptRow, registered: Registered) -> bool:
+def lease_is_own(attempt: AttemptRow, registered: JobRecords) -> bool:
     """Whether the registry has the lease of this attempt."""
     return _lease(attempt, registered) is LeaseOf.OWN
 
 
-def end_of(attempt: AttemptRow, registered: Registered) -> EndRecord | None:
+def end_of(attempt: AttemptRow, registered: JobRecords) -> EndRecord | None:
     """Return the attempt's own end record, None if the registry has none."""
     end = registered.end
     return end if end is not None and (end.run, end.attempt) == (attempt.run, attempt.number) else None
 
 
-def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: Registered, *, forced: bool) -> Facts:
+def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: JobRecords, *, forced: bool) -> Facts:
     """Return what is known of an attempt; without a status nothing says that it was started."""
     own = end_of(attempt, registered)
     end = EndOf(own.state) if own is not None else EndOf.NONE if registered.end is None else EndOf.OLDER
     return Facts(
-        launcher=Launched.NOT_KNOWN if status is None else _LAUNCHED[status.state],
+        launcher=LauncherAnswer.NOT_KNOWN if status is None else _LAUNCHED[status.state],
         lease=_lease(attempt, registered),
         end=end,
         order=_order(attempt, registered),
@@ -75,7 +75,7 @@ def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: Regis
     )
 
 
-def _lease(attempt: AttemptRow, registered: Registered) -> LeaseOf:
+def _lease(attempt: AttemptRow, registered: JobRecords) -> LeaseOf:
     lease = registered.lease
     if lease is None:
         return LeaseOf.NONE
@@ -84,7 +84,7 @@ def _lease(attempt: AttemptRow, registered: Registered) -> LeaseOf:
     return LeaseOf.EARLIER if lease.attempt < attempt.number else LeaseOf.STRANGER
 
 
-def _order(attempt: AttemptRow, registered: Registered) -> OrderOf:
+def _order(attempt: AttemptRow, registered: JobRecords) -> OrderOf:
     order = registered.order
     if order is None or order.attempt < attempt.number:
         return OrderOf.NONE

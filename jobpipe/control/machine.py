@@ -16,7 +16,7 @@ from jobpipe.control.book import JobBook, is_to_stop
 from jobpipe.control.contacts import Contacts
 from jobpipe.control.interface import Want
 from jobpipe.control.looking import end_of, facts_of, holder_of, lease_is_own
-from jobpipe.control.records import AttemptRow, Holder, JobRow, RunRow
+from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.starting import Started, clear_storage, make_launcher, start_attempt
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Step, Verdict, judge
@@ -27,7 +27,7 @@ from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.job_records import Order
-from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.machine import lives
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class JobMachine:
         verdict = judge(facts_of(attempt, status, registered, forced=run.forced))
         return self._act(verdict, run, attempt, registered)
 
-    def _act(self, verdict: Verdict, run: RunRow, attempt: AttemptRow, registered: Registered) -> float:
+    def _act(self, verdict: Verdict, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
         jobs = self._tools.jobs
         match verdict.step:
             case Step.RECORD:
@@ -307,7 +307,7 @@ class JobMachine:
                 self._book.to(run, JobState.STOPPING, "")
         self.changed()
 
-    def _stop(self, run: RunRow, attempt: AttemptRow, registered: Registered) -> float:
+    def _stop(self, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
         tools, order = self._tools, registered.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
@@ -354,7 +354,7 @@ class JobMachine:
         self.changed()
         return 0.0
 
-    def _note_holder(self, attempt: AttemptRow, holder: Holder, application: str) -> None:
+    def _note_holder(self, attempt: AttemptRow, holder: LeaseHolder, application: str) -> None:
         if (attempt.holder, attempt.application) != (holder, application):
             self._tools.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
             self.changed()

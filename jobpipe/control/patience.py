@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import EndRecord, Order
-from jobpipe_registry.jobs import Jobs, JobState, StateCallback
+from jobpipe_registry.jobs import JobRecords, Jobs, StateCallback
 from jobpipe_registry.watch import Watch
 
 AWAY_SECONDS = 2.0
@@ -29,7 +29,7 @@ class PatientJobs:
         self._lock = threading.Lock()
         self._away: tuple[float, Unavailable] | None = None  # until when
 
-    def state(self, pipeline: str, job: str) -> JobState:
+    def state(self, pipeline: str, job: str) -> JobRecords:
         """Return what there is of a job."""
         return self._asked(lambda: self._jobs.state(pipeline, job))
 

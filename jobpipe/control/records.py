@@ -31,7 +31,7 @@ class DefinitionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subscription:
+class JobSubscription:
     """A subscription by which a job reads a topic; the topic's name has its prefix."""
 
     topic: str
@@ -67,7 +67,7 @@ class JobRow:
     fits: str
     reads: tuple[str, ...]
     publishes: tuple[str, ...]
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[JobSubscription, ...]
     numbers: int = 0
     run: str | None = None
     following: str | None = None
@@ -113,7 +113,7 @@ class RunRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LeaseHolder:
     """The process that had the lease, or, of a launcher of this host, that runs here: proof of its end."""
 
     host: str
@@ -145,7 +145,7 @@ class AttemptRow:
     began: float
     ended: float | None = None
     launched: str | None = None
-    holder: Holder | None = None
+    holder: LeaseHolder | None = None
     application: str = ""
     error: str = ""
     detail: str = ""
@@ -166,4 +166,4 @@ class Chore:
     id: int
     pipeline: str
     job: str
-    subscription: Subscription | None
+    subscription: JobSubscription | None

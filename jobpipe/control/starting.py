@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import ValidationError
 
 from jobpipe.control.book import UNAVAILABLE
-from jobpipe.control.records import AttemptRow, Holder, JobRow, RunRow
+from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.pipelines.parameters import RunValues
@@ -84,7 +84,9 @@ def start_attempt(
         version=version,
         state=JobState.SUBMITTED,
         began=tools.clock(),
-        holder=None if launcher.cluster else Holder(host=here.host, boot=here.boot, pid_namespace=here.pid_namespace),
+        holder=None
+        if launcher.cluster
+        else LeaseHolder(host=here.host, boot=here.boot, pid_namespace=here.pid_namespace),
     )
     with tools.store.write():
         if not wanted():

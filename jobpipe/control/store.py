@@ -16,17 +16,17 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobpipe.control.database import Database
+from jobpipe.control.database import ControlDatabase
 from jobpipe.control.interface import Event, Want
 from jobpipe.control.records import (
     AttemptRow,
     Chore,
     DefinitionRow,
-    Holder,
     JobRow,
+    JobSubscription,
+    LeaseHolder,
     PipelineRow,
     RunRow,
-    Subscription,
 )
 from jobpipe.pipelines.states import JobState
 
@@ -46,7 +46,7 @@ class Store:
     """
 
     def __init__(self, path: Path, clock: Callable[[], float], told: Callable[[], None] = lambda: None) -> None:
-        self._database = Database(path)
+        self._database = ControlDatabase(path)
         self._clock = clock
         self._told = told
         self._events = threading.local()
@@ -283,7 +283,7 @@ class Store:
 
     # -- chores --------------------------------------------------------------------------------------------------------
 
-    def add_chore(self, pipeline: str, job: str, subscription: Subscription | None) -> None:
+    def add_chore(self, pipeline: str, job: str, subscription: JobSubscription | None) -> None:
         """Keep it until it is done."""
         topic, name = (None, None) if subscription is None else (subscription.topic, subscription.name)
         with self.write():
@@ -305,7 +305,7 @@ class Store:
                 job=row["job"],
                 subscription=None
                 if row["topic"] is None
-                else Subscription(topic=row["topic"], name=row["subscription"]),
+                else JobSubscription(topic=row["topic"], name=row["subscription"]),
             )
             for row in rows
         ]
@@ -339,10 +339,10 @@ def _pipeline(row: sqlite3.Row) -> PipelineRow:
 
 
 def _stored(value: Any) -> Any:
-    if isinstance(value, Holder):
+    if isinstance(value, LeaseHolder):
         return json.dumps(asdict(value))
     if isinstance(value, tuple):
-        return json.dumps([asdict(each) if isinstance(each, Subscription) else each for each in value])
+        return json.dumps([asdict(each) if isinstance(each, JobSubscription) else each for each in value])
     return int(value) if isinstance(value, bool) else value
 
 
@@ -355,8 +355,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "want": Want,
     "reads": lambda text: tuple(json.loads(text)),
     "publishes": lambda text: tuple(json.loads(text)),
-    "subscriptions": lambda text: tuple(Subscription(**each) for each in json.loads(text)),
-    "holder": lambda text: None if text is None else Holder(**json.loads(text)),
+    "subscriptions": lambda text: tuple(JobSubscription(**each) for each in json.loads(text)),
+    "holder": lambda text: None if text is None else LeaseHolder(**json.loads(text)),
     **dict.fromkeys(("scheduled", "present", "renew", "stop", "forced", "open"), bool),
 }
 

@@ -14,7 +14,7 @@ from jobpipe.pipelines.ends import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 
 
-class Launched(StrEnum):
+class LauncherAnswer(StrEnum):
     """What the launcher says."""
 
     NOT_KNOWN = "not known"  # the id was never stored, and no lease was seen: it was started, or it was not
@@ -78,7 +78,7 @@ class Facts:
         forced: a person says that it has ended.
     """
 
-    launcher: Launched
+    launcher: LauncherAnswer
     lease: LeaseOf
     end: EndOf
     order: OrderOf
@@ -126,22 +126,22 @@ def judge(facts: Facts) -> Verdict:
             return Verdict(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
         return Verdict(state=JobState(facts.end.value), step=Step.RECORD, free=free)
     launcher = facts.launcher
-    if launcher is Launched.UNKNOWN and facts.rebooted:
-        launcher = Launched.ENDED
+    if launcher is LauncherAnswer.UNKNOWN and facts.rebooted:
+        launcher = LauncherAnswer.ENDED
     if facts.lease is LeaseOf.OWN:
         return _with_lease(facts, launcher)
-    if facts.order is OrderOf.OTHER and launcher in (Launched.NOT_KNOWN, Launched.ENDED):
+    if facts.order is OrderOf.OTHER and launcher in (LauncherAnswer.NOT_KNOWN, LauncherAnswer.ENDED):
         return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=BY_ANOTHER)
     match launcher:
-        case Launched.NOT_KNOWN:
+        case LauncherAnswer.NOT_KNOWN:
             return _perhaps_started(facts, free)
-        case Launched.RUNNING:
+        case LauncherAnswer.RUNNING:
             state = _BY_ORDER[facts.order]
             submitted = JobState.SUBMITTED if state is JobState.RUNNING else state
             return Verdict(state=submitted, step=_order_missing(facts), detail=_waits_for(facts))
-        case Launched.ENDED:
+        case LauncherAnswer.ENDED:
             return _ended(facts, free)
-        case Launched.UNKNOWN:
+        case LauncherAnswer.UNKNOWN:
             return _lost(facts, free)
 
 
@@ -153,8 +153,8 @@ def _waits_for(facts: Facts) -> str:
     return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still has"
 
 
-def _with_lease(facts: Facts, launcher: Launched) -> Verdict:
-    if launcher is Launched.ENDED:
+def _with_lease(facts: Facts, launcher: LauncherAnswer) -> Verdict:
+    if launcher is LauncherAnswer.ENDED:
         detail = "its process has ended, without an end record so far; its lease ends with its session"
         return Verdict(state=_BY_ORDER[facts.order], step=Step.EVICT, detail=detail)
     return Verdict(state=_BY_ORDER[facts.order], step=_order_missing(facts))

@@ -38,7 +38,7 @@ from jobpipe.operations.fields import Fields
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.table import read_request
 from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
-from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
+from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
 from jobpipe.wire.messages import Hello, Request, Welcome
 
 R = TypeVar("R")
@@ -160,7 +160,7 @@ class DataService:
     async def _fetch(self, link: Link, request_id: int, asked: FetchRequest) -> FetchReply:
         catalog = await self._catalog(link.hello.topic)
         batches = rows = 0
-        cursor: Cursor | None = None
+        cursor: PageStart | None = None
         look = partial(catalog.reader.segments, asked.start, asked.end, asked.partition, skip=asked.skip, limit=PAGE)
         while True:
             pieces, cursor = await catalog.run(partial(look, cursor=cursor))

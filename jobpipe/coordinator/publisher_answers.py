@@ -9,7 +9,7 @@ from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError
 from jobpipe.operations import publishing
-from jobpipe.store.batches import LastSealed
+from jobpipe.store.batches import LastSeal
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 
@@ -40,7 +40,7 @@ class PublisherAnswers:
         topic = at.topic
         newest: publishing.NewestQuery | None = None
 
-        def work() -> tuple[LastSealed | None, Position | None, bool]:
+        def work() -> tuple[LastSeal | None, Position | None, bool]:
             nonlocal newest
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.batches.last_sealed(asked.query_id)
@@ -62,7 +62,7 @@ class PublisherAnswers:
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
         return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
 
-    async def _take_back(self, topic: ServedTopic, last: LastSealed, asked: publishing.BeginRequest) -> bool:
+    async def _take_back(self, topic: ServedTopic, last: LastSeal, asked: publishing.BeginRequest) -> bool:
         """Let a batch that Spark repeats be written again, if host servers were lost that kept some of it."""
         if last.batch_id != asked.batch_id or last.run_id == asked.run_id:
             return False

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.link import Link
 from jobpipe.operations.data import HeldPart, KeptPart, PartHeader
-from jobpipe.store.files import FileSink
+from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.reader import SegmentRange
 from jobpipe.wire.messages import Request
 
@@ -51,7 +51,7 @@ async def receive_file(link: Link, request: Request, path: Path, length: int, *,
         RemoteProtocolError: another number of bytes came.
         SpoolError: the disk refuses; the file is gone.
     """
-    target = await asyncio.to_thread(FileSink, path)
+    target = await asyncio.to_thread(FileSegmentSink, path)
     written = 0
     try:
         async for payload in link.receive_stream(request):

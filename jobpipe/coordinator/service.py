@@ -178,7 +178,7 @@ class ControlService:
 
         Raises:
             Fenced, LinkEnded: the topic is not served here, as requests are told.
-            FlowNotFound, NotAuthorized: as :meth:`jobpipe.coordinator.topic_flows.Flows.publishing`.
+            FlowNotFound, NotAuthorized: as :meth:`jobpipe.coordinator.topic_flows.TopicFlows.publishing`.
         """
         if not hmac.compare_digest(hello.proof.encode(), self._secret):
             self._served(link).flows.publishing(hello.name or "", hello.proof)

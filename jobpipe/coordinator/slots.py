@@ -9,7 +9,7 @@ from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import ConfigError, DataLoss, TopicNotFound
 from jobpipe.net.retry import Deadline
-from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
 
@@ -113,7 +113,7 @@ class SlotBinder:
         )
 
     async def bind(
-        self, name: str, grant: int, slot: str, limits: Limits, *, schemas: Collection[int], wait: float
+        self, name: str, grant: int, slot: str, limits: ReadLimits, *, schemas: Collection[int], wait: float
     ) -> list[Plan]:
         """Return what a slot was bound to, or bind it: to what is there, as soon as something is.
 
@@ -145,7 +145,7 @@ class SlotBinder:
     # -- in the topic's thread -----------------------------------------------------------------------------------------
 
     def _bound(
-        self, name: str, grant: int, slot: str, limits: Limits, schemas: Collection[int], *, patient: bool
+        self, name: str, grant: int, slot: str, limits: ReadLimits, schemas: Collection[int], *, patient: bool
     ) -> list[Plan] | None:
         store = self._topic.store
         known = store.slots.get(name, grant, slot)
@@ -161,7 +161,7 @@ class SlotBinder:
         store.batches.check(start)
         return store.planner.describe(start, end) or [store.planner.plan(start, until=start)]
 
-    def _choose(self, start: Position, limits: Limits, schemas: Collection[int]) -> Position | None:
+    def _choose(self, start: Position, limits: ReadLimits, schemas: Collection[int]) -> Position | None:
         """Return up to where a slot is bound, None while there is nothing and something may come."""
         store = self._topic.store
         stop = None if limits.end is None else store.locator.end(limits.end)

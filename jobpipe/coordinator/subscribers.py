@@ -29,7 +29,7 @@ from jobpipe.store.boundary import Boundary
 from jobpipe.store.cuts import Cutter
 from jobpipe.store.plan import Plan
 from jobpipe.store.position import Position
-from jobpipe.store.subscription import Subscription
+from jobpipe.store.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ class Subscribers:
             before, now = await self._topic.run_then(work, changed)
         return RequiredReply(before, tuple(sorted(now)))
 
-    def _known(self, name: str) -> Subscription:
+    def _known(self, name: str) -> StoredSubscription:
         for known in self._topic.store.subscriptions.all():
             if known.name == name:
                 return known

@@ -14,9 +14,9 @@ from typing import Any
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
-from jobpipe.coordinator.topic_flows import Flows, WrittenNow
-from jobpipe.coordinator.topic_holds import Holds, hold_words
-from jobpipe.coordinator.topic_leases import Leases
+from jobpipe.coordinator.topic_flows import TopicFlows, WrittenNow
+from jobpipe.coordinator.topic_holds import TopicHolds, hold_words
+from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
@@ -62,9 +62,9 @@ class ServedTopic(TopicState):
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
-        self.leases = Leases(self, budgets or Budgets())
-        self.holds = Holds(self)
-        self.flows = Flows(self, self.subscribers)
+        self.leases = TopicLeases(self, budgets or Budgets())
+        self.holds = TopicHolds(self)
+        self.flows = TopicFlows(self, self.subscribers)
         self._end_mark = NewBatch.end_mark(asked.parallelism)  # one: to seal it again is the same call
         self._ticked_at = time.monotonic()
         self.writing = {asked.writing}  # write ids of batches in progress; a sweep under way looks at this very set

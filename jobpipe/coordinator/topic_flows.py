@@ -28,7 +28,7 @@ from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo
-from jobpipe.store.parts import Part, PartOutcome
+from jobpipe.store.parts import PartOutcome, SegmentPart
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 from jobpipe_registry.names import MAX_PARALLELISM
@@ -60,7 +60,7 @@ class WrittenNow(Container[str]):
         return any(item in each for each in self._sets)
 
 
-class Flows:
+class TopicFlows:
     """Claims, cursors and seals of a topic's flow jobs.
 
     Attributes:
@@ -72,7 +72,7 @@ class Flows:
         self._subscribers = subscribers
         self._publishing: dict[str, Publishing] = {}
         self._writing: dict[tuple[str, int, int], list[str]] = {}  # by flow, partition and claim
-        self._waiting: list[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]] = []
+        self._waiting: list[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]] = []
         self._sealing: asyncio.Task[None] | None = None
         self.writing: set[str] = set()
 
@@ -215,7 +215,7 @@ class Flows:
         """
         parts = self._parts(link, asked, limit)
         loop = asyncio.get_running_loop()
-        waiting: list[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]] = [
+        waiting: list[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]] = [
             (part, loop.create_future()) for part in parts
         ]
         self._waiting += waiting  # nothing is awaited before: a task's requests keep their order
@@ -225,7 +225,7 @@ class Flows:
             await asyncio.wait([done for _, done in waiting])
         return [done.result() for _, done in waiting]
 
-    def _parts(self, link: Link, asked: SealPartsRequest, limit: int) -> list[Part]:
+    def _parts(self, link: Link, asked: SealPartsRequest, limit: int) -> list[SegmentPart]:
         key = self._key(link, asked)
         known = self._publishing[asked.flow] if link.hello.role == "publisher" else None
         if known is None and asked.segments:
@@ -252,7 +252,7 @@ class Flows:
                 partitions=1 if known is None else known.parallelism,
                 partitioner=PARTITIONER,
             )
-            parts.append(Part(key, part.partition, part.claim, part.start, part.to, batch, segments))
+            parts.append(SegmentPart(key, part.partition, part.claim, part.start, part.to, batch, segments))
         return parts
 
     async def _seal_waiting(self) -> None:
@@ -263,7 +263,9 @@ class Flows:
         finally:
             self._sealing = None
 
-    async def _seal_group(self, group: Sequence[tuple[Part, asyncio.Future[PartOutcome | JobpipeError]]]) -> None:
+    async def _seal_group(
+        self, group: Sequence[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]]
+    ) -> None:
         parts = [part for part, _ in group]
 
         def work() -> tuple[list[PartOutcome | JobpipeError], Position, bool]:

@@ -14,14 +14,14 @@ from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog
 
 
-class Holds:
+class TopicHolds:
     """Takes and releases holds. All that is known of them is in the log, so a coordinator may come and go."""
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
 
     async def take(self, owner: str, asked: HoldRequest, *, others: bool) -> HoldReply:
-        """Make a hold, or move it on; see :meth:`jobpipe.store.holds.Holds.take`.
+        """Make a hold, or move it on; see :meth:`jobpipe.store.holds.TopicHolds.take`.
 
         Args:
             owner: the identity that asks.

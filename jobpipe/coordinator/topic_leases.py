@@ -26,7 +26,7 @@ MAX_LEASES = 4000
 
 
 @dataclass
-class Lease:
+class ReadLease:
     """One lease, from the first request for it until the log has it no more.
 
     Attributes:
@@ -45,7 +45,7 @@ class Lease:
     call: asyncio.Task[None] | None = None
 
 
-class Leases:
+class TopicLeases:
     """Counts leases by identity, and ends them; the batches are held by the log.
 
     A lease is known by its name, a hash of the secret that its reader made. Whoever shows the secret may renew it and
@@ -62,7 +62,7 @@ class Leases:
     def __init__(self, topic: TopicState, budgets: Budgets) -> None:
         self._topic = topic
         self._budgets = budgets
-        self._known: dict[str, Lease] = {}
+        self._known: dict[str, ReadLease] = {}
         # By name, when it ends: of those that end sooner than the log knows. A renewal takes its name out in the log's
         # thread, where the log is told too, so none is shortened that was renewed since.
         self._sooner: dict[str, float] = {}
@@ -151,13 +151,13 @@ class Leases:
 
     # -- one lease -----------------------------------------------------------------------------------------------------
 
-    async def _idle(self, name: str) -> Lease | None:
+    async def _idle(self, name: str) -> ReadLease | None:
         """Wait for the call that is under way, if one is; return the entry. The next call may start at once."""
         while (known := self._known.get(name)) is not None and known.call is not None:
             await asyncio.wait({known.call})
         return known
 
-    def _add(self, name: str, link: Link) -> Lease:
+    def _add(self, name: str, link: Link) -> ReadLease:
         if len(self._known) >= MAX_LEASES:
             raise LinkError(
                 f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and takes no new one; `jobpipe leases list` "
@@ -167,10 +167,10 @@ class Leases:
             )
         owner, now = identity_of(link.peer_names, link.peer), time.monotonic()
         self._budgets.take(owner, "leases", 1)
-        known = self._known[name] = Lease(owner, now, now, link)
+        known = self._known[name] = ReadLease(owner, now, now, link)
         return known
 
-    async def _call(self, known: Lease, work: Coroutine[Any, Any, None]) -> None:
+    async def _call(self, known: ReadLease, work: Coroutine[Any, Any, None]) -> None:
         """Ask the log about an idle entry; if the caller is cancelled, the call goes on to its end."""
 
         def over(call: asyncio.Task[None]) -> None:
@@ -182,7 +182,7 @@ class Leases:
         known.call.add_done_callback(over)
         await asyncio.shield(known.call)
 
-    async def _hold(self, name: str, known: Lease, link: Link, asked: LeaseRequest) -> None:
+    async def _hold(self, name: str, known: ReadLease, link: Link, asked: LeaseRequest) -> None:
         def work() -> None:
             self._sooner.pop(name, None)
             self._topic.store.leases.hold(name, asked.first, asked.last, asked.seconds)
@@ -202,7 +202,7 @@ class Leases:
             raise
         self._stored(name, known, link)
 
-    def _stored(self, name: str, known: Lease, link: Link) -> None:
+    def _stored(self, name: str, known: ReadLease, link: Link) -> None:
         known.stored, known.link = True, link
         if link.ended is not None:
             known.link = None
@@ -215,16 +215,16 @@ class Leases:
         else:
             await self._call(known, self._release(name, known))
 
-    async def _release(self, name: str, known: Lease | None = None) -> None:
+    async def _release(self, name: str, known: ReadLease | None = None) -> None:
         await self._topic.run(self._topic.store.leases.release, name)
         if known is not None:
             self._forget(name, known)
         self._topic.acked.ring()  # a publisher may wait for room
 
-    def _cut(self, name: str, known: Lease) -> None:
+    def _cut(self, name: str, known: ReadLease) -> None:
         known.ends = self._sooner[name] = min(known.ends, time.monotonic() + LEASE_GRACE_SECONDS)
 
-    def _forget(self, name: str, known: Lease) -> None:
+    def _forget(self, name: str, known: ReadLease) -> None:
         if self._known.get(name) is known:
             del self._known[name]
             self._sooner.pop(name, None)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from jobpipe.store.reader import CatalogReader, Cursor, SegmentRange
+from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
 
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
@@ -83,7 +83,7 @@ def dead_letters(spool: Path, topic: str) -> list[str]:
     try:
         start, end = reader.batches.tail(), reader.batches.head()
         rows: list[str] = []
-        cursor: Cursor | None = None
+        cursor: PageStart | None = None
         while True:
             pieces, cursor = reader.segments(start, end, 0, cursor=cursor)
             for piece in pieces:

@@ -17,7 +17,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
-from jobpipe.net.admission import Limits
+from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.audit import audit, who
 from jobpipe.net.budget import Budgets, identity_of
 from jobpipe.net.expiry import ExpiryWatch
@@ -67,7 +67,7 @@ class Trust:
 
     def server(self, handler: Handler) -> Server:
         """Return a server that goes by these identities, with the configuration's limits."""
-        tls, limits = self if self.encrypted else None, Limits.of(self._config)
+        tls, limits = self if self.encrypted else None, ConnectionLimits.of(self._config)
         return Server(
             handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, budgets=self.budgets
         )

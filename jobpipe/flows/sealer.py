@@ -120,7 +120,7 @@ class _Taken:
     rows: list[pa.RecordBatch]
 
 
-class Sealer:
+class FlowSealer:
     """Seals for one task.
 
     Args:

@@ -16,7 +16,7 @@ from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, Schem
 from jobpipe.flows.function import Function, Setup, call, context_of
 from jobpipe.flows.links import ControlLink
 from jobpipe.flows.schema import Fitter
-from jobpipe.flows.sealer import Publishes, Sealer, Superseded
+from jobpipe.flows.sealer import FlowSealer, Publishes, Superseded
 from jobpipe.flows.source import Hurry, Over, Prefetch, Reshaped, SourceReader
 from jobpipe.operations.reading import SchemaRequest
 from jobpipe.store.cursors import FlowKey
@@ -90,7 +90,7 @@ def run_task(order: TaskOrder, function: Function, setup: Setup | None, stopped:
             flow=order.key.flow,
             token=publishes.token,
         )
-    sealer = Sealer(link, order.key, order.grant, publishes, stopped)
+    sealer = FlowSealer(link, order.key, order.grant, publishes, stopped)
     try:
         places = sealer.claim(order.lane)
         return _run(order, function, made, places, sealer, stopped)
@@ -128,7 +128,7 @@ def _run(
     function: Function,
     made: Any,
     places: dict[int, Position],
-    sealer: Sealer,
+    sealer: FlowSealer,
     stopped: Callable[[], bool],
 ) -> TaskEnd:
     key = order.key

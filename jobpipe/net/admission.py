@@ -22,7 +22,7 @@ MAX_SOURCES = 4096  # addresses that are remembered; the one longest not seen go
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """How many connections a server holds at once, and how many an address may make a second."""
 
     connections: int = 1024
@@ -31,7 +31,7 @@ class Limits:
     rate: float = 200.0
 
     @classmethod
-    def of(cls, config: Config) -> Limits:
+    def of(cls, config: Config) -> ConnectionLimits:
         """Return those of the configuration."""
         return cls(
             config.max_connections,
@@ -64,7 +64,7 @@ class Admission:
         open: All that came in and did not leave.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.refused: Counter[Refusal] = Counter()
         self.open = 0

@@ -7,7 +7,7 @@ from enum import Enum
 from jobpipe.net.timing import Timing
 
 
-class Verdict(Enum):
+class LinkHealth(Enum):
     """What the link should do."""
 
     FINE = "fine"
@@ -58,7 +58,7 @@ class Monitor:
         """Return for how many seconds nothing was heard."""
         return max(0.0, now - self._heard)
 
-    def check(self, now: float, *, waiting: bool) -> Verdict:
+    def check(self, now: float, *, waiting: bool) -> LinkHealth:
         """Judge.
 
         Args:
@@ -72,14 +72,14 @@ class Monitor:
             if self._stalled_since is not None:
                 self._stalled_since += late
         if self._stalled_since is not None and now - self._stalled_since >= self._timing.write:
-            return Verdict.STALLED
+            return LinkHealth.STALLED
         silence = now - self._heard
         if not self._beats:
-            return Verdict.IDLE if silence >= self._timing.idle and not (waiting or self._deaf) else Verdict.FINE
+            return LinkHealth.IDLE if silence >= self._timing.idle and not (waiting or self._deaf) else LinkHealth.FINE
         if silence >= self._timing.silence and not self._deaf:
-            return Verdict.SILENT
+            return LinkHealth.SILENT
         # While deaf we still ping: the peer, whose own pings we do not read, hears that we live.
         if silence >= self._timing.heartbeat and now - self._pinged >= self._timing.heartbeat:
             self._pinged = now
-            return Verdict.PING
-        return Verdict.FINE
+            return LinkHealth.PING
+        return LinkHealth.FINE

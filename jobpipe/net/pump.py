@@ -20,7 +20,7 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.monitor import Monitor, Verdict
+from jobpipe.net.monitor import LinkHealth, Monitor
 from jobpipe.net.owner import Owner
 from jobpipe.net.stream import copy_of, map_error, peer_expires, peer_names, peer_of, tune
 from jobpipe.net.timing import Timing
@@ -222,23 +222,23 @@ class Pump(asyncio.Protocol):
             return
         verdict = monitor.check(self._loop.time(), waiting=self._peer_waits())
         match verdict:
-            case Verdict.PING:
+            case LinkHealth.PING:
                 if self._writable.is_set():
                     self._write(Ping(next(self._nonces)))
-            case Verdict.SILENT:
+            case LinkHealth.SILENT:
                 self._timed_out("was silent for", self.timing.silence, verdict)
-            case Verdict.STALLED:
+            case LinkHealth.STALLED:
                 self._timed_out("took nothing for", self.timing.write, verdict)
-            case Verdict.IDLE:
+            case LinkHealth.IDLE:
                 self._timed_out("was idle for", self.timing.idle, verdict)
             case _:
                 pass
         if self._why is None:
             self._timer = self._loop.call_later(monitor.interval, self._check)
 
-    def _timed_out(self, what: str, seconds: float, verdict: Verdict) -> None:
+    def _timed_out(self, what: str, seconds: float, verdict: LinkHealth) -> None:
         error = LinkTimeout(f"{self.peer} {what} {seconds:g} s", peer=self.peer, verdict=verdict.value, seconds=seconds)
-        self._end(error, Goodbye("idle") if verdict is Verdict.IDLE else None)
+        self._end(error, Goodbye("idle") if verdict is LinkHealth.IDLE else None)
 
     # --------------------------------------------------------------------------------------------- asyncio callbacks
 

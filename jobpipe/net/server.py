@@ -29,7 +29,7 @@ from jobpipe.errors import (
     NotAuthorized,
     ProtocolError,
 )
-from jobpipe.net.admission import Admission, Limits, Refusal, source_of
+from jobpipe.net.admission import Admission, ConnectionLimits, Refusal, source_of
 from jobpipe.net.alerts import HandshakeContext
 from jobpipe.net.audit import RateLimitedLog
 from jobpipe.net.budget import Budgets
@@ -86,14 +86,14 @@ class Server:
         *,
         tls: ssl.SSLContext | RenewableTls | None,
         timing: Timing | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         max_age: float | None = None,
         budgets: Budgets | None = None,
     ) -> None:
         self._handler = handler
         self._tls = tls
         self._timing = timing or Timing()
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._max_age = max_age
         self.budgets = budgets or Budgets()
         self._tending: asyncio.Task[None] | None = None

@@ -15,8 +15,8 @@ from jobpipe.operations.values import (
     Named,
     Number,
     Object,
-    Place,
-    SegmentFile,
+    PositionValue,
+    SegmentFileName,
     SlotName,
     Text,
     Truth,
@@ -48,10 +48,10 @@ Count = Annotated[int, Whole()]
 Flag = Annotated[bool, Truth()]
 Wait = Annotated[float, Number(0.0, MAX_WAIT_SECONDS)]
 Name = Annotated[str, Named()]
-At = Annotated[Position, Place()]
+At = Annotated[Position, PositionValue()]
 Start = Annotated[Boundary, Bound()]
 End = Annotated[Boundary | None, Bound()]
-FileName = Annotated[str, SegmentFile()]
+FileName = Annotated[str, SegmentFileName()]
 SlotId = Annotated[str, SlotName()]
 LogId = Annotated[str, Text(16, 16, pattern="[0-9a-f]*", words="a log's id, 16 hex digits")]
 LogPlace = Annotated[

@@ -9,7 +9,7 @@ from jobpipe.net.access import PUBLISH, READ
 from jobpipe.operations.data import ServedReply, ServedRequest
 from jobpipe.operations.fields import Count, Fields, FileName, Flag, LogId, LogPlace, Nothing, R, RequestFor, Secret
 from jobpipe.operations.table import EVERYBODY, Operation, table
-from jobpipe.operations.values import Items, Number, Packed, SegmentFile, Text
+from jobpipe.operations.values import Items, Number, Packed, SegmentFileName, Text
 from jobpipe.store.index import Chunk
 
 FILES_PAGE = 1000
@@ -105,7 +105,7 @@ class FilesRequest(OfWrittenLog[FilesReply]):
 class RemoveRequest(OfWrittenLog[RemoveReply]):
     """Remove files."""
 
-    files: Annotated[tuple[str, ...], Items(SegmentFile(), FILES_PAGE)]
+    files: Annotated[tuple[str, ...], Items(SegmentFileName(), FILES_PAGE)]
 
 
 @dataclass(frozen=True)

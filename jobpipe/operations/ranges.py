@@ -13,7 +13,7 @@ from jobpipe.operations.fields import (
     Flag,
     Nested,
 )
-from jobpipe.operations.values import Items, Place, Text, Whole
+from jobpipe.operations.values import Items, PositionValue, Text, Whole
 from jobpipe.store.position import Position
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_LISTED = 1_000_000  # plans, lost batches and pieces of one answer; the 16 MiB of a frame hold fewer
 
 SchemaId = Annotated[int | None, Whole()]
-Stop = Annotated[Position | None, Place()]
+Stop = Annotated[Position | None, PositionValue()]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from jobpipe.operations.fields import (
 )
 from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
 from jobpipe.operations.values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
-from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.boundary import Boundary, ReadLimits
 
 MAX_FITTING = 10_000  # schemas that a query says it can read
 
@@ -67,9 +67,9 @@ class BindRequest(RequestFor[BindReply]):
     wait: Wait = 0.0
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ReadLimits:
         """Up to where it is bound at most."""
-        return Limits(self.end, self.max_rows, self.max_bytes)
+        return ReadLimits(self.end, self.max_rows, self.max_bytes)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from jobpipe.operations.fields import (
     Wait,
 )
 from jobpipe.operations.ranges import LostBatches, News, PlannedRange, SchemaId, Stop
-from jobpipe.operations.values import Items, Number, Place, SlotName, Text, Truth, Whole
-from jobpipe.store.boundary import Limits
+from jobpipe.operations.values import Items, Number, PositionValue, SlotName, Text, Truth, Whole
+from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
 
 MAX_HELD = 4096
@@ -69,7 +69,7 @@ class FirstRequest(RequestFor[FirstReply]):
 class PollRequest(RequestFor[News]):
     """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows."""
 
-    head: Annotated[Position | None, Place()] = None
+    head: Annotated[Position | None, PositionValue()] = None
     ended: Annotated[bool | None, Truth()] = None
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
     wait: Wait = 0.0
@@ -149,9 +149,9 @@ class PlanRequest(RequestFor[PlanReply]):
     held: Annotated[bool, Truth(), OMITTED] = False
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ReadLimits:
         """Up to where is planned at most."""
-        return Limits(self.end, self.max_rows, self.max_bytes)
+        return ReadLimits(self.end, self.max_rows, self.max_bytes)
 
 
 @dataclass(frozen=True)

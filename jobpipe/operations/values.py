@@ -168,7 +168,7 @@ class Named(AsItIs):
 
 
 @dataclass(frozen=True)
-class SegmentFile(AsItIs):
+class SegmentFileName(AsItIs):
     """The name of a segment file, which leads nowhere else."""
 
     expected: str = "a segment file's name"
@@ -196,7 +196,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Place:
+class PositionValue:
     """A position in a log."""
 
     expected: str = "a position"

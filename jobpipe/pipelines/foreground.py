@@ -34,7 +34,7 @@ from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.serving_on import ServingOn
-from jobpipe.pipelines.snapshot import Parent
+from jobpipe.pipelines.snapshot import ParentProcess
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
@@ -159,9 +159,9 @@ def _locked(places: Places, name: str) -> AbstractContextManager[None]:
     return locked(places.lock, f"pipeline {name}", "stop it first", name)
 
 
-def _this_process() -> Parent:
+def _this_process() -> ParentProcess:
     pid = os.getpid()
-    return Parent(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
+    return ParentProcess(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
 
 
 class _Foreground:

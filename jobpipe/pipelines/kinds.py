@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.secrets import Secret
 from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, Kind, duration, whole
+from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
 from jobpipe_registry.names import JOB_NAME
 
 SPARK_JOBPIPE = "spark.jobpipe."  # before keys of the configuration among Spark's
@@ -66,7 +66,7 @@ def expected(phrase: str, read: Callable[[Any, Path], Any], schema: dict[str, An
     return BeforeValidator(validate), WithJsonSchema({**schema, "description": phrase, EXPECTED: phrase})
 
 
-def of_kind(kind: Kind) -> Any:
+def of_kind(kind: ValueKind) -> Any:
     """Return the annotations of a type for values of one of the configuration's kinds."""
     types = {"boolean": "boolean", "number": "integer"}.get(kind.name)
     schema: dict[str, Any] = {"type": [types, "string"] if types else ["string", "number"]}

@@ -22,7 +22,7 @@ from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName
 from jobpipe.pipelines.parameters import fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
-from jobpipe.pipelines.problems import Problem, Report, nearest, pipeline_error
+from jobpipe.pipelines.problems import Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.spec import (
     JobSpec,
     Mode,
@@ -32,7 +32,7 @@ from jobpipe.pipelines.spec import (
     StageSpec,
     TransformSpec,
 )
-from jobpipe.pipelines.tree import Node, Path, Place, find, node_of, plain
+from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, find, node_of, plain
 from jobpipe.pipelines.wording import field_names, problem_at, problems_of
 from jobpipe.pipelines.yaml_files import read_files
 
@@ -66,7 +66,7 @@ def load_pipeline(
         PipelineError: with every problem, warnings too.
     """
     path = FilePath(file)
-    report = Report()
+    report = ProblemList()
     tree = read_files(path, [FilePath(each) for each in overlays], report)
     if tree is None:
         raise pipeline_error(report.problems)
@@ -91,14 +91,14 @@ def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plug
     Raises:
         PipelineError: it is not right here: a plug-in is missing, for instance.
     """
-    report = Report()
-    pipeline = _Loader(node_of(tree, Place(str(file))), folder, plugins or Plugins(), report).load(file)
+    report = ProblemList()
+    pipeline = _Loader(node_of(tree, FilePlace(str(file))), folder, plugins or Plugins(), report).load(file)
     if report.failed or pipeline is None:
         raise pipeline_error(report.problems)
     return pipeline
 
 
-def _several_jobs(tree: Node, report: Report) -> tuple[Node, str | None]:
+def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | None]:
     """Return the tree with its jobs under ``jobs``, and the name of the job if the file has but one, without them."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     own = [key for key in sections if key in field_names(JobSpec) and key != "type"]
@@ -116,11 +116,11 @@ def _several_jobs(tree: Node, report: Report) -> tuple[Node, str | None]:
         job.setdefault("execution", execution)
     named = None if pipeline is None else find(pipeline, ("name",)).value
     name = named if isinstance(named, str) else _UNNAMED
-    jobs = Node({name: Node(job, tree.place)}, tree.place)
+    jobs = TreeNode({name: TreeNode(job, tree.place)}, tree.place)
     return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), name
 
 
-def _without_nulls(tree: Node) -> Node:
+def _without_nulls(tree: TreeNode) -> TreeNode:
     """Return the tree without the keys of jobs that are null: they are as if they were not there."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     jobs = sections.get("jobs")
@@ -146,7 +146,7 @@ def _as_written(problem: Problem, single: str | None) -> Problem:
 class _Loader:
     """Checks one file, section by section, so that a mistake in one hides none in another."""
 
-    def __init__(self, tree: Node, folder: FilePath, plugins: Plugins, report: Report) -> None:
+    def __init__(self, tree: TreeNode, folder: FilePath, plugins: Plugins, report: ProblemList) -> None:
         self._tree = tree
         self._folder = folder
         self._plugins = plugins
@@ -275,7 +275,7 @@ class _Loader:
                 self._report.add(problem)
             return None
 
-    def _section(self, path: Path) -> dict[str, Node]:
+    def _section(self, path: Path) -> dict[str, TreeNode]:
         """Return what is in the section at ``path``; nothing if there is none."""
         above = find(self._tree, path[:-1]) if path else self._tree
         node = find(self._tree, path)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jobpipe.errors import shown
-from jobpipe.pipelines.problems import Problem, Report, nearest
-from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, find, map_texts
+from jobpipe.pipelines.problems import Problem, ProblemList, nearest
+from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, find, map_texts
 from jobpipe.pipelines.yaml_files import scalar_of
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
@@ -44,7 +44,7 @@ class RunValues:
         return value.astimezone(UTC).strftime(shape or _COMPACT) if isinstance(value, datetime) else str(value)
 
 
-def put_in(tree: Node, given: Mapping[str, str], report: Report) -> Node:
+def put_in(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> TreeNode:
     """Return the tree with parameters and names in place of their references; run references are only checked.
 
     Args:
@@ -56,7 +56,7 @@ def put_in(tree: Node, given: Mapping[str, str], report: Report) -> Node:
     if isinstance(name, str):
         known["pipeline.name"] = name
 
-    def change(node: Node, path: Path) -> Scalar:
+    def change(node: TreeNode, path: Path) -> Scalar:
         if path[:2] == ("pipeline", "parameters") or "$" not in str(node.value):
             return node.value if isinstance(node.value, str) else None
         single = path[0] != "jobs"
@@ -72,7 +72,7 @@ def _is_late(path: Path) -> bool:
     return bool(path) and path[0] in _LATE
 
 
-def _with_given(tree: Node, given: Mapping[str, str], report: Report) -> tuple[Node, dict[str, Scalar]]:
+def _with_given(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> tuple[TreeNode, dict[str, Scalar]]:
     """Return the tree with the command line's values in its parameters, and all of them."""
     pipeline = find(tree, ("pipeline",))
     section = find(tree, ("pipeline", "parameters"))
@@ -84,7 +84,7 @@ def _with_given(tree: Node, given: Mapping[str, str], report: Report) -> tuple[N
             report.add(Problem("--set", None, key, "the file declares no such parameter", remedy))
             continue
         value = text if isinstance(declared[key].value, str) else scalar_of(text)
-        nodes[key] = Node(value, Place("--set"))
+        nodes[key] = TreeNode(value, FilePlace("--set"))
     values: dict[str, Scalar] = {}
     for key, node in nodes.items():
         if isinstance(node.value, (dict, list)):
@@ -103,7 +103,9 @@ def _with_given(tree: Node, given: Mapping[str, str], report: Report) -> tuple[N
 class _Text:
     """One text with references."""
 
-    def __init__(self, node: Node, path: Path, known: Mapping[str, Scalar], *, late: bool, report: Report) -> None:
+    def __init__(
+        self, node: TreeNode, path: Path, known: Mapping[str, Scalar], *, late: bool, report: ProblemList
+    ) -> None:
         self._node = node
         self._text = str(node.value)
         self._path = path

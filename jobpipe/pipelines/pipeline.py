@@ -11,7 +11,7 @@ from jobpipe.pipelines.parameters import RunValues, fill
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.spec import JobSpec, Mode, PipelineSpec, StageSpec
-from jobpipe.pipelines.tree import Node, Path
+from jobpipe.pipelines.tree import Path, TreeNode
 
 P = TypeVar("P", bound=Plugin)
 
@@ -97,7 +97,7 @@ class Pipeline:
     spec: PipelineSpec
     launcher: Stage[Launcher]
     jobs: Mapping[str, Job]
-    tree: Node
+    tree: TreeNode
     warnings: tuple[Problem, ...] = ()
 
     @property

@@ -81,7 +81,7 @@ def split_name(table: str) -> tuple[str | None, str]:
 
 
 @dataclass(frozen=True)
-class Database:
+class PostgresDatabase:
     """Where a database is, and as whom; what it holds is no secret, so it may go to tasks.
 
     Attributes:

@@ -49,7 +49,7 @@ class Complaint:
     severity: Severity = "error"
 
 
-class Report:
+class ProblemList:
     """Collects problems; the order is that of file and line, each problem once."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _PREFIX = "snapshot:"  # of one that is an argument; a path that begins so is gi
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-class Parent(BaseModel):
+class ParentProcess(BaseModel):
     """A process of this host with which an attempt ends, as :func:`jobpipe_registry.machine.lives` knows it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,7 +62,7 @@ class Snapshot(BaseModel):
     storage: str = Field(min_length=1)
     config: Path | None = None
     stop_seconds: float = Field(gt=0, le=86_400)
-    parent: Parent | None = None
+    parent: ParentProcess | None = None
 
     @property
     def values(self) -> RunValues:

@@ -19,13 +19,12 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.restarts import Restarts
-from jobpipe.pipelines.snapshot import Parent, Snapshot
+from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe.pipelines.tree import plain
 from jobpipe_registry.errors import OrderChanged, Unavailable
 from jobpipe_registry.job_records import EndRecord, Order
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.jobs import JobRecords, Jobs
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class Setting:
     run: str
     config: Path | None
     stop_seconds: float
-    parent: Parent | None
+    parent: ParentProcess | None
     environment: Mapping[str, str]
 
 
@@ -98,7 +97,7 @@ class SupervisedJob:
         self._batches = 0
         self._rows = 0
         self._began = self._ended_at = 0.0
-        self._seen: Registered | None = None
+        self._seen: JobRecords | None = None
         self._stopping = threading.Event()
         self._killing = threading.Event()
         self._wake = threading.Event()
@@ -173,7 +172,7 @@ class SupervisedJob:
         with self._lock:
             self._ended_at = time.monotonic()
 
-    def _heard(self, state: Registered) -> None:
+    def _heard(self, state: JobRecords) -> None:
         self._seen = state
         self._wake.set()
 

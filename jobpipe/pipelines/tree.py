@@ -12,7 +12,7 @@ Path = tuple[Key, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePlace:
     """Where something stands; line and column from 1, None for what stands in no file."""
 
     file: str
@@ -21,19 +21,19 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """A value, the place of the value, and, in a section, the place of its key."""
 
-    value: Scalar | dict[str, Node] | list[Node]
-    place: Place
-    key: Place | None = None
+    value: Scalar | dict[str, TreeNode] | list[TreeNode]
+    place: FilePlace
+    key: FilePlace | None = None
 
     @property
-    def shown_at(self) -> Place:
+    def shown_at(self) -> FilePlace:
         """Where a problem with it is told: at its key."""
         return self.key or self.place
 
-    def items(self) -> Iterator[tuple[Key, Node]]:
+    def items(self) -> Iterator[tuple[Key, TreeNode]]:
         """Yield what is in a section or list; nothing for a scalar."""
         if isinstance(self.value, dict):
             yield from self.value.items()
@@ -41,16 +41,16 @@ class Node:
             yield from enumerate(self.value)
 
 
-def node_of(value: Any, place: Place) -> Node:
+def node_of(value: Any, place: FilePlace) -> TreeNode:
     """Return the tree of a plain value, all of it at one place."""
     if isinstance(value, dict):
-        return Node({str(key): node_of(each, place) for key, each in value.items()}, place)
+        return TreeNode({str(key): node_of(each, place) for key, each in value.items()}, place)
     if isinstance(value, (list, tuple)):
-        return Node([node_of(each, place) for each in value], place)
-    return Node(value, place)
+        return TreeNode([node_of(each, place) for each in value], place)
+    return TreeNode(value, place)
 
 
-def plain(node: Node) -> Any:
+def plain(node: TreeNode) -> Any:
     """Return the value without places."""
     if isinstance(node.value, dict):
         return {key: plain(each) for key, each in node.value.items()}
@@ -59,7 +59,7 @@ def plain(node: Node) -> Any:
     return node.value
 
 
-def find(root: Node, path: Path) -> Node:
+def find(root: TreeNode, path: Path) -> TreeNode:
     """Return the node at ``path``, or the last one on the way that is there."""
     node = root
     for key in path:
@@ -70,7 +70,7 @@ def find(root: Node, path: Path) -> Node:
     return node
 
 
-def merge(below: Node, above: Node) -> Node:
+def merge(below: TreeNode, above: TreeNode) -> TreeNode:
     """Return ``below`` with what ``above`` says: sections are merged, all else is replaced, null removes."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
@@ -83,7 +83,7 @@ def merge(below: Node, above: Node) -> Node:
     return replace(below, value=merged)
 
 
-def map_texts(node: Node, path: Path, change: Any) -> Node:
+def map_texts(node: TreeNode, path: Path, change: Any) -> TreeNode:
     """Return the tree with each text replaced by ``change(node, path)``, a scalar."""
     if isinstance(node.value, dict):
         return replace(node, value={key: map_texts(each, (*path, key), change) for key, each in node.value.items()})

@@ -13,7 +13,7 @@ from jobpipe.config.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import shown
 from jobpipe.pipelines.kinds import is_secret
 from jobpipe.pipelines.problems import Problem, Severity, nearest
-from jobpipe.pipelines.tree import Node, Path, dotted, find
+from jobpipe.pipelines.tree import Path, TreeNode, dotted, find
 
 MEANT = {
     "predicate": "Filter, InsertField and MaskField take one: all rows of a job have the same columns",
@@ -49,7 +49,7 @@ _SHAPES = {
 
 
 def problem_at(
-    root: Node, path: Path, what: str, remedy: str, severity: Severity = "error", *, at: Path | None = None
+    root: TreeNode, path: Path, what: str, remedy: str, severity: Severity = "error", *, at: Path | None = None
 ) -> Problem:
     """Return a problem of the key at ``path``, told in the line of ``at`` or of itself, or of what holds it."""
     place = find(root, path if at is None else at).shown_at
@@ -59,7 +59,7 @@ def problem_at(
 def problems_of(
     error: ValidationError,
     model: type[BaseModel],
-    root: Node,
+    root: TreeNode,
     above: Path = (),
     *,
     more: Mapping[str, str] | None = None,
@@ -83,7 +83,7 @@ def problems_of(
 
 
 def _problem(
-    kind: str, said: str, path: Path, value: Any, context: Mapping[str, Any], names: Mapping[str, str], root: Node
+    kind: str, said: str, path: Path, value: Any, context: Mapping[str, Any], names: Mapping[str, str], root: TreeNode
 ) -> Problem:
     key = str(path[-1]) if path else ""
     if kind == "extra_forbidden":

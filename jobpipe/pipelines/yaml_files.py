@@ -16,8 +16,8 @@ import yaml
 
 from jobpipe.config.ownership import why_distrusted
 from jobpipe.errors import shown
-from jobpipe.pipelines.problems import Problem, Report
-from jobpipe.pipelines.tree import Node, Path, Place, Scalar, dotted, merge
+from jobpipe.pipelines.problems import Problem, ProblemList
+from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, merge
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -89,7 +89,7 @@ def _scalar(text: str, kind: str) -> Scalar:
     return float(text) if kind == "float" else text
 
 
-def read_files(file: FilePath, overlays: Sequence[FilePath], report: Report) -> Node | None:
+def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList) -> TreeNode | None:
     """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
     trees = []
     for path in (file, *overlays):
@@ -104,7 +104,7 @@ def read_files(file: FilePath, overlays: Sequence[FilePath], report: Report) -> 
     return merged
 
 
-def _text_of(path: FilePath, report: Report) -> str | None:
+def _text_of(path: FilePath, report: ProblemList) -> str | None:
     def problem(what: str, remedy: str, line: int | None = None) -> None:
         report.add(Problem(str(path), line, "", what, remedy))
 
@@ -132,7 +132,7 @@ def _text_of(path: FilePath, report: Report) -> str | None:
         return None
 
 
-def read_text(text: str, file: str, report: Report) -> Node | None:
+def read_text(text: str, file: str, report: ProblemList) -> TreeNode | None:
     """Return the tree of a YAML text; None, with problems, if it is none."""
     found = len(report.problems)
     loader = None
@@ -186,13 +186,13 @@ def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
 class _Walk:
     """Makes the tree out of YAML's nodes."""
 
-    def __init__(self, file: str, report: Report) -> None:
+    def __init__(self, file: str, report: ProblemList) -> None:
         self._file = file
         self._report = report
         self._count = 0
         self.whole = True  # False: it was cut off
 
-    def node(self, raw: yaml.Node, path: Path, depth: int) -> Node:
+    def node(self, raw: yaml.Node, path: Path, depth: int) -> TreeNode:
         """Return the tree of one node; an alias is written out, within the bounds."""
         place = self._place(raw)
         self._count += 1
@@ -201,27 +201,27 @@ class _Walk:
                 what = f"its aliases make more than {MAX_NODES} values, or {MAX_DEPTH} levels, of it"
                 self._problem(place, path, what, "write the sections out")
             self.whole = False
-            return Node(None, place)
+            return TreeNode(None, place)
         if isinstance(raw, yaml.MappingNode):
             self._plain_tag(raw, path, "map")
-            return Node(self._section(raw, path, depth), place)
+            return TreeNode(self._section(raw, path, depth), place)
         if isinstance(raw, yaml.SequenceNode):
             self._plain_tag(raw, path, "seq")
-            return Node([self.node(each, (*path, i), depth + 1) for i, each in enumerate(raw.value)], place)
+            return TreeNode([self.node(each, (*path, i), depth + 1) for i, each in enumerate(raw.value)], place)
         kind = raw.tag.removeprefix(_TAG)
         if kind not in ("str", "bool", "null", "int", "float", "merge"):
             self._plain_tag(raw, path, "str")
-            return Node(str(raw.value), place)
+            return TreeNode(str(raw.value), place)
         try:
-            return Node(_scalar(raw.value, kind), place)
+            return TreeNode(_scalar(raw.value, kind), place)
         except ValueError:
             self._problem(place, path, f"{shown(raw.value)} is no {kind}", "write the value without a tag")
-            return Node(str(raw.value), place)
+            return TreeNode(str(raw.value), place)
 
-    def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, Node]:
-        into: dict[str, Node] = {}
-        seen: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
+    def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, TreeNode]:
+        into: dict[str, TreeNode] = {}
+        seen: dict[str, TreeNode] = {}
+        merged: dict[str, TreeNode] = {}
         for key, value in raw.value:
             if key.tag == f"{_TAG}merge":
                 merged |= self._merged(value, path, depth)
@@ -237,8 +237,8 @@ class _Walk:
             self._insert(into, path, parts, node)
         return {**merged, **into}
 
-    def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+    def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, TreeNode]:
+        found: dict[str, TreeNode] = {}
         for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             section = self.node(each, path, depth + 1)
             if isinstance(section.value, dict):
@@ -247,13 +247,13 @@ class _Walk:
                 self._problem(self._place(each), path, "<< takes a section", "name one by *NAME")
         return found
 
-    def _insert(self, into: dict[str, Node], path: Path, parts: tuple[str, ...], node: Node) -> None:
+    def _insert(self, into: dict[str, TreeNode], path: Path, parts: tuple[str, ...], node: TreeNode) -> None:
         """Put a value at its nested place; what is there already is a mistake, but for a section's other keys."""
         head, rest = parts[0], parts[1:]
         there = into.get(head)
         if rest:
             if there is None:
-                there = into[head] = Node({}, node.place, node.key)
+                there = into[head] = TreeNode({}, node.place, node.key)
             if isinstance(there.value, dict):
                 self._insert(there.value, (*path, head), rest, node)
                 return
@@ -266,7 +266,7 @@ class _Walk:
             return
         self._twice((*path, *parts), there, node)
 
-    def _twice(self, path: Path, there: Node, node: Node) -> None:
+    def _twice(self, path: Path, there: TreeNode, node: TreeNode) -> None:
         what = f"the key is in line {there.shown_at.line} already"
         self._problem(node.shown_at, path, what, "give it once, dotted or nested")
 
@@ -274,10 +274,10 @@ class _Walk:
         if raw.tag != _TAG + kind:
             self._problem(self._place(raw), path, f"YAML's tag {shown(raw.tag)} is not read", "write the plain value")
 
-    def _place(self, raw: yaml.Node) -> Place:
-        return Place(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
+    def _place(self, raw: yaml.Node) -> FilePlace:
+        return FilePlace(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
 
-    def _problem(self, place: Place, path: Path, what: str, remedy: str) -> None:
+    def _problem(self, place: FilePlace, path: Path, what: str, remedy: str) -> None:
         self._report.add(Problem(place.file, place.line, dotted(path), what, remedy))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, Problem, config_error, config_from_dict, load, shown
+from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load, shown
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publisher import opened
@@ -283,7 +283,7 @@ def _configured(config: str | Path | Config | None, given: dict[str, Any], overr
         return load(config, overrides={**given, **overrides}, caller=publisher)
     if overrides:
         unusable = [
-            Problem(
+            ConfigProblem(
                 "option",
                 key,
                 shown(value),
@@ -351,14 +351,14 @@ def publisher(
     try:
         loaded = _configured(config, given, overrides)
     except ConfigError as error:
-        problems += [Problem(**problem) for problem in error.fields["problems"]]
+        problems += [ConfigProblem(**problem) for problem in error.fields["problems"]]
     columns = tuple(values.get("partition_by") or ())
     if partitioner is not None and (columns or not callable(partitioner)):
         expected = "a function, without partition_by"
-        problems.append(Problem("option", "partitioner", repr(partitioner)[:80], expected))
+        problems.append(ConfigProblem("option", "partitioner", repr(partitioner)[:80], expected))
     given_schema: object = schema
     if not isinstance(given_schema, (pa.Schema, type(None))):
-        problems.append(Problem("option", "schema", repr(schema)[:80], "a pyarrow.Schema"))
+        problems.append(ConfigProblem("option", "schema", repr(schema)[:80], "a pyarrow.Schema"))
     if problems:
         raise config_error(problems, of=f"jobpipe.publisher({topic!r})", what="wrong argument")
     if schema is not None:

@@ -25,7 +25,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.operations.data import PutRequest
 from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
 from jobpipe.publisher.readable import readable_pieces
-from jobpipe.store.files import SEGMENTS, FileSink, file_name, holds_instance
+from jobpipe.store.files import SEGMENTS, FileSegmentSink, file_name, holds_instance
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter
 from jobpipe.store.segment import SegmentFile
@@ -173,7 +173,7 @@ class _Place:
             self._spool = holds_instance(Path(self._target.directory), self._target.instance)
         return self._spool
 
-    def open(self, name: str) -> FileSink:
+    def open(self, name: str) -> FileSegmentSink:
         """Find the folder and make the file there."""
         self.nearby = self._target.find_nearby()
         folder = None if self.nearby is None else self.nearby.place
@@ -181,7 +181,7 @@ class _Place:
             folder, self.is_spool = Path(self._target.directory) / SEGMENTS, True
         if folder is not None:
             self.folder = folder
-            return FileSink(folder / name)
+            return FileSegmentSink(folder / name)
         self._temporary = tempfile.TemporaryDirectory(prefix="jobpipe-")
         self.folder = Path(self._temporary.name)
         return _TemporarySink(self.folder / name)
@@ -196,7 +196,7 @@ class _Place:
             self._temporary.cleanup()
 
 
-class _TemporarySink(FileSink):
+class _TemporarySink(FileSegmentSink):
     """A file on its way elsewhere: it need not be durable here."""
 
     def finish(self, *, fsync: bool) -> None:

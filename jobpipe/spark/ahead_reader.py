@@ -25,7 +25,7 @@ from jobpipe.spark.reading import read_range
 from jobpipe.spark.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, JobPipeStreamReader, Offset
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
-from jobpipe.store.boundary import Limits
+from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.binding import SlotRange, bind
 from jobpipe.subscriber.fetch import FetchRange
@@ -135,7 +135,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             name=self._options.need_name(),
             grant=grant,
             slot=slot,
-            limits=Limits(self._ends.of(topic), self._options.max_rows, self._options.max_bytes),
+            limits=ReadLimits(self._ends.of(topic), self._options.max_rows, self._options.max_bytes),
             schemas=tuple(sorted(number for number, fits in self._fit.items() if fits)),
             control=str(place.control),
         )

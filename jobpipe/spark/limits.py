@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from jobpipe.operations.subscribing import Backlog, PlanReply
 from jobpipe.spark.options import SourceOptions
-from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.position import Position
 
 
@@ -28,9 +28,9 @@ class Share:
         """True when others have taken everything: the topic is asked only to acknowledge."""
         return self.rows == 0 or self.bytes == 0
 
-    def limits(self, end: Boundary | None) -> Limits:
+    def limits(self, end: Boundary | None) -> ReadLimits:
         """Return what a plan is limited by, where the read ends at ``end``."""
-        return Limits(end, self.rows or None, self.bytes or None)
+        return ReadLimits(end, self.rows or None, self.bytes or None)
 
 
 class MicroBatchLimits:

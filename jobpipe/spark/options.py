@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config import Config, Option, Problem, config_error, load, shown, suggest, unknown
+from jobpipe.config import Config, ConfigProblem, Option, config_error, load, shown, suggest, unknown
 from jobpipe.config.names import by_loose_name
 from jobpipe.config.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
 from jobpipe.config.values import BadValueError
@@ -72,7 +72,7 @@ class SourceOptions(PlainOptions):
         except ConfigError as error:
             if not read.problems and "problems" not in error.fields:  # no wrong value, but what right ones lead to
                 raise
-            read.problems.extend(Problem(**problem) for problem in error.fields.get("problems", ()))
+            read.problems.extend(ConfigProblem(**problem) for problem in error.fields.get("problems", ()))
         if read.problems or config is None:
             raise config_error(read.problems, of=OF, what="wrong option")
         return cls(
@@ -100,7 +100,7 @@ class SourceOptions(PlainOptions):
         elif "committed" in kinds and self.name is None:
             expected = "an option 'name' as well: the subscription whose position is meant"
         if expected:
-            problem = Problem("option", self.starts.option, self.starts.said, expected)
+            problem = ConfigProblem("option", self.starts.option, self.starts.said, expected)
             raise config_error([problem], of=OF, what="wrong option")
 
     def need_name(self) -> str:
@@ -140,7 +140,7 @@ class SourceOptions(PlainOptions):
         return [number - 1 for number in wanted]
 
 
-def find_problems(given: Mapping[str, str]) -> list[Problem]:
+def find_problems(given: Mapping[str, str]) -> list[ConfigProblem]:
     """Return what is wrong with the options of ``load()``, without a look at the configuration of this host."""
     read = _Reading(given)
     _check_together(read)
@@ -153,7 +153,7 @@ def find_problems(given: Mapping[str, str]) -> list[Problem]:
                 about.parse(value)
         except BadValueError as error:
             expected = str(error) or (about.expected if about is not None else "")
-            read.problems.append(Problem("option", name, shown(value, about), expected))
+            read.problems.append(ConfigProblem("option", name, shown(value, about), expected))
     return read.problems
 
 
@@ -172,7 +172,7 @@ class _Reading:
     """Reads the options by their definitions, and collects every problem on the way."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self.given: dict[str, str] = {}  # by the option's own name
         self.values: dict[str, Any] = {}
         self.overrides: dict[str, Any] = {}  # of the configuration
@@ -190,7 +190,7 @@ class _Reading:
                 self._require_company(about)
         if not any(name in self.given for name in WHICH):
             expected = "topic, or topic,topic; or else subscribePattern, or assign"
-            self.problems.append(Problem("option", "subscribe", None, expected))
+            self.problems.append(ConfigProblem("option", "subscribe", None, expected))
         if "discoveryTimeout" in self.values:
             self.overrides["jobpipe.discovery.timeout"] = self.values["discoveryTimeout"]
 
@@ -203,13 +203,13 @@ class _Reading:
         """Add a problem of an option, by its own name."""
         value = self.given.get(name)
         spelt = self._spelt.get(name, name)
-        self.problems.append(Problem("option", spelt, None if value is None else shown(value), expected))
+        self.problems.append(ConfigProblem("option", spelt, None if value is None else shown(value), expected))
 
     def _take(self, key: str, value: str, about: Option) -> None:
         spelt = next(name for name in (about.name, *about.also) if name.lower() == key.lower())
         if about.name in self.given:
             other = self._spelt[about.name]
-            self.problems.append(Problem("option", spelt, shown(value), f"it once; {other} is the same option"))
+            self.problems.append(ConfigProblem("option", spelt, shown(value), f"it once; {other} is the same option"))
             return
         self.given[about.name], self._spelt[about.name] = value, spelt
         try:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from jobpipe.config import Problem, config_error, load
+from jobpipe.config import ConfigProblem, config_error, load
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.publisher import opened
@@ -116,7 +116,7 @@ class JobPipeSink:
                 caller=JobPipeSink,
             )
         except ConfigError as error:
-            problems += [Problem(**problem) for problem in error.fields["problems"]]
+            problems += [ConfigProblem(**problem) for problem in error.fields["problems"]]
         if problems:
             raise config_error(problems, of=f"JobPipeSink({topic!r})", what="wrong argument")
         self.topic = topic

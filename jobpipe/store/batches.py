@@ -24,7 +24,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class LastSealed:
+class LastSeal:
     """The last sealed batch of one query; ``n`` is the offset after it."""
 
     batch_id: int
@@ -112,10 +112,10 @@ class Batches:
             newest = self.time_floor() or None
         return None if newest is None else int(newest)
 
-    def last_sealed(self, query_id: str) -> LastSealed | None:
+    def last_sealed(self, query_id: str) -> LastSeal | None:
         """The last sealed batch of a query; permanent, also for a batch without rows."""
         row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
-        return None if row is None else LastSealed(row["batch_id"], row["n"], row["run_id"], row["write_id"])
+        return None if row is None else LastSeal(row["batch_id"], row["n"], row["run_id"], row["write_id"])
 
     def newest_query(self) -> dict[str, Any] | None:
         """Who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""

@@ -89,7 +89,7 @@ COMMITTED = Boundary("committed")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReadLimits:
     """What a range ends at; None where nothing limits it.
 
     Attributes:

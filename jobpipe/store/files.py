@@ -268,7 +268,7 @@ class Reserve:
         return True
 
 
-class Sink(Protocol):
+class SegmentSink(Protocol):
     """Where a writer's bytes go: a file here, or a link to the coordinator."""
 
     def write(self, data: Bytes, /) -> None:
@@ -281,7 +281,7 @@ class Sink(Protocol):
         """Throw away what was written; never raises; may follow anything."""
 
 
-class FileSink:
+class FileSegmentSink:
     """One new file, written from front to back.
 
     Args:

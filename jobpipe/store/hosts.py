@@ -14,7 +14,7 @@ PAGE = 10_000  # rows that one query returns
 
 
 @dataclass(frozen=True)
-class LostBatch:
+class UnreadableBatch:
     """A batch that cannot be read as a whole; ``rows`` are all of its rows, ``hosts`` those that kept some of it."""
 
     n: int
@@ -70,12 +70,12 @@ class Hosts:
         )
         return [(row[0], row[1], row[2]) for row in rows]
 
-    def lost(self, first: int, end: int, gone: Collection[str]) -> list[LostBatch]:
+    def lost(self, first: int, end: int, gone: Collection[str]) -> list[UnreadableBatch]:
         """Return the batches from ``first`` to ``end`` (exclusive) that have segments on hosts in ``gone``."""
         if not gone:
             return []
         marks = ", ".join("?" * len(gone))
-        found: dict[int, LostBatch] = {}
+        found: dict[int, UnreadableBatch] = {}
         after = (first - 1, "")
         while True:
             rows = self._db.all(
@@ -87,7 +87,7 @@ class Hosts:
             for row in rows:
                 known = found.get(row["n"])
                 hosts = (*(known.hosts if known else ()), row["host"])
-                found[row["n"]] = LostBatch(row["n"], row["rows"], hosts)
+                found[row["n"]] = UnreadableBatch(row["n"], row["rows"], hosts)
             if len(rows) < PAGE:
                 return list(found.values())
             after = (rows[-1]["n"], rows[-1]["host"])

@@ -16,7 +16,7 @@ from jobpipe.store.subscriptions import Subscriptions
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentPart:
     """What one task returned for a part of one partition of its source.
 
     Attributes:
@@ -61,7 +61,7 @@ class PartSealer:
         self._cursors = cursors
         self._subscriptions = subscriptions
 
-    def seal(self, parts: Sequence[Part], writing: Container[str]) -> list[PartOutcome | JobpipeError]:
+    def seal(self, parts: Sequence[SegmentPart], writing: Container[str]) -> list[PartOutcome | JobpipeError]:
         """Seal parts in their order; what is wrong with one of them is its own outcome, and the others are sealed.
 
         Args:
@@ -87,7 +87,7 @@ class PartSealer:
         self._subscriptions.written()
         return outcomes
 
-    def _checked(self, part: Part, writing: Container[str]) -> list[SegmentInfo] | JobpipeError:
+    def _checked(self, part: SegmentPart, writing: Container[str]) -> list[SegmentInfo] | JobpipeError:
         if part.start.log != part.key.log or part.to.log != part.key.log or part.to.place <= part.start.place:
             return RemoteProtocolError("a part of a source is described wrongly", start=part.start.to_json())
         if part.batch.write_id not in writing and any(segment.file for segment in part.segments):
@@ -103,7 +103,7 @@ class PartSealer:
         except (SegmentCorrupt, RemoteProtocolError) as error:
             return error
 
-    def _one(self, part: Part, segments: list[SegmentInfo]) -> PartOutcome | JobpipeError:
+    def _one(self, part: SegmentPart, segments: list[SegmentInfo]) -> PartOutcome | JobpipeError:
         try:
             cursor = self._cursors.held(part.key, part.partition, part.claim)
         except (Fenced, FlowNotFound) as error:

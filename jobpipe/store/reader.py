@@ -25,7 +25,7 @@ _SPAN = 4096  # batches looked into in one call: most may have nothing of the pa
 _MOST_RECORD_BATCHES = 4096  # a piece; its chunks stand in one message where a host server has its bytes
 
 
-class Cursor(NamedTuple):
+class PageStart(NamedTuple):
     """Where the next page begins: segment ``ordinal`` of batch ``n``, at its record batch ``first``.
 
     ``before`` and ``row`` count the record batches and rows of the partition in that batch which lie before; ``skip``
@@ -116,8 +116,8 @@ class CatalogReader:
         *,
         skip: int = 0,
         limit: int = 64,
-        cursor: Cursor | None = None,
-    ) -> tuple[list[SegmentRange], Cursor | None]:
+        cursor: PageStart | None = None,
+    ) -> tuple[list[SegmentRange], PageStart | None]:
         """Return a page of what ``partition`` has between two positions, in order, and the cursor of the next page.
 
         Args:
@@ -133,7 +133,7 @@ class CatalogReader:
             self.batches.check(end)
             if cursor is None:
                 self.batches.check(start)
-                cursor = Cursor(start.n, 0, 0, 0, 0, skip + self._share(start, partition))
+                cursor = PageStart(start.n, 0, 0, 0, 0, skip + self._share(start, partition))
             elif cursor.n < self.batches.tail_n():
                 raise self.batches.loss(self.batches.at(cursor.n), "removed")
             stop = end.n + (1 if end.r > 0 else 0)
@@ -151,7 +151,7 @@ class CatalogReader:
             shape: Shape | None = None
             for row in rows[:limit]:
                 if row["n"] != cursor.n:
-                    cursor = Cursor(row["n"], row["ordinal"], 0, 0, 0)
+                    cursor = PageStart(row["n"], row["ordinal"], 0, 0, 0)
                 elif row["ordinal"] != cursor.ordinal:
                     cursor = cursor._replace(ordinal=row["ordinal"])
                 count = row["record_batches"] - cursor.first
@@ -168,13 +168,13 @@ class CatalogReader:
                         before=cursor.before + piece.record_batches,
                         row=cursor.row + piece.rows,
                     )
-                cursor = Cursor(row["n"], row["ordinal"] + 1, 0, cursor.before, cursor.row)
+                cursor = PageStart(row["n"], row["ordinal"] + 1, 0, cursor.before, cursor.row)
         # Not before: a disk that hangs must not keep the transaction open, since the write-ahead log would only grow.
         for piece in pieces:
             self._check_file(piece)
         if len(rows) > limit:
             return pieces, cursor
-        return pieces, (Cursor(reach, 0, 0, 0, 0) if reach < stop else None)
+        return pieces, (PageStart(reach, 0, 0, 0, 0) if reach < stop else None)
 
     def check_kept(self, n: int) -> None:
         """Check that batch ``n`` was not removed since it was looked up.
@@ -189,7 +189,7 @@ class CatalogReader:
         """Close the catalog; idempotent."""
         self._db.close()
 
-    def _page(self, partition: int, cursor: Cursor, stop: int, limit: int, more: str) -> list[sqlite3.Row]:
+    def _page(self, partition: int, cursor: PageStart, stop: int, limit: int, more: str) -> list[sqlite3.Row]:
         return self._db.all(_PAGE.format(more=more), partition, cursor.n, stop, cursor.n, cursor.ordinal, limit)
 
     def _share(self, position: Position, partition: int) -> int:
@@ -199,7 +199,7 @@ class CatalogReader:
         counts = self.batches.counts(position.n)
         return prefix(counts, position.r)[partition] if partition < len(counts) else 0
 
-    def _pass_over(self, cursor: Cursor, partition: int, stop: int) -> Cursor:
+    def _pass_over(self, cursor: PageStart, partition: int, stop: int) -> PageStart:
         """Go on towards the first record batch that is wanted, by one page."""
         reach = min(stop, cursor.n + _SPAN)
         rows = self._page(partition, cursor, reach, _SKIP_PAGE, "")
@@ -207,15 +207,15 @@ class CatalogReader:
             if not cursor.skip:
                 return cursor
             if row["n"] != cursor.n:
-                cursor = Cursor(row["n"], 0, 0, 0, 0, cursor.skip)
+                cursor = PageStart(row["n"], 0, 0, 0, 0, cursor.skip)
             count = row["record_batches"]
             if cursor.skip < count:
                 return self._inside(cursor, row, partition)
             before, passed = cursor.before + count, cursor.row + row["rows"]
-            cursor = Cursor(row["n"], row["ordinal"] + 1, 0, before, passed, cursor.skip - count)
-        return cursor if len(rows) == _SKIP_PAGE else Cursor(reach, 0, 0, 0, 0, cursor.skip)
+            cursor = PageStart(row["n"], row["ordinal"] + 1, 0, before, passed, cursor.skip - count)
+        return cursor if len(rows) == _SKIP_PAGE else PageStart(reach, 0, 0, 0, 0, cursor.skip)
 
-    def _inside(self, cursor: Cursor, row: sqlite3.Row, partition: int) -> Cursor:
+    def _inside(self, cursor: PageStart, row: sqlite3.Row, partition: int) -> PageStart:
         """Return the place inside a segment where what is to be passed over ends."""
         first = cursor.skip
         packed = self._db.value(
@@ -225,9 +225,11 @@ class CatalogReader:
             row["ordinal"],
         )
         before = sum(rows for rows, _ in SegmentIndex.unpack(packed).batches[:first])
-        return Cursor(row["n"], row["ordinal"], first, cursor.before + first, cursor.row + before)
+        return PageStart(row["n"], row["ordinal"], first, cursor.before + first, cursor.row + before)
 
-    def _piece(self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: Cursor, count: int) -> SegmentRange:
+    def _piece(
+        self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: PageStart, count: int
+    ) -> SegmentRange:
         index = SegmentIndex.unpack(row["idx"])
         count = min(count, _MOST_RECORD_BATCHES)
         path = None if row["file"] is None else self.directory / SEGMENTS / row["file"]

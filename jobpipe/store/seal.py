@@ -11,7 +11,7 @@ from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError,
 from jobpipe.store.batches import Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
-from jobpipe.store.files import FileSink, check_length, file_name, new_write_id, sync_directory, write_id_of
+from jobpipe.store.files import FileSegmentSink, check_length, file_name, new_write_id, sync_directory, write_id_of
 from jobpipe.store.hosts import Hosts
 from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position
@@ -203,7 +203,7 @@ class Sealer:
     def _spill(self, batch: NewBatch, segments: list[SegmentInfo]) -> list[SegmentInfo]:
         """Move inline bytes of many tasks to one file: the catalog stays small."""
         name = file_name(batch.write_id, f"seal{new_write_id()}")
-        sink = FileSink(self._segments / name)
+        sink = FileSegmentSink(self._segments / name)
         moved, offset = [], 0
         try:
             for segment in segments:

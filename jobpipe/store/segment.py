@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, UnsupportedType
-from jobpipe.store.files import Bytes, FileSink, Sink
+from jobpipe.store.files import Bytes, FileSegmentSink, SegmentSink
 from jobpipe.store.index import CHUNK, SegmentIndex, SegmentInfo
 
 COMPRESSIONS = ("none", "lz4", "zstd")
@@ -166,13 +166,13 @@ class SegmentFile:
         inline_max: 0 writes a file for the first byte.
     """
 
-    def __init__(self, name: str, open_sink: Callable[[], Sink], *, inline_max: int = 0) -> None:
+    def __init__(self, name: str, open_sink: Callable[[], SegmentSink], *, inline_max: int = 0) -> None:
         self.name = name
         self.length = 0
         self._open_sink = open_sink
         self._inline_max = inline_max
         self._held: list[bytes] = []
-        self._sink: Sink | None = None
+        self._sink: SegmentSink | None = None
         self._writer: SegmentWriter | None = None
         self._partition = 0
         self._start = 0
@@ -182,7 +182,7 @@ class SegmentFile:
     @classmethod
     def create(cls, directory: Path, name: str, *, inline_max: int = 0) -> SegmentFile:
         """Return one that writes ``directory/name``, created exclusively."""
-        return cls(name, lambda: FileSink(directory / name), inline_max=inline_max)
+        return cls(name, lambda: FileSegmentSink(directory / name), inline_max=inline_max)
 
     def begin(self, partition: int, schema: pa.Schema, compression: str = "none") -> SegmentWriter:
         """End the segment that is open, if any, and begin one of ``partition``."""

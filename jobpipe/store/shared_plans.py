@@ -7,7 +7,7 @@ from typing import Any
 
 from jobpipe.errors import SegmentCorrupt
 from jobpipe.store.batches import Batches
-from jobpipe.store.boundary import Limits
+from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.database import Database
 from jobpipe.store.locate import Locator
 from jobpipe.store.plan import Ahead, Plan, Planner
@@ -20,7 +20,7 @@ HELD_BYTES = 16 * 1024
 """Of a whole plan; what is more is fetched from the data process, so that control waits for no bytes."""
 HELD_PIECES = 32
 HELD_PARTITIONS = 32
-NO_LIMITS = Limits()
+NO_LIMITS = ReadLimits()
 MOST = 64  # plans that are kept
 MOST_CHECKED = 4096  # positions that are known to fit
 
@@ -37,7 +37,7 @@ class PlanOrder:
     """
 
     start: Position
-    limits: Limits = NO_LIMITS
+    limits: ReadLimits = NO_LIMITS
     count: bool = False
     held: bool = False
 

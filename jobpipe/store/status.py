@@ -7,7 +7,7 @@ from typing import Any
 from jobpipe.store.batches import Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
-from jobpipe.store.subscription import Subscription
+from jobpipe.store.subscription import StoredSubscription
 from jobpipe.store.subscriptions import Subscriptions
 
 
@@ -18,7 +18,7 @@ def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, c
     rows, size = batches.before(head.n)
     tail_rows, tail_bytes = batches.before(tail.n)
 
-    def line(known: Subscription) -> dict[str, Any]:
+    def line(known: StoredSubscription) -> dict[str, Any]:
         n = tail.n if known.acked is None else known.acked.n
         before_rows, before_bytes = batches.before(n)
         oldest = db.value("SELECT sealed_ms FROM batches WHERE n >= ? ORDER BY n LIMIT 1", n)

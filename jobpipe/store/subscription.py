@@ -12,7 +12,7 @@ _MAX_HOST = 255  # characters of what a reader says of its host
 
 
 @dataclass(frozen=True)
-class Subscription:
+class StoredSubscription:
     """A named position.
 
     Attributes:

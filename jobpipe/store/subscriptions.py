@@ -17,7 +17,7 @@ from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.frontier import Frontier
 from jobpipe.store.position import Position
-from jobpipe.store.subscription import Subscription, holder_of
+from jobpipe.store.subscription import StoredSubscription, holder_of
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class Subscriptions:
         )
         return Counter({row["owner"]: row["names"] for row in rows})
 
-    def all(self) -> list[Subscription]:
+    def all(self) -> list[StoredSubscription]:
         """Return them, by name."""
         return [self._one(row) for row in self._db.all("SELECT * FROM subscriptions ORDER BY name")]
 
-    def get(self, name: str) -> Subscription:
+    def get(self, name: str) -> StoredSubscription:
         """Return one.
 
         Raises:
@@ -106,7 +106,7 @@ class Subscriptions:
         self._frontier.note(self._clock.uptime, self.acknowledged_n())
         return self._frontier.settled(self._clock.uptime, grace)
 
-    def subscribe(self, name: str, *, required: bool = False) -> Subscription:
+    def subscribe(self, name: str, *, required: bool = False) -> StoredSubscription:
         """Return the subscription, made if it is new: a required one stands at the tail, another nowhere yet.
 
         Until it stands somewhere, it holds all that is in the log now.
@@ -332,12 +332,12 @@ class Subscriptions:
         live.acked_n, live.positioned, live.dirty, live.declared = position.n, True, False, None
         self._frontier.lower(position.n)
 
-    def _one(self, row: Any) -> Subscription:
+    def _one(self, row: Any) -> StoredSubscription:
         live = self._live.get(row["name"]) or _Live(0, False, 0, 0.0)
         same = live.grant == row["grant_no"]
         acked_n = max(row["acked_n"], live.acked_n) if same else row["acked_n"]
         positioned = bool(row["positioned"]) or (same and live.positioned)
-        return Subscription(
+        return StoredSubscription(
             name=row["name"],
             acked=self._batches.at(acked_n) if positioned else None,
             first=None if row["first"] is None else Position.from_json(json.loads(row["first"])),

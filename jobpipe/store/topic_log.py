@@ -22,7 +22,7 @@ from jobpipe.store.hosts import Hosts
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.leases import Leases
 from jobpipe.store.locate import Locator
-from jobpipe.store.parts import Part, PartOutcome, PartSealer
+from jobpipe.store.parts import PartOutcome, PartSealer, SegmentPart
 from jobpipe.store.plan import Planner
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
@@ -293,7 +293,7 @@ class TopicLog:
             self.subscriptions.reload()
         return position
 
-    def seal_parts(self, parts: Sequence[Part], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
+    def seal_parts(self, parts: Sequence[SegmentPart], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
         """Seal what tasks of flow jobs publish, and move their cursors; as :meth:`PartSealer.seal`."""
         self._require_epoch()
         if any(part.segments for part in parts):

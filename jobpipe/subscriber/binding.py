@@ -13,7 +13,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Attempts
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.reading import BindReply, BindRequest
-from jobpipe.store.boundary import Limits
+from jobpipe.store.boundary import ReadLimits
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled
 
@@ -39,7 +39,7 @@ class SlotRange:
     name: str
     grant: int
     slot: str
-    limits: Limits
+    limits: ReadLimits
     schemas: tuple[int, ...]
     control: str
 

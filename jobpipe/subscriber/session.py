@@ -32,7 +32,7 @@ from jobpipe.operations.subscribing import (
     SlotReply,
     SlotRequest,
 )
-from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
@@ -189,7 +189,7 @@ class SubscriberSession:
         timeout = self.config.read_timeout if wait else PLAN_SECONDS
         return self._followers[topic].call(lambda _: asked, timeout=timeout, wait=wait)
 
-    def plan(self, topic: str, start: Position, limits: Limits, *, count: bool = False) -> PlanReply:
+    def plan(self, topic: str, start: Position, limits: ReadLimits, *, count: bool = False) -> PlanReply:
         """Acknowledge ``start`` and plan what follows, within limits; ``stop`` in the reply is the end's position.
 
         ``stop`` is None while the end is open: nothing that is there lies after it.

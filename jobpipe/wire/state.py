@@ -1,7 +1,7 @@
 """What may be sent when. All legality of the protocol is in this file, and nothing else decides it.
 
 It does not know which of the two sides we are: both ends apply each message, sent or received, by its *sender*, to the
-same tables. A link has one :class:`Phase`, and each direction has one :class:`Flow`:
+same tables. A link has one :class:`Phase`, and each direction has one :class:`Streaming`:
 
 * downstream (server to client): PART opens the stream of a request, DATA follows, the REPLY or FAULT of that request
   ends it. Replies to other requests may stand between.
@@ -54,7 +54,7 @@ class Phase(_Key):
     CLOSED = "closed"
 
 
-class Flow(_Key):
+class Streaming(_Key):
     """Whether a stream flows in one direction."""
 
     IDLE = "idle"
@@ -95,13 +95,13 @@ PHASES: dict[tuple[Side, Phase, Act], Phase] = {
 }
 """(sender, phase, act) -> next phase; what is not in it is illegal."""
 
-FLOWS: dict[tuple[Side, Flow, Act], Flow] = {
-    (_C, Flow.IDLE, Act.UPLOAD): Flow.STREAM,
-    (_C, Flow.STREAM, Act.DATA): Flow.STREAM,  # IDLE with the last announced byte
-    (_S, Flow.IDLE, Act.PART): Flow.STREAM,
-    (_S, Flow.STREAM, Act.PART): Flow.STREAM,  # of the same request
-    (_S, Flow.STREAM, Act.DATA): Flow.STREAM,
-    (_S, Flow.STREAM, Act.END): Flow.IDLE,
+FLOWS: dict[tuple[Side, Streaming, Act], Streaming] = {
+    (_C, Streaming.IDLE, Act.UPLOAD): Streaming.STREAM,
+    (_C, Streaming.STREAM, Act.DATA): Streaming.STREAM,  # IDLE with the last announced byte
+    (_S, Streaming.IDLE, Act.PART): Streaming.STREAM,
+    (_S, Streaming.STREAM, Act.PART): Streaming.STREAM,  # of the same request
+    (_S, Streaming.STREAM, Act.DATA): Streaming.STREAM,
+    (_S, Streaming.STREAM, Act.END): Streaming.IDLE,
 }
 """(sender, its flow, act) -> its next flow, for the acts that concern streams; what is not in it is illegal."""
 
@@ -130,7 +130,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.phase = Phase.START
-        self.flows = {Side.CLIENT: Flow.IDLE, Side.SERVER: Flow.IDLE}
+        self.flows = {Side.CLIENT: Streaming.IDLE, Side.SERVER: Streaming.IDLE}
         self.stream: int | None = None
         """Id of the request that the downstream answers."""
         self.upload_left = 0
@@ -183,7 +183,7 @@ class Machine:
         if act in STREAM_ACTS:
             if act is Act.DATA:
                 self.numbers[sender] = (self.numbers[sender] + 1) % NUMBERS
-            elif self.flows[sender] is Flow.IDLE:
+            elif self.flows[sender] is Streaming.IDLE:
                 self.numbers[sender] = 0
             self.flows[sender] = FLOWS[sender, self.flows[sender], act]
         match message:
@@ -201,7 +201,7 @@ class Machine:
             case Data() | DataHeader() if sender is Side.CLIENT:
                 self.upload_left -= _size(message)
                 if not self.upload_left:
-                    self.flows[sender] = Flow.IDLE
+                    self.flows[sender] = Streaming.IDLE
 
 
 def _size(message: Data | DataHeader) -> int:

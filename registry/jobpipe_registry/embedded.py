@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held
+from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held
 from jobpipe_registry.errors import BadOption, Unavailable
 from jobpipe_registry.identity import Tls
 from jobpipe_registry.transport import make_context
@@ -66,7 +66,7 @@ class EmbeddedZooKeeper:
         """
         self._tls = tls
         self._home = Path(home).expanduser().absolute()
-        self._files = ServerFiles(self._home / "zookeeper")
+        self._files = EmbeddedFiles(self._home / "zookeeper")
         self._linger = linger
         self._java = java
 
@@ -110,7 +110,7 @@ class EmbeddedZooKeeper:
         """The home's key and certificate, by which server and clients know each other."""
         return self._files.tls
 
-    def _options_of_older(self, state: ServerState) -> dict[str, str]:
+    def _options_of_older(self, state: EmbeddedState) -> dict[str, str]:
         stop = "stop it when no job needs it (jobpipe registry stop), and the next one has TLS"
         if not state.guarded:
             logger.warning(
@@ -131,7 +131,7 @@ class EmbeddedZooKeeper:
             )
         return {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "jobpipe", "sasl.password": secret}
 
-    def _ensure(self, timeout: float) -> ServerState:
+    def _ensure(self, timeout: float) -> EmbeddedState:
         deadline = time.monotonic() + timeout
         try:
             self._files.make()
@@ -165,7 +165,7 @@ class EmbeddedZooKeeper:
         except TimeoutError as error:
             raise self._unavailable("another process is starting it") from error
 
-    def _join_or_start(self, deadline: float) -> ServerState:
+    def _join_or_start(self, deadline: float) -> EmbeddedState:
         token = ""
         while True:
             state = self._files.read_state()
@@ -237,16 +237,16 @@ class EmbeddedZooKeeper:
         self._files.remove_state()
         return True
 
-    def _is_running(self, state: ServerState) -> bool:
+    def _is_running(self, state: EmbeddedState) -> bool:
         if not is_held(self._files.server_lock):
             return False
         return not state.is_here or is_alive(state.pid, state.created)
 
-    def _refuse_other_host(self, state: ServerState) -> None:
+    def _refuse_other_host(self, state: EmbeddedState) -> None:
         if state.host != socket.gethostname():
             raise self._unavailable(f"it runs on {state.host}, which shares this home; give each host its own home")
 
-    def _refuse_other_place(self, state: ServerState) -> None:
+    def _refuse_other_place(self, state: EmbeddedState) -> None:
         """Refuse to end a server whose process ids are another container's: here they may be any process's."""
         self._refuse_other_host(state)
         if not state.is_here:
@@ -307,6 +307,6 @@ def _signal(pid: int, created: float, number: signal.Signals) -> bool:
     return True
 
 
-def _kill_orphan(state: ServerState) -> bool:
+def _kill_orphan(state: EmbeddedState) -> bool:
     """Kill a server whose supervisor is gone: possible only where no parent death signal is known."""
     return state.is_here and _signal(state.java_pid, state.java_created, signal.SIGKILL)

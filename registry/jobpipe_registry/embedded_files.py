@@ -38,7 +38,7 @@ _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which
 
 
 @dataclass(frozen=True)
-class ServerState:
+class EmbeddedState:
     """What the supervisor last said. ``created`` and ``java_created`` are process start times, ``since`` wall time."""
 
     phase: str  # "starting", "ready" or "failed"
@@ -63,7 +63,7 @@ class ServerState:
 
 
 @dataclass(frozen=True)
-class ServerFiles:
+class EmbeddedFiles:
     """Paths and state of one home."""
 
     directory: Path
@@ -138,18 +138,18 @@ class ServerFiles:
             os.fsync(file.fileno())
         fresh.replace(path)
 
-    def read_state(self) -> ServerState | None:
+    def read_state(self) -> EmbeddedState | None:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
             # A server of an older version says neither where its process ids are valid nor how it is protected.
             fields = {"boot": "", "pid_namespace": 0, "guarded": False, "tls": False, **fields}
-            state = ServerState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
+            state = EmbeddedState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         return state
 
-    def write_state(self, state: ServerState) -> None:
+    def write_state(self, state: EmbeddedState) -> None:
         """Replace the state in one step."""
         fresh = self.directory / f"state.{os.getpid()}.tmp"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

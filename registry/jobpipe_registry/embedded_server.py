@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, start_time
+from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
 from jobpipe_registry.four_letter import ask, count_sessions, is_serving
 from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
@@ -106,11 +106,11 @@ class _Failed(Exception):
     pass
 
 
-class Supervisor:
+class JavaSupervisor:
     """One server's life. ``run`` in the main thread: the kernel binds Java to the thread that starts it."""
 
     def __init__(
-        self, files: ServerFiles, *, linger: float, java: str, jars: Path, token: str, tls: bool = True
+        self, files: EmbeddedFiles, *, linger: float, java: str, jars: Path, token: str, tls: bool = True
     ) -> None:
         self._files = files
         self._linger = linger
@@ -135,7 +135,7 @@ class Supervisor:
         self._asked = threading.Event()
         pid = os.getpid()
         here = Place.here()
-        self._state = ServerState(
+        self._state = EmbeddedState(
             *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
             boot=here.boot,
             pid_namespace=here.pid_namespace,
@@ -357,7 +357,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.fork():  # the caller waits for this process only; the child belongs to init. No thread runs yet.
         os._exit(0)
-    files = ServerFiles(arguments.directory)
+    files = EmbeddedFiles(arguments.directory)
     handler = logging.handlers.WatchedFileHandler(files.log)  # Java rolls the file
     logging.basicConfig(
         level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -365,7 +365,7 @@ def main() -> None:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         with hold(files.server_lock, 3.0):
-            supervisor = Supervisor(
+            supervisor = JavaSupervisor(
                 files,
                 linger=arguments.linger,
                 java=arguments.java,

@@ -34,7 +34,7 @@ class Claim(Protocol):
     def epoch(self) -> int: ...
 
 
-class Registration(Protocol):
+class RivalRegistration(Protocol):
     """The same of a :class:`.records.RegisterRecord`."""
 
     @property
@@ -43,7 +43,7 @@ class Registration(Protocol):
     def epoch(self) -> int: ...
 
 
-class Attempt(Protocol):
+class RunningAttempt(Protocol):
     """The same of a :class:`.job_records.Lease`."""
 
     @property
@@ -86,7 +86,7 @@ class TopicOwned(RegistryError):
     way cannot be read.
     """
 
-    def __init__(self, topic: str, owner: Claim | None, rival: Registration | None = None) -> None:
+    def __init__(self, topic: str, owner: Claim | None, rival: RivalRegistration | None = None) -> None:
         if owner is not None:
             who = f"{owner.name!r} (process {owner.pid} on {owner.host}, {owner.endpoint}, epoch {owner.epoch})"
         elif rival is not None:
@@ -152,7 +152,7 @@ class NotOrdered(RegistryError):
 class LeaseHeld(RegistryError):
     """Another attempt of the job lives; ``lease`` is its record, None only where that cannot be read."""
 
-    def __init__(self, pipeline: str, job: str, lease: Attempt | None) -> None:
+    def __init__(self, pipeline: str, job: str, lease: RunningAttempt | None) -> None:
         who = "an attempt whose record cannot be read"
         if lease is not None:
             who = f"attempt {lease.attempt} of run {lease.run}, process {lease.pid} on {lease.host}"

@@ -19,7 +19,7 @@ from jobpipe_registry.watch import Watch
 
 
 @dataclass(frozen=True)
-class JobState:
+class JobRecords:
     """What the registry has of a job. ``version`` is that of the order, -1 without one."""
 
     order: Order | None
@@ -28,7 +28,7 @@ class JobState:
     version: int = -1
 
 
-StateCallback = Callable[[JobState], None]
+StateCallback = Callable[[JobRecords], None]
 LeaseLost = Callable[[str], None]
 """Called once with the reason, from a thread of the registry."""
 
@@ -45,7 +45,7 @@ class Jobs(ABC):
         """Return (pipeline, job) of each order, sorted."""
 
     @abstractmethod
-    def state(self, pipeline: str, job: str) -> JobState:
+    def state(self, pipeline: str, job: str) -> JobRecords:
         """Return what there is of a job."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ from jobpipe_registry.asked_last import AskedLast
 from jobpipe_registry.changes import attempts
 from jobpipe_registry.errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import Jobs, JobState, LeaseLost, StateCallback
+from jobpipe_registry.jobs import JobRecords, Jobs, LeaseLost, StateCallback
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.tree_reader import Reader
@@ -51,9 +51,9 @@ class _Found:
     end: EndRecord | None
 
     @property
-    def state(self) -> JobState:
+    def state(self) -> JobRecords:
         lease = self.lease if self.lease_node is not None and self.lease_node.session != 0 else None
-        return JobState(self.order, lease, self.end, -1 if self.order_node is None else self.order_node.version)
+        return JobRecords(self.order, lease, self.end, -1 if self.order_node is None else self.order_node.version)
 
     def names(self, run: str, attempt: int) -> bool:
         """Say whether the order names this attempt."""
@@ -64,7 +64,7 @@ class TreeJobs(Jobs):
     """Reads and writes of one session; a thread that keeps its leases, from the first one on until :meth:`stop`."""
 
     def __init__(
-        self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobState]], None]
+        self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
     ) -> None:
         self._nodes = nodes
         self._paths = paths
@@ -85,7 +85,7 @@ class TreeJobs(Jobs):
     def names(self) -> list[tuple[str, str]]:
         return self._reader.jobs()
 
-    def state(self, pipeline: str, job: str) -> JobState:
+    def state(self, pipeline: str, job: str) -> JobRecords:
         return self._look((pipeline, job)).state
 
     def watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:

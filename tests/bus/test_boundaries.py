@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store.boundary import EARLIEST, Boundary, Limits
+from jobpipe.store.boundary import EARLIEST, Boundary, ReadLimits
 from jobpipe.store.reader import CatalogReader
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import SCHEMA
@@ -324,7 +324,7 @@ def test_a_plan_ends_inside_a_batch(topics: Topics) -> None:
     start = session.first_position(name, EARLIEST)
     half = {**session.head(name).to_json(), "n": 1, "r": 1}
     end = Boundary.from_json({"kind": "position", "value": half, "otherwise": "error"})
-    plan = session.plan(name, start, Limits(end))
+    plan = session.plan(name, start, ReadLimits(end))
     assert (plan.end.to_json(), plan.stop and plan.stop.to_json(), plan.rows) == (half, half, 30)
     session.close()
     link = named_link(config, name, "odd", "instance")

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from jobpipe.publisher.core import Publisher
 from jobpipe.spark.limits import MicroBatchLimits
 from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.store.boundary import Limits
+from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from tests.bus.kit import Bus
@@ -407,7 +407,7 @@ def test_nothing_is_counted_without_the_option(world: World) -> None:
     query.step()
     session = query.reader._topics.session  # type: ignore[union-attr]
     start = Position.from_json(query.end[world.name("a")])
-    assert session.plan(world.name("a"), start, Limits()).ahead is None
+    assert session.plan(world.name("a"), start, ReadLimits()).ahead is None
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

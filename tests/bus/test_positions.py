@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.errors import DataLoss
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Limits
+from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, ReadLimits
 from jobpipe.subscriber.session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
@@ -44,7 +44,7 @@ def test_topic_wiped_and_made_again(own_bus: Bus) -> None:
     assert caught.value.fields["position"]["n"] == 3
     until(lambda: session.connected, PATIENCE, "the session is connected again")
     with pytest.raises(DataLoss) as caught:
-        session.plan(own_bus.topic, start, Limits())
+        session.plan(own_bus.topic, start, ReadLimits())
     assert caught.value.fields["reason"] == "log"
     session.close()
 
@@ -61,14 +61,14 @@ def test_position_removed_by_retention(bus: Bus) -> None:
     session.acknowledge(bus.topic, replace(end, n=3))
     until(lambda: publisher.status()["tail"] == 3, PATIENCE, lambda: str(publisher.status()))
     for ask in (
-        lambda: session.plan(bus.topic, start, Limits()),
+        lambda: session.plan(bus.topic, start, ReadLimits()),
         lambda: session.describe(bus.topic, start, end),
     ):
         with pytest.raises(DataLoss, match="batches 0 to 2 are missing") as caught:
             ask()
         assert caught.value.fields["reason"] == "removed"
         assert (caught.value.fields["position"]["n"], caught.value.fields["earliest"]["n"]) == (0, 3)
-    assert session.plan(bus.topic, replace(end, n=3), Limits()).rows == 10
+    assert session.plan(bus.topic, replace(end, n=3), ReadLimits()).rows == 10
     session.close()
 
 
@@ -85,7 +85,7 @@ def test_position_beyond_the_head_and_of_another_epoch(bus: Bus) -> None:
         (replace(head, n=1, r=9), "beyond batch"),
     ):
         with pytest.raises(DataLoss) as caught:
-            session.plan(bus.topic, position, Limits())
+            session.plan(bus.topic, position, ReadLimits())
         assert caught.value.fields["reason"] == reason
     session.close()
 
@@ -187,13 +187,13 @@ def test_expired_subscription_fails_loudly_when_it_returns(bus: Bus) -> None:
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
     start = session.first_position(bus.topic, EARLIEST)
     publish(publisher, rows, bus.journal, range(2))
-    assert session.plan(bus.topic, start, Limits()).rows == 20
+    assert session.plan(bus.topic, start, ReadLimits()).rows == 20
     session.close()
     until(lambda: not publisher.status()["subscriptions"], PATIENCE, "it expires")
     until(lambda: publisher.status()["batches"] == 0, PATIENCE, "nobody holds the rows any more")
     session = SubscriberSession.open(bus.config(), [bus.topic], "spark")
     with pytest.raises(DataLoss, match="batches 0 to 1 are missing"):
-        session.plan(bus.topic, start, Limits())
+        session.plan(bus.topic, start, ReadLimits())
     session.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.cli.place import Place
+from jobpipe.cli.place import PlaceType
 from jobpipe.config import keys
 from jobpipe.config.secrets import Secret
 from tests.cli.conftest import Run
@@ -189,7 +189,7 @@ def test_keys_as_options_of_a_source(run: Run) -> None:
 )
 def test_places_on_the_command_line(text: str, kind: str, value: int) -> None:
     """What has twelve digits is no number of batches."""
-    place = Place("latest").convert(text, None, None)
+    place = PlaceType("latest").convert(text, None, None)
     assert (place.kind, place.value) == (kind, value)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
-from jobpipe.control.changes import Changes
+from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.interface import Submission
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.machine import JobMachine
@@ -203,7 +203,7 @@ class _Server:
             chores_added=lambda: None,
         )
         self.plugins = plugins
-        self.changes = Changes(self.store)
+        self.changes = PipelineChanges(self.store)
         self.machine = JobMachine(self.tools, *KEY, wake=lambda: None)
 
     def count_steps(self) -> None:

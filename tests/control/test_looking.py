@@ -9,12 +9,12 @@ import psutil
 import pytest
 
 from jobpipe.control.looking import facts_of, has_rebooted, process_status
-from jobpipe.control.records import AttemptRow, Holder
+from jobpipe.control.records import AttemptRow, LeaseHolder
 from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import JobState as Registered
+from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.machine import Place, start_ticks
 
 ATTEMPT = AttemptRow(
@@ -22,10 +22,10 @@ ATTEMPT = AttemptRow(
 )
 
 
-def holder(**more: object) -> Holder:
+def holder(**more: object) -> LeaseHolder:
     place = Place.here()
     pid = os.getpid()
-    here = Holder(
+    here = LeaseHolder(
         host=place.host,
         boot=place.boot,
         pid_namespace=place.pid_namespace,
@@ -69,7 +69,7 @@ def test_a_process_stands_for_the_launcher() -> None:
 )
 def test_whose_order_it_is(order: Order | None, stop_by: float | None, expected: OrderOf) -> None:
     attempt = replace(ATTEMPT, stop_by=stop_by)
-    assert facts_of(attempt, None, Registered(order, None, None), forced=False).order is expected
+    assert facts_of(attempt, None, JobRecords(order, None, None), forced=False).order is expected
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_whose_order_it_is(order: Order | None, stop_by: float | None, expected:
     ],
 )
 def test_whose_lease_and_end_it_is(run: str, number: int, lease: LeaseOf, end: EndOf) -> None:
-    registered = Registered(None, Lease(run, number, "h", 1, 1.0, "i"), EndRecord(run, number, "FAILED", 1.0))
+    registered = JobRecords(None, Lease(run, number, "h", 1, 1.0, "i"), EndRecord(run, number, "FAILED", 1.0))
     found = facts_of(ATTEMPT, None, registered, forced=False)
     assert (found.lease, found.end) == (lease, end)

@@ -14,7 +14,7 @@ import pytest
 from jobpipe.control import store as stores
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.interface import Want
-from jobpipe.control.records import AttemptRow, DefinitionRow, Holder, JobRow, PipelineRow, RunRow, Subscription
+from jobpipe.control.records import AttemptRow, DefinitionRow, JobRow, JobSubscription, LeaseHolder, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
 from jobpipe.pipelines.graph import TopicNode
@@ -35,7 +35,7 @@ JOB = JobRow(
     fits="[]",
     reads=("a",),
     publishes=("b", "c"),
-    subscriptions=(Subscription(topic="a", name="p.j"),),
+    subscriptions=(JobSubscription(topic="a", name="p.j"),),
 )
 RUN = RunRow(id="r", pipeline="p", job="j", state=JobState.SUBMITTED, began=1.0, since=1.0)
 ATTEMPT = AttemptRow(
@@ -46,7 +46,7 @@ ATTEMPT = AttemptRow(
     version=1,
     state=JobState.SUBMITTED,
     began=2.0,
-    holder=Holder(host="h", boot="b", pid_namespace=1, pid=2, started=3.5, ticks=4),
+    holder=LeaseHolder(host="h", boot="b", pid_namespace=1, pid=2, started=3.5, ticks=4),
 )
 
 
@@ -158,7 +158,7 @@ def test_chores_are_kept_until_they_are_done(store: Store) -> None:
     store.add_chore("p", "j", JOB.subscriptions[0])
     store.add_chore("p", "j", None)
     store.add_chore("p", "k", None)
-    store.add_chore("p", "j", Subscription(topic="z", name="p.j"))
+    store.add_chore("p", "j", JobSubscription(topic="z", name="p.j"))
     store.add_chore("p", "k", JOB.subscriptions[0])
     first, second, third, fourth, fifth = store.chores(0, 10)
     assert (first.subscription, second.subscription) == (JOB.subscriptions[0], None)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from jobpipe.control.verdict import EndOf, Facts, Launched, LeaseOf, OrderOf, Step, Verdict, judge
+from jobpipe.control.verdict import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf, Step, Verdict, judge
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 
 # A row may name several values, separated by /; * is any. The first row that fits counts, and each must be the first
@@ -79,7 +79,7 @@ def rows() -> list[tuple[list[set[str]], str]]:
 
 def combinations() -> list[Key]:
     found: list[Key] = []
-    launchers = [*map(str, Launched), REBOOTED]
+    launchers = [*map(str, LauncherAnswer), REBOOTED]
     for launcher, lease, end, order, forced in product(launchers, LeaseOf, EndOf, OrderOf, ("no", "yes")):
         codes = CODES if launcher == "ended" else ("unknown",)
         found += [(launcher, code, str(lease), str(end), str(order), forced) for code in codes]
@@ -93,7 +93,7 @@ def fits(conditions: list[set[str]], key: Key) -> bool:
 def facts(key: Key) -> Facts:
     launcher, code, lease, end, order, forced = key
     return Facts(
-        launcher=Launched.UNKNOWN if launcher == REBOOTED else Launched(launcher),
+        launcher=LauncherAnswer.UNKNOWN if launcher == REBOOTED else LauncherAnswer(launcher),
         lease=LeaseOf(lease),
         end=EndOf(end),
         order=OrderOf(order),
@@ -144,6 +144,6 @@ def test_nothing_begins_while_a_lease_is_there() -> None:
 @pytest.mark.parametrize(("code", "said"), [(None, "ended"), (-9, "was killed by signal 9"), (1, "ended with code 1")])
 def test_how_it_ended_is_told(code: int | None, said: str) -> None:
     found = judge(
-        Facts(launcher=Launched.ENDED, lease=LeaseOf.NONE, end=EndOf.NONE, order=OrderOf.FENCE, exit_code=code)
+        Facts(launcher=LauncherAnswer.ENDED, lease=LeaseOf.NONE, end=EndOf.NONE, order=OrderOf.FENCE, exit_code=code)
     )
     assert found.detail == f"its process {said}, without an end record"

@@ -10,7 +10,7 @@ from jobpipe.config import load
 from jobpipe.control.server_access import read_access_file
 from jobpipe.net.certs import describe
 from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import Report
+from jobpipe.pipelines.problems import ProblemList
 from jobpipe.pipelines.tree import plain
 from jobpipe.pipelines.yaml_files import read_text
 from tests.control_api.kit import Served, tree
@@ -41,7 +41,7 @@ def test_look_stop_delete(served: Served) -> None:
 def test_the_files(tmp_path: Path) -> None:
     """Alerts are right; certificates are made as the configuration needs them; so is the access list."""
     whole = tree()
-    read = read_text(block("docs/server.md", "alerts"), "page", Report())
+    read = read_text(block("docs/server.md", "alerts"), "page", ProblemList())
     assert read is not None
     whole["pipeline"] |= plain(read)["pipeline"]
     (alert,) = load_tree(whole, file=tmp_path / "p.yaml", folder=tmp_path).spec.alerts

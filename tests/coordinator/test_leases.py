@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobpipe.coordinator import topic_leases as module
-from jobpipe.coordinator.topic_leases import Leases
+from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, SpoolError, TopicNotFound
 from jobpipe.net.budget import Budgets
 from jobpipe.operations.reading import LeaseRequest, lease_name
@@ -68,9 +68,9 @@ def asked(key: str, seconds: float = 600.0) -> LeaseRequest:
     return LeaseRequest(secret(key), 0, 3, seconds)
 
 
-def made(limit: int = 3) -> tuple[Topic, Budgets, Leases]:
+def made(limit: int = 3) -> tuple[Topic, Budgets, TopicLeases]:
     topic, budgets = Topic(), Budgets({"leases": limit})
-    return topic, budgets, Leases(topic, budgets)  # type: ignore[arg-type]
+    return topic, budgets, TopicLeases(topic, budgets)  # type: ignore[arg-type]
 
 
 @in_loop
@@ -180,7 +180,7 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
         host, budgets = world.host(), Budgets({"leases": 3})
         topic = await host.open_topic("orders", world.order())
         await seal(topic, 0)
-        leases = topic.leases = Leases(topic, budgets)
+        leases = topic.leases = TopicLeases(topic, budgets)
         gate = Gate()
         busy = asyncio.create_task(topic.run(gate.wrap(lambda: None)))
         await gate.arrived()

@@ -21,7 +21,7 @@ from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.files import Reserve, file_name, new_write_id
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
-from jobpipe.store.parts import Part
+from jobpipe.store.parts import SegmentPart
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.retention import Retention
@@ -176,7 +176,7 @@ class Side:
         number = self.log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
         batch = NewBatch("", -1, FLOW.flow, write_id, number, PARTITIONS, "rr")
         to = replace(start, n=start.n + 1)
-        part = Part(FLOW, cursor.partition, cursor.claim, start, to, batch, segments)
+        part = SegmentPart(FLOW, cursor.partition, cursor.claim, start, to, batch, segments)
         (outcome,) = self.log.seal_parts([part], writing={write_id})
         if isinstance(outcome, JobpipeError):
             raise outcome

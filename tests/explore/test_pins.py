@@ -16,7 +16,7 @@ import pytest
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.coordinator.topic_leases import Leases
+from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.net.link import Link
 from jobpipe.operations.reading import LeaseRequest, lease_name
@@ -118,7 +118,7 @@ async def tell_whoever_waits(self: LogThread, work: Any, then: Any = None, **how
     return result
 
 
-async def take_without_an_owner(self: Leases, link: Link, asked: LeaseRequest) -> None:
+async def take_without_an_owner(self: TopicLeases, link: Link, asked: LeaseRequest) -> None:
     name = lease_name(asked.secret)
     known = self._known.get(name) or self._add(name, link)
     hold = self._topic.store.leases.hold
@@ -163,7 +163,9 @@ PINS = {
     "R9": Pin(lambda: cancelled("seal late", "all", "host", "hung"), ((TopicLog, "seal", seal_what_may_be_gone),)),
     "R10": Pin(lambda: cancelled("seal inline", "stored", "driver"), ((LogThread, "run", tell_whoever_waits),)),
     "R11": Pin(lambda: overtaken("claim", "release"), ((AskedLast, "is_newest", lambda self, *which: True),)),
-    "T1": Pin(lambda: cancelled("lease twice at once", "stored", "driver"), ((Leases, "take", take_without_an_owner),)),
+    "T1": Pin(
+        lambda: cancelled("lease twice at once", "stored", "driver"), ((TopicLeases, "take", take_without_an_owner),)
+    ),
     "T5 take back": Pin(lambda: cancelled("take back and hand over", "stored", "host", "soon", 5), DROP_BESIDE),
     "T5 data process": Pin(lambda: cancelled("mend data and hand over", "stored", "driver", "late"), DROP_BESIDE),
 }

@@ -28,7 +28,7 @@ from jobpipe.config import Config, config_from_dict
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store.boundary import Boundary, Limits
+from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.subscriber.session import SubscriberSession
@@ -160,7 +160,7 @@ def _read_on(
 ) -> Position:
     """Acknowledge ``at``, store what follows it, and return the new position."""
     try:
-        plan = session.plan(order.topic, at, Limits(max_rows=order.max_rows, max_bytes=MAX_BYTES))
+        plan = session.plan(order.topic, at, ReadLimits(max_rows=order.max_rows, max_bytes=MAX_BYTES))
     except RETRYABLE as error:
         log.info("no plan now: %s", error)
         time.sleep(RETRY_SECONDS)

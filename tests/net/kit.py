@@ -21,7 +21,7 @@ from blockbuster import blockbuster_ctx
 
 from jobpipe.errors import DataLoss, JobpipeError, NotAuthorized
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import Limits
+from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.link import Link
 from jobpipe.net.link import connect as connect_link
 from jobpipe.net.server import Server
@@ -234,7 +234,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Server, Endpoint, Echo]]:
     """A server with the Echo handler."""
     echo = echo or Echo()
-    options.setdefault("limits", Limits(rate=1e6))  # tests fail more often in a second than any client
+    options.setdefault("limits", ConnectionLimits(rate=1e6))  # tests fail more often in a second than any client
     server = Server(echo, tls=mode.server, timing=timing, **options)
     sock = bound()
     endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])

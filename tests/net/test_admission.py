@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.net import audit
-from jobpipe.net.admission import FAILURE_COST, MAX_SOURCES, Admission, Limits, Refusal, source_of
+from jobpipe.net.admission import FAILURE_COST, MAX_SOURCES, Admission, ConnectionLimits, Refusal, source_of
 from jobpipe.net.audit import RateLimitedLog
 
-SMALL = Limits(connections=10, per_address=4, per_identity=2, rate=10.0)
+SMALL = ConnectionLimits(connections=10, per_address=4, per_identity=2, rate=10.0)
 
 
 def test_an_address_above_its_rate_is_dropped_and_others_are_not() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, LinkError, LinkTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import Limits, Refusal
+from jobpipe.net.admission import ConnectionLimits, Refusal
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import Link, connect
 from jobpipe.net.pump import WRITE_BUFFER
@@ -171,7 +171,7 @@ def test_many_idle_sockets_do_not_keep_others_out(mode: Mode) -> None:
     """Case 62: the oldest that was not welcomed makes room; a welcomed link is never cut for it."""
 
     async def main() -> None:
-        async with serving(mode, limits=Limits(8)) as (server, endpoint, _), linked(mode, endpoint) as first:
+        async with serving(mode, limits=ConnectionLimits(8)) as (server, endpoint, _), linked(mode, endpoint) as first:
             idle = [await dial(endpoint) for _ in range(30)]
             await still_serves(mode, endpoint)
             assert len(server._greeting) <= 8
@@ -188,7 +188,7 @@ def test_a_full_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
     mode = Mode(None)
 
     async def main() -> None:
-        async with serving(mode, limits=Limits(2)) as (_, endpoint, _echo):
+        async with serving(mode, limits=ConnectionLimits(2)) as (_, endpoint, _echo):
             async with linked(mode, endpoint), linked(mode, endpoint):
                 with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkBroken):
                     await connect(endpoint, HELLO, tls=None, server_hostname=None, timing=TIMING)
@@ -209,7 +209,7 @@ def test_an_address_has_its_share(mode: Mode) -> None:
     """Case 62: at its own cap, or at that of all, it makes room for the others, not they for it."""
 
     async def main() -> None:
-        async with serving(mode, limits=Limits(20, per_address=4, rate=1e6)) as (server, endpoint, _):
+        async with serving(mode, limits=ConnectionLimits(20, per_address=4, rate=1e6)) as (server, endpoint, _):
             async with linked(mode, endpoint) as first:
                 few = await dial_from("127.0.0.3", endpoint)
                 idle = [await dial_from("127.0.0.2", endpoint) for _ in range(30)]
@@ -230,7 +230,7 @@ def test_an_address_above_its_rate_is_dropped(mode: Mode, caplog: pytest.LogCapt
     """Case 73: with a reset, before any handshake; another address is served."""
 
     async def main() -> None:
-        async with serving(mode, limits=Limits(rate=2)) as (server, endpoint, echo):
+        async with serving(mode, limits=ConnectionLimits(rate=2)) as (server, endpoint, echo):
             for _ in range(40):
                 sock = await dial_from("127.0.0.2", endpoint)
                 sock.close()
@@ -248,7 +248,7 @@ def test_an_identity_has_its_share(authority: Authority, caplog: pytest.LogCaptu
     mode = Mode(authority)
 
     async def main() -> None:
-        async with serving(mode, limits=Limits(per_identity=2, rate=1e6)) as (server, endpoint, _):
+        async with serving(mode, limits=ConnectionLimits(per_identity=2, rate=1e6)) as (server, endpoint, _):
             async with linked(mode, endpoint), linked(mode, endpoint):
                 with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkError) as caught:
                     await connect(endpoint, HELLO, tls=mode.client, server_hostname=NAME, timing=TIMING)

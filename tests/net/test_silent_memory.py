@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import Limits
+from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.server import Server
 from jobpipe.net.timing import Timing
 from tests.net.kit import NAME, Authority, Echo, Mode, bound, until
@@ -82,7 +82,7 @@ def test_silent_connections_leave_no_objects(authority: Authority) -> None:
     memory: list[int] = []
 
     async def main() -> None:
-        server = Server(Echo(), tls=mode.server, timing=SOON, limits=Limits(rate=1e6))
+        server = Server(Echo(), tls=mode.server, timing=SOON, limits=ConnectionLimits(rate=1e6))
         sock = bound()
         endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])
         await server.start(sock)

@@ -12,7 +12,7 @@ from pyspark.sql import types as st
 
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError, UnsupportedType
-from jobpipe.pipelines.postgres import Database, split_name
+from jobpipe.pipelines.postgres import PostgresDatabase, split_name
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.sinks.jdbc_rows import type_of
 from tests.pipelines.conftest import Write, loaded, problems
@@ -138,7 +138,7 @@ def test_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (
         pytest.raises(ConfigError, match=r"pip install 'psycopg\[binary\]>=3\.2'"),
-        Database("postgresql://db/shop").connection("test"),
+        PostgresDatabase("postgresql://db/shop").connection("test"),
     ):
         pass
 
@@ -146,7 +146,7 @@ def test_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_database_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks are given it."""
     monkeypatch.setenv("SHOP", "hunter2")
-    database = Database("postgresql://me@db:1/shop?sslmode=require", "me", Secret("env:SHOP"))
+    database = PostgresDatabase("postgresql://me@db:1/shop?sslmode=require", "me", Secret("env:SHOP"))
     assert b"hunter2" not in pickle.dumps(database)
     assert "hunter2" not in repr(database)
     assert database.name == "db:1/shop"

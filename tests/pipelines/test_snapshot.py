@@ -16,7 +16,7 @@ from jobpipe.errors import ConfigError, PipelineError
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.snapshot import Parent, Snapshot
+from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.starting import copy_example
 from jobpipe.pipelines.tree import plain
 from tests.pipelines.conftest import Write, loaded
@@ -75,7 +75,7 @@ def example(tmp_path: Path) -> Pipeline:
     ],
 )
 def test_it_is_read_as_it_was_written(own: Pipeline, tmp_path: Path, lower: Any, upper: Any) -> None:
-    parent = Parent(pid=4711, started=1.5e9 + 0.01, ticks=2**40)
+    parent = ParentProcess(pid=4711, started=1.5e9 + 0.01, ticks=2**40)
     before = snapshot(own, lower=lower, upper=upper, parent=parent, config=tmp_path / "jobpipe.conf")
     before.write(tmp_path / "a" / "own-1.json")
     after = Snapshot.read(tmp_path / "a" / "own-1.json")

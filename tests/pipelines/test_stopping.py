@@ -15,7 +15,7 @@ import pytest
 
 from jobpipe.pipelines.runner import stopping
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
-from jobpipe.pipelines.snapshot import Parent
+from jobpipe.pipelines.snapshot import ParentProcess
 from jobpipe_registry.machine import start_ticks
 from tests.pipelines.waiting import DEADLINE, eventually
 
@@ -150,7 +150,7 @@ def test_a_parent_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "PARENT_SECONDS", 0.02)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         pid = process.pid
-        parent = Parent(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
+        parent = ParentProcess(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
         stop, heard = StopRequest(10.0), threading.Event()
         stop.listen(heard.set)
         watch_parent(parent, stop)

@@ -15,7 +15,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines import supervisor
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
-from jobpipe.pipelines.snapshot import Parent, Snapshot
+from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe_registry.errors import Unavailable
@@ -107,7 +107,7 @@ class World:
             run="r1",
             config=None,
             stop_seconds=DEADLINE,
-            parent=Parent(pid=4711, started=1.5e9, ticks=1),
+            parent=ParentProcess(pid=4711, started=1.5e9, ticks=1),
             environment={"MORE": "given"},
         )
         self.job: SupervisedJob | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.problems import Report
+from jobpipe.pipelines.problems import ProblemList
 from jobpipe.pipelines.yaml_files import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
 from tests.pipelines.conftest import Write
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(20)  # a parser that is not linear takes hours
 
 def told(path: Path) -> tuple[int | None, str]:
     """Return line and text of the one problem of a file."""
-    report = Report()
+    report = ProblemList()
     assert read_files(path, [], report) is None
     (problem,) = report.problems
     assert problem.file == str(path)
@@ -48,7 +48,7 @@ def test_a_billion_laughs(write: Write) -> None:
     """Aliases are counted where they are used."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    report = Report()
+    report = ProblemList()
     assert read_files(write("\n".join(lines)), [], report) is None
     (problem,) = report.problems
     assert problem.line is not None
@@ -56,7 +56,7 @@ def test_a_billion_laughs(write: Write) -> None:
 
 
 def test_an_alias_of_itself(write: Write) -> None:
-    report = Report()
+    report = ProblemList()
     assert read_files(write("a: &a\n  b: *a\n"), [], report) is None
     (problem,) = report.problems
     assert f"or {MAX_DEPTH} levels" in problem.what
@@ -75,7 +75,7 @@ def test_no_utf_8(write: Write) -> None:
 
 
 def test_a_byte_order_mark_is_no_problem(write: Write) -> None:
-    report = Report()
+    report = ProblemList()
     assert read_files(write("\ufeffa: b\n"), [], report) is not None
     assert not report.problems
 
@@ -102,13 +102,13 @@ def test_a_file_that_others_may_write(write: Write) -> None:
     [("a: !!timestamp 2013-99-99\n", 1), ("a:\n  b: !!int x\n", 2), ("a: !!binary abc\n", 1), ("a: !x {b: c}\n", 1)],
 )
 def test_tags(text: str, line: int) -> None:
-    report = Report()
+    report = ProblemList()
     read_text(text, "f", report)
     (problem,) = report.problems
     assert problem.line == line
 
 
 def test_no_alias_of_a_key(write: Write) -> None:
-    report = Report()
+    report = ProblemList()
     read_text("a: &x b\n? [1]\n: c\n*x : d\n", "f", report)
     assert [problem.line for problem in report.problems] == [2]

@@ -20,7 +20,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
-from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, is_alive, is_held, start_time
+from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held, start_time
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions, is_serving
 from jobpipe_registry.kazoo_client import TlsHandler
@@ -224,12 +224,12 @@ def test_a_stopped_supervisor_is_killed_by_stop(home: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stale_state_is_noticed(home: Path) -> None:
-    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    server, files = EmbeddedZooKeeper(home), EmbeddedFiles(home / "zookeeper")
     files.make()
     child = subprocess.Popen([sys.executable, "-c", ""])
     created = start_time(child.pid)
     child.wait(10)
-    dead = ServerState("ready", "t", socket.gethostname(), child.pid, created, child.pid, created, 1, created)
+    dead = EmbeddedState("ready", "t", socket.gethostname(), child.pid, created, child.pid, created, 1, created)
     reused = replace(dead, pid=os.getpid(), java_pid=os.getpid())  # alive, but it started at another time
     for state in (dead, reused, replace(reused, phase="starting"), replace(dead, port=0, phase="failed")):
         files.write_state(state)
@@ -244,16 +244,16 @@ def test_a_stale_state_is_noticed(home: Path) -> None:
 
 def test_a_live_process_without_the_lock_is_no_server(home: Path) -> None:
     """Pid and start time fit, but the kernel knows better."""
-    files, created = ServerFiles(home / "zookeeper"), start_time(os.getpid())
+    files, created = EmbeddedFiles(home / "zookeeper"), start_time(os.getpid())
     files.make()
-    files.write_state(ServerState("ready", "t", socket.gethostname(), os.getpid(), created, 0, 0.0, 1, created))
+    files.write_state(EmbeddedState("ready", "t", socket.gethostname(), os.getpid(), created, 0, 0.0, 1, created))
     assert EmbeddedZooKeeper(home).status() is None
 
 
 def test_a_home_on_two_hosts_is_refused(home: Path) -> None:
-    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    server, files = EmbeddedZooKeeper(home), EmbeddedFiles(home / "zookeeper")
     files.make()
-    files.write_state(ServerState("ready", "t", "another-host", 1, 1.0, 2, 1.0, 1, 1.0))
+    files.write_state(EmbeddedState("ready", "t", "another-host", 1, 1.0, 2, 1.0, 1, 1.0))
     calls: list[Callable[[], Any]] = [server.ensure, server.stop]
     with hold(files.server_lock, 1.0):
         for call in calls:
@@ -309,7 +309,7 @@ def test_pyspark_is_found_without_an_import() -> None:
 
 
 def test_a_starter_that_hangs_is_not_waited_for_for_ever(home: Path) -> None:
-    files = ServerFiles(home / "zookeeper")
+    files = EmbeddedFiles(home / "zookeeper")
     files.make()
     server = EmbeddedZooKeeper(home)
     calls: list[Callable[[], Any]] = [lambda: server.ensure(timeout=0.2), lambda: server.stop(timeout=0.2)]
@@ -332,10 +332,10 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
 
 def test_a_home_of_two_containers_is_refused(home: Path) -> None:
     """R3: with one host name and pids of their own; what has that pid here is another process and is not ended."""
-    server, files = EmbeddedZooKeeper(home), ServerFiles(home / "zookeeper")
+    server, files = EmbeddedZooKeeper(home), EmbeddedFiles(home / "zookeeper")
     files.make()
     here, created = Place.here(), start_time(os.getpid())
-    state = ServerState("ready", "t", here.host, os.getpid(), created, os.getpid(), created, 1, created)
+    state = EmbeddedState("ready", "t", here.host, os.getpid(), created, os.getpid(), created, 1, created)
     for other in (state, replace(state, boot=here.boot, pid_namespace=here.pid_namespace + 1)):
         files.write_state(other)
         assert server.stop() is False  # without the lock: nothing is killed for it

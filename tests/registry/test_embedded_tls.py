@@ -26,8 +26,8 @@ from kazoo.client import KazooClient
 
 from jobpipe_registry import embedded_files, embedded_server
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
-from jobpipe_registry.embedded_files import ServerFiles, ServerState, hold, start_time
-from jobpipe_registry.embedded_server import Supervisor
+from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, start_time
+from jobpipe_registry.embedded_server import JavaSupervisor
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions
 from jobpipe_registry.identity import Tls
@@ -78,7 +78,7 @@ def careless(shown: Tls | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
 
 
 def strangers(folder: Path) -> dict[str, ssl.SSLContext | None]:
-    theirs = ServerFiles(folder / "theirs")
+    theirs = EmbeddedFiles(folder / "theirs")
     theirs.make()
     theirs.make_tls()
     return {
@@ -187,10 +187,10 @@ def test_a_server_that_refuses_is_joined(home: Path, monkeypatch: pytest.MonkeyP
 def test_its_keeper_tells_full_from_dead(
     home: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, cpu: float, restarted: bool
 ) -> None:
-    files, asked, starts = ServerFiles(home / "zookeeper"), 0, 0
+    files, asked, starts = EmbeddedFiles(home / "zookeeper"), 0, 0
     files.make()
     files.make_tls()
-    keeper = Supervisor(files, linger=0.5, java="java", jars=home, token="t")
+    keeper = JavaSupervisor(files, linger=0.5, java="java", jars=home, token="t")
 
     class Alive:
         pid = os.getpid()
@@ -361,7 +361,7 @@ def test_one_of_an_older_version_still_runs(home: Path, caplog: pytest.LogCaptur
 @pytest.mark.slow
 def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Older versions used SASL without TLS: such a server is joined with the secret of the home, which is logged."""
-    files, secret = ServerFiles(home / "zookeeper"), "5" * 64
+    files, secret = EmbeddedFiles(home / "zookeeper"), "5" * 64
     files.make()
     files.secret_file.write_text(secret)
     server = EmbeddedZooKeeper(home)
@@ -371,7 +371,7 @@ def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pyte
     ):
         pid, here = os.getpid(), Place.here()
         created = start_time(pid)
-        state = ServerState("ready", "t", here.host, pid, created, pid, created, old.port, created)
+        state = EmbeddedState("ready", "t", here.host, pid, created, pid, created, old.port, created)
         fields = {**asdict(state), "boot": here.boot, "pid_namespace": here.pid_namespace, "guarded": True}
         del fields["tls"]
         (home / "zookeeper" / "state.json").write_text(json.dumps(fields))
@@ -402,7 +402,7 @@ def test_a_lost_certificate_is_named(home: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "others may read"])
 def test_a_file_that_is_of_no_use_is_made_again(home: Path, damage: str) -> None:
-    files = ServerFiles(home / "zookeeper")
+    files = EmbeddedFiles(home / "zookeeper")
     files.make()
     files.make_tls()
     path, former = files.tls.ca, files.tls.ca.read_bytes()

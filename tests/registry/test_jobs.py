@@ -22,7 +22,7 @@ from jobpipe_registry.errors import (
 )
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import Jobs, JobState
+from jobpipe_registry.jobs import JobRecords, Jobs
 from jobpipe_registry.nodes import Operation
 from tests.registry.worlds import DEADLINE, MemoryWorld, World, eventually
 
@@ -76,11 +76,11 @@ def ordered(world: World, order: Order = FIRST) -> tuple[Any, Jobs]:
 class TestOrders:
     def test_an_order_is_seen_by_others(self, world: World) -> None:
         a, b = world.handler().jobs, world.handler().jobs
-        assert a.state(*JOB) == JobState(None, None, None, -1)
+        assert a.state(*JOB) == JobRecords(None, None, None, -1)
         assert a.set_order(*JOB, FIRST, -1) == 0
         assert a.set_order("flights", "audit", SECOND, -1) == 0
         assert a.set_order("another", "one", SECOND, -1) == 0
-        assert b.state(*JOB) == JobState(FIRST, None, None, 0)
+        assert b.state(*JOB) == JobRecords(FIRST, None, None, 0)
         assert b.names() == [("another", "one"), ("flights", "audit"), JOB]
 
     def test_it_outlives_its_writer(self, world: World) -> None:
@@ -95,7 +95,7 @@ class TestOrders:
         _, jobs = ordered(world)
         with pytest.raises(OrderChanged, match="flights/delays"):
             jobs.set_order(*JOB, SECOND, version)
-        assert jobs.state(*JOB) == JobState(FIRST, None, None, 0)
+        assert jobs.state(*JOB) == JobRecords(FIRST, None, None, 0)
         assert jobs.set_order(*JOB, SECOND, 0) == 1
         assert jobs.state(*JOB).order == SECOND
 
@@ -127,7 +127,7 @@ class TestOrders:
         with pytest.raises(OrderChanged):
             jobs.remove_order(*JOB, version)
         jobs.remove_order(*JOB, jobs.state(*JOB).version)
-        assert (jobs.names(), jobs.state(*JOB)) == ([], JobState(None, None, None, -1))
+        assert (jobs.names(), jobs.state(*JOB)) == ([], JobRecords(None, None, None, -1))
         jobs.set_order(*JOB, FIRST, -1)
         assert jobs.state(*JOB).end is None
         assert handler.topics() == []
@@ -158,7 +158,7 @@ class TestOrders:
         world.put(f"{path}/delays/lease", lease().to_bytes())  # persistent: nobody holds it
         world.put(f"{path}/delays/end", b"\xff")
         version = b.state(*JOB).version
-        assert b.state(*JOB) == JobState(None, None, None, version)
+        assert b.state(*JOB) == JobRecords(None, None, None, version)
         assert b.names() == [JOB]
         b.set_order(*JOB, FIRST, version)
         a.take_lease(*JOB, lease(instance="b"), unexpected)
@@ -212,7 +212,7 @@ class TestLeases:
                 a.release_lease(*JOB, END)
         assert a.state(*JOB).lease == lease()
         tree._mend([])
-        assert a.state(*JOB) == JobState(FIRST, None, END, a.state(*JOB).version)
+        assert a.state(*JOB) == JobRecords(FIRST, None, END, a.state(*JOB).version)
         a.release_lease(*JOB, END)
         a.take_lease(*JOB, lease(), unexpected)
         assert a.state(*JOB).lease == lease()
@@ -340,9 +340,9 @@ class States:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self.states: list[JobState] = []
+        self.states: list[JobRecords] = []
 
-    def __call__(self, state: JobState) -> None:
+    def __call__(self, state: JobRecords) -> None:
         with self._condition:
             self.states.append(state)
             self._condition.notify_all()
@@ -356,7 +356,7 @@ def test_a_watch_tells_each_change(world: World) -> None:
     """Also of a job that is not there yet, and of one that is removed."""
     jobs, seen = world.handler().jobs, States()
     watch = world.handler().jobs.watch(*JOB, seen)
-    seen.wait(lambda state: state == JobState(None, None, None, -1))
+    seen.wait(lambda state: state == JobRecords(None, None, None, -1))
     version = jobs.set_order(*JOB, FIRST, -1)
     seen.wait(lambda state: state.order == FIRST)
     jobs.set_order(*JOB, replace(FIRST, want="stop"), version)
@@ -366,7 +366,7 @@ def test_a_watch_tells_each_change(world: World) -> None:
     jobs.release_lease(*JOB, END)
     seen.wait(lambda state: state.lease is None and state.end == END)
     jobs.remove_order(*JOB, jobs.state(*JOB).version)
-    seen.wait(lambda state: state == JobState(None, None, None, -1))
+    seen.wait(lambda state: state == JobRecords(None, None, None, -1))
     watch.close()
     count = len(seen.states)
     jobs.set_order(*JOB, FIRST, -1)

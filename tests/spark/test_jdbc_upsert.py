@@ -31,7 +31,7 @@ from jobpipe.errors import (
 )
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.postgres import Database
+from jobpipe.pipelines.postgres import PostgresDatabase
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode, TriggerSpec
@@ -429,17 +429,17 @@ def test_a_connection_that_is_cut(place: Place, where: str) -> None:
 def test_a_commit_whose_answer_is_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is written, and the job does not know; the next attempt finds it in the ledger."""
     sink = place.opened()
-    transaction = Database.transaction
+    transaction = PostgresDatabase.transaction
 
     @contextmanager
-    def cut(self: Database, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    def cut(self: PostgresDatabase, connection: psycopg.Connection[Any]) -> Iterator[None]:
         with transaction(self, connection):
             yield
         if place.rows():
             raise psycopg.OperationalError("the connection is lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "transaction", cut)
+        patch.setattr(PostgresDatabase, "transaction", cut)
         with pytest.raises(LinkBroken, match="the connection is lost"):
             place.write(sink, 0, [(1, "a", 1)])
     assert place.rows() == [(1, "a", 1)]

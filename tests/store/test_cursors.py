@@ -11,7 +11,7 @@ import pytest
 from jobpipe.errors import Fenced, FlowNotFound, JobpipeError, SpoolError
 from jobpipe.store.cursors import FORGET_SECONDS, Cursor, FlowKey
 from jobpipe.store.files import CATALOG
-from jobpipe.store.parts import Part, PartOutcome
+from jobpipe.store.parts import PartOutcome, SegmentPart
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
@@ -25,13 +25,13 @@ def at(n: int, r: int = 0, epoch: int = 1) -> Position:
     return Position(LOG, epoch, n, r)
 
 
-def part(log: TopicLog, cursor: Cursor, to: Position, count: int = 3, *, inline: bool = True) -> Part:
+def part(log: TopicLog, cursor: Cursor, to: Position, count: int = 3, *, inline: bool = True) -> SegmentPart:
     """Return a part of ``count`` rows."""
     batches = [(0, rows(0, to.n * 100, count))] if count else []
     write_id, segments = written(log, batches, inline=inline) if count else ("00" * 8, [])
     schema_id = log.schemas.add(SCHEMA.serialize().to_pybytes(), None)
     batch = NewBatch("", -1, KEY.flow, write_id, schema_id, 2, "rr")
-    return Part(KEY, cursor.partition, cursor.claim, cursor.position, to, batch, segments)
+    return SegmentPart(KEY, cursor.partition, cursor.claim, cursor.position, to, batch, segments)
 
 
 def sealed(outcome: PartOutcome | JobpipeError) -> PartOutcome:
@@ -65,7 +65,7 @@ def test_a_part_is_published_once(log: TopicLog) -> None:
 def test_a_part_that_does_not_follow_is_not_published(log: TopicLog) -> None:
     log.cursors.begin(KEY, at(0), 1)
     (mine,) = log.cursors.claim(KEY, [0])
-    ahead = Part(KEY, 0, 1, at(5), at(6), part(log, mine, at(6)).batch, part(log, mine, at(6)).segments)
+    ahead = SegmentPart(KEY, 0, 1, at(5), at(6), part(log, mine, at(6)).batch, part(log, mine, at(6)).segments)
     assert sealed(log.seal_parts([ahead], writing=())[0]) == PartOutcome(mine, 0)
     assert log.batches.next_n() == 0
 

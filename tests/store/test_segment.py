@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, SpoolFull, UnsupportedType
-from jobpipe.store.files import FileSink, file_name, write_id_of
+from jobpipe.store.files import FileSegmentSink, file_name, write_id_of
 from jobpipe.store.index import SegmentIndex, SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter
 from jobpipe.store.segment import SegmentFile, SegmentWriter
@@ -134,20 +134,20 @@ def test_wrong_partition_numbers_are_refused(tmp_path: Path, numbers: list[int |
 
 
 def test_a_file_is_private_and_created_once(tmp_path: Path) -> None:
-    FileSink(tmp_path / NAME).finish(fsync=True)
+    FileSegmentSink(tmp_path / NAME).finish(fsync=True)
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
     with pytest.raises(SpoolError):
-        FileSink(tmp_path / NAME)
+        FileSegmentSink(tmp_path / NAME)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpoolError):
-        FileSink(tmp_path / "link")
+        FileSegmentSink(tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-    sink = FileSink(tmp_path / NAME)
+    sink = FileSegmentSink(tmp_path / NAME)
     sink.write(b"0123456789")
     sink.finish(fsync=False)
     assert (tmp_path / NAME).read_bytes() == b"0123456789"

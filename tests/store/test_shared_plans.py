@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.errors import DataLoss, Fenced
 from jobpipe.store import shared_plans as module
-from jobpipe.store.boundary import LATEST, Boundary, Limits
+from jobpipe.store.boundary import LATEST, Boundary, ReadLimits
 from jobpipe.store.index import INLINE_MAX
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
@@ -17,7 +17,7 @@ from jobpipe.store.shared_plans import HELD_BYTES, Planned, PlanOrder
 from jobpipe.store.topic_log import TopicLog
 from tests.store.build import decode, open_log, seal
 
-NO_LIMITS = Limits()
+NO_LIMITS = ReadLimits()
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> TopicLog:
     return made
 
 
-def order(log: TopicLog, n: int, limits: Limits = NO_LIMITS, **more: bool) -> PlanOrder:
+def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -> PlanOrder:
     return PlanOrder(log.batches.at(n), limits, **more)
 
 
@@ -91,7 +91,13 @@ def test_removed_batches_are_loss_for_who_was_told_of_them(log: TopicLog) -> Non
 def test_limits_and_ends_are_kept_apart(log: TopicLog) -> None:
     ends = [
         log.plans.look_and_plan(order(log, 0, limits)).plan.end.n
-        for limits in (NO_LIMITS, Limits(max_rows=6), Limits(max_rows=12), Limits(Boundary("offset", 2)), NO_LIMITS)
+        for limits in (
+            NO_LIMITS,
+            ReadLimits(max_rows=6),
+            ReadLimits(max_rows=12),
+            ReadLimits(Boundary("offset", 2)),
+            NO_LIMITS,
+        )
     ]
     assert ends == [3, 1, 2, 2, 3]
     log.close()
@@ -115,7 +121,7 @@ def test_a_count_and_an_end_are_of_now(log: TopicLog) -> None:
     assert counted.ahead is not None
     assert (counted.ahead.rows, counted.ahead.end.n) == (12, 3)
     assert log.plans.plan(order(log, 1, count=True)) is not counted
-    ended = log.plans.plan(order(log, 3, Limits(LATEST)))
+    ended = log.plans.plan(order(log, 3, ReadLimits(LATEST)))
     assert ended.stop == log.batches.at(3)
     assert not ended.is_open  # it is over, and not waited for
     log.close()

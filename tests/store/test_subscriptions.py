@@ -11,12 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jobpipe.errors import ConfigError, DataLoss, Fenced, SpoolError
 from jobpipe.store.position import Position
 from jobpipe.store.spools import read_status
-from jobpipe.store.subscription import Subscription
+from jobpipe.store.subscription import StoredSubscription
 from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, open_log, seal
 
 
-def only(log: TopicLog) -> Subscription:
+def only(log: TopicLog) -> StoredSubscription:
     (subscription,) = log.subscriptions.all()
     return subscription
 

@@ -16,11 +16,11 @@ from jobpipe.wire.state import (
     PHASES,
     STREAM_ACTS,
     Act,
-    Flow,
     IllegalStepError,
     Machine,
     Phase,
     Side,
+    Streaming,
     act_of,
     describe,
 )
@@ -44,24 +44,24 @@ SAMPLES: dict[Act, Message] = {
 }
 
 
-def machine_in(phase: Phase, *, downstream: Flow, upstream: Flow) -> Machine:
+def machine_in(phase: Phase, *, downstream: Streaming, upstream: Streaming) -> Machine:
     """A machine with the requests 1 and 2 open, and streams for 1."""
     machine = Machine()
     machine.phase = phase
     machine.unanswered = {1, 2}
     machine._last_id = 2
     machine.flows = {Side.SERVER: downstream, Side.CLIENT: upstream}
-    machine.stream = 1 if downstream is Flow.STREAM else None
-    machine.upload_left = 5 if upstream is Flow.STREAM else 0
+    machine.stream = 1 if downstream is Streaming.STREAM else None
+    machine.upload_left = 5 if upstream is Streaming.STREAM else 0
     return machine
 
 
-ALL = list(itertools.product(Side, Phase, Flow, Flow, Act))
+ALL = list(itertools.product(Side, Phase, Streaming, Streaming, Act))
 
 
 @pytest.mark.parametrize(("sender", "phase", "downstream", "upstream", "act"), ALL)
 def test_every_step_is_in_the_tables_or_refused(
-    sender: Side, phase: Phase, downstream: Flow, upstream: Flow, act: Act
+    sender: Side, phase: Phase, downstream: Streaming, upstream: Streaming, act: Act
 ) -> None:
     """Legal steps lead where the tables say; the others change nothing."""
     machine = machine_in(phase, downstream=downstream, upstream=upstream)
@@ -84,7 +84,7 @@ def test_every_step_is_in_the_tables_or_refused(
 
 @pytest.mark.parametrize(("sender", "phase", "downstream", "upstream", "act"), ALL)
 def test_the_connection_blames_who_erred(
-    sender: Side, phase: Phase, downstream: Flow, upstream: Flow, act: Act
+    sender: Side, phase: Phase, downstream: Streaming, upstream: Streaming, act: Act
 ) -> None:
     """The same step is LocalProtocolError for its sender and RemoteProtocolError for its receiver."""
     message = SAMPLES[act]
@@ -130,7 +130,7 @@ class _Lawless(Machine):
 )
 def test_requests_that_are_refused(message: Request) -> None:
     """Ids rise; one upload at a time."""
-    machine = machine_in(Phase.OPEN, downstream=Flow.IDLE, upstream=Flow.STREAM)
+    machine = machine_in(Phase.OPEN, downstream=Streaming.IDLE, upstream=Streaming.STREAM)
     with pytest.raises(IllegalStepError):
         machine.apply(Side.CLIENT, message)
 
@@ -138,7 +138,7 @@ def test_requests_that_are_refused(message: Request) -> None:
 @pytest.mark.parametrize("message", [Reply(9), Fault(9, "x", ""), Part(9), Part(2)])
 def test_answers_that_are_refused(message: Message) -> None:
     """Each request is answered once, and one stream flows at a time."""
-    machine = machine_in(Phase.OPEN, downstream=Flow.STREAM, upstream=Flow.IDLE)
+    machine = machine_in(Phase.OPEN, downstream=Streaming.STREAM, upstream=Streaming.IDLE)
     with pytest.raises(IllegalStepError):
         machine.apply(Side.SERVER, message)
 
@@ -155,7 +155,7 @@ def test_an_upload_ends_with_its_last_byte() -> None:
     with pytest.raises(LocalProtocolError):
         client.send(Data(b"def"))
     client.send(Data(b"de"))
-    assert client.machine.flows[Side.CLIENT] is Flow.IDLE
+    assert client.machine.flows[Side.CLIENT] is Streaming.IDLE
     with pytest.raises(LocalProtocolError):
         client.send(Data(b"f"))
 

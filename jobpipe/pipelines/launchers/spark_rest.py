@@ -16,7 +16,7 @@ from pydantic import Field
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.pipelines.kinds import PlainMap, SecretReference, Text, expected
 from jobpipe.pipelines.launchers.driver import RUNNER, argument, driver_keys
-from jobpipe.pipelines.launchers.submissions import SUBMISSION_ID, Driver, Submission, Submissions
+from jobpipe.pipelines.launchers.submissions import SUBMISSION_ID, DriverRequest, DriverStatus, Submissions
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 
 CANCEL_SECONDS = 10.0
@@ -94,7 +94,7 @@ class SparkRestLauncher(Launcher):
         """Ask the master for a driver; return the address at which its status is asked for."""
         options = self.options
         keys, name = driver_keys(attempt.configuration), f"{attempt.pipeline}.{attempt.job}"
-        submission = Submission(
+        submission = DriverRequest(
             main_class=_SUBMIT,
             arguments=(
                 *("--master", options.master, "--name", name),
@@ -144,7 +144,7 @@ class SparkRestLauncher(Launcher):
 _PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # Spark finds data sources by the first, for executors too
 
 
-def status_of(driver: Driver) -> LaunchStatus:
+def status_of(driver: DriverStatus) -> LaunchStatus:
     """Return what a master's words mean."""
     if driver.state == "" and driver.message:  # while it recovers, or stands by
         return LaunchStatus(LaunchState.UNKNOWN, None, f"the master says: {driver.message}")

@@ -32,7 +32,7 @@ _MESSAGE_MOST = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
+class DriverRequest:
     """A driver that is to be started. Master and workers show all of it: no secrets."""
 
     main_class: str
@@ -42,7 +42,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverStatus:
     """What a master says of a driver.
 
     Attributes:
@@ -72,7 +72,7 @@ class Submissions:
         self._url = url
         self._token = token
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: DriverRequest) -> str:
         """Start a driver; return its id.
 
         Raises:
@@ -101,7 +101,7 @@ class Submissions:
             raise self._unavailable(f"takes no jobs now: {_message(found) or 'it does not say why'}")
         raise self._unavailable("did not answer as the protocol says", perhaps_started=True)
 
-    def status(self, identity: str) -> Driver:
+    def status(self, identity: str) -> DriverStatus:
         """Return what the master says of a driver.
 
         Raises:
@@ -111,7 +111,7 @@ class Submissions:
         state, worker = found.get("driverState"), found.get("workerHostPort")
         if found.get("submissionId") != identity or not isinstance(found.get("success"), bool):
             raise self._unavailable("did not answer as the protocol says")
-        return Driver(
+        return DriverStatus(
             state if isinstance(state, str) and found["success"] else "",
             _message(found),
             worker[:_MESSAGE_MOST] if isinstance(worker, str) else "",

@@ -14,7 +14,7 @@ import psutil
 from jobpipe.errors import RegistryUnavailable
 from jobpipe_registry.errors import LeaseHeld, NotOrdered, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import Jobs, JobState
+from jobpipe_registry.jobs import JobRecords, Jobs
 from jobpipe_registry.machine import Place, lives, start_ticks
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Holding:
         self._jobs.evict_lease(*self._key, other.instance)
         return True
 
-    def _changed(self, state: JobState) -> None:
+    def _changed(self, state: JobRecords) -> None:
         self._news.set()
         order = state.order
         if order is None:

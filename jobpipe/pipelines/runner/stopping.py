@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from jobpipe.pipelines.snapshot import Parent
+from jobpipe.pipelines.snapshot import ParentProcess
 from jobpipe_registry.machine import lives
 
 PARENT_SECONDS = 1.0
@@ -99,7 +99,7 @@ class StopRequest:
         return self._asked and time.monotonic() - self._at > self.boundary_seconds
 
 
-def watch_parent(parent: Parent, stop: StopRequest) -> None:
+def watch_parent(parent: ParentProcess, stop: StopRequest) -> None:
     """Ask for a stop when a process has ended; a thread looks every second, as long as this process lives."""
 
     def watch() -> None:

@@ -18,7 +18,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.kinds import Columns, Duration, Flag, SecretReference, Text
 from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
-from jobpipe.pipelines.postgres import Database, DatabaseUrl, TableName, split_name
+from jobpipe.pipelines.postgres import DatabaseUrl, PostgresDatabase, TableName, split_name
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
@@ -134,7 +134,9 @@ class JdbcUpsertSink(Sink):
             _check_condition(frame, given.delete_when)
         (schema, table), (ledger_schema, ledger) = split_name(given.table), split_name(given.ledger)
         return TargetPlan(
-            database=Database(given.url, given.user, given.password, given.connect_timeout, given.statement_timeout),
+            database=PostgresDatabase(
+                given.url, given.user, given.password, given.connect_timeout, given.statement_timeout
+            ),
             job=job.name,
             schema=schema,
             table=table,

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import ConfigError, JobpipeError, SchemaMismatch, UnsupportedType, from_fault, to_fault
-from jobpipe.pipelines.postgres import Database
+from jobpipe.pipelines.postgres import PostgresDatabase
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,7 +80,7 @@ class CopyOrder:
         columns: all but the tag, in the order of the rows, which have other names for them.
     """
 
-    database: Database
+    database: PostgresDatabase
     application: str
     staging: tuple[str, str]
     columns: tuple[str, ...]

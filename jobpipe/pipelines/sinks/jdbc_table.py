@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import CheckpointTooOld, ConfigError, DataLoss, Fenced, LinkError, SchemaMismatch
-from jobpipe.pipelines.postgres import Database
+from jobpipe.pipelines.postgres import PostgresDatabase
 from jobpipe.pipelines.sinks.jdbc_rows import DELETED, ORDER, TAG, Copied, CopyOrder
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TargetPlan:
         create: whether to make a table that is missing.
     """
 
-    database: Database
+    database: PostgresDatabase
     job: str
     schema: str | None
     table: str

@@ -96,11 +96,11 @@ def _inside(holder: Any, name: str, call: str, point: str) -> None:
 
 def _in_publisher() -> None:
     from jobpipe.publisher.channel import Channel
-    from jobpipe.store.files import FileSink
+    from jobpipe.store.files import FileSegmentSink
 
-    _inside(FileSink, "write", "write", "before write")
-    _inside(FileSink, "finish", "fsync", "before fsync")
-    _around(FileSink, "finish", after="after fsync")
+    _inside(FileSegmentSink, "write", "write", "before write")
+    _inside(FileSegmentSink, "finish", "fsync", "before fsync")
+    _around(FileSegmentSink, "finish", after="after fsync")
     _around(
         Channel, "call", "before seal", "after seal", lambda _self, request: type(request).__name__ == "SealRequest"
     )
