@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jobpipe.cli.context import Settings
+from jobpipe.cli.context import Settings, pass_settings
 from jobpipe.cli.output import emit_table, seconds
 from jobpipe.errors import WaitTimeout
 
@@ -78,6 +79,16 @@ def server_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def pass_client(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add :func:`server_options`, and call the command with ``client``, a client of that server."""
+
+    @functools.wraps(command)
+    def call(settings: Settings, /, url: str | None, token_file: Path | None, **given: Any) -> Any:
+        return command(client=client_of(settings, url, token_file), **given)
+
+    return server_options(pass_settings(call))
 
 
 def wait_option(about: str) -> Callable[[F], F]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.context import json_option
 from jobpipe.cli.control import (
     RUN_KEYS,
     JobRef,
     JobRefType,
-    client_of,
-    server_options,
+    pass_client,
     view_of,
     wait_option,
     wait_until,
@@ -24,6 +22,7 @@ from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_pairs, emit_table, seconds
 
 if TYPE_CHECKING:
+    from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import RunView
 
 _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
@@ -37,14 +36,10 @@ def run() -> None:
 @run.command("list", epilog=_KEYS)
 @click.argument("ref", metavar="[NAME[/JOB]]", type=JobRefType(), required=False)
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, newest first.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def list_all(
-    settings: Settings, ref: JobRef | None, limit: int, url: str | None, token_file: Path | None, as_json: bool
-) -> None:
+def list_all(client: ControlClient, ref: JobRef | None, limit: int, as_json: bool) -> None:
     """List the runs of NAME, of one of its jobs, or of all pipelines, the newest first."""
-    client = client_of(settings, url, token_file)
     found = client.runs(None if ref is None else ref.pipeline, None if ref is None else ref.job, limit=limit)
     if as_json:
         emit_json(view_of(found))
@@ -68,12 +63,11 @@ def list_all(
 
 @run.command(epilog=_KEYS)
 @click.argument("id_", metavar="ID")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def status(settings: Settings, id_: str, url: str | None, token_file: Path | None, as_json: bool) -> int:
+def status(client: ControlClient, id_: str, as_json: bool) -> int:
     """Show run ID with its attempts. Exits with 1 if it has failed or is lost."""
-    found = client_of(settings, url, token_file).run(id_)
+    found = client.run(id_)
     _emit(found, as_json)
     return Exit.UNHEALTHY if found.state in ("FAILED", "LOST") else Exit.OK
 
@@ -81,22 +75,12 @@ def status(settings: Settings, id_: str, url: str | None, token_file: Path | Non
 @run.command(epilog=_KEYS)
 @click.argument("id_", metavar="ID")
 @wait_option("Return once it has ended.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def cancel(
-    settings: Settings,
-    id_: str,
-    wait: bool,
-    timeout: float,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> int:
+def cancel(client: ControlClient, id_: str, wait: bool, timeout: float, as_json: bool) -> int:
     """Stop run ID, at the next micro-batch boundary if one comes soon. Exits with 1 if --wait finds it lost."""
     from jobpipe.pipelines.states import ENDED, JobState
 
-    client = client_of(settings, url, token_file)
     found = client.cancel(id_)
 
     def ended() -> RunView | None:

@@ -16,6 +16,7 @@ from jobpipe.cli.control import (
     JobRefType,
     client_of,
     emit_statuses,
+    pass_client,
     server_options,
     view_of,
     wait_option,
@@ -101,15 +102,14 @@ def submit(
 
 
 @click.command("list")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def list_all(settings: Settings, url: str | None, token_file: Path | None, as_json: bool) -> None:
+def list_all(client: ControlClient, as_json: bool) -> None:
     """List the pipelines of the control server.
 
     JSON keys of each: as those of `jobpipe pipeline status`.
     """
-    found = client_of(settings, url, token_file).pipelines()
+    found = client.pipelines()
     if as_json:
         emit_json(view_of(found))
         return
@@ -123,15 +123,13 @@ JSON keys of a pipeline: name, file, version, want, submitted, jobs.
 Of a job, and of each of jobs: {JOB_KEYS}."""
 )
 @_ref
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def status(settings: Settings, ref: JobRef, url: str | None, token_file: Path | None, as_json: bool) -> int:
+def status(client: ControlClient, ref: JobRef, as_json: bool) -> int:
     """Show how the jobs of NAME stand, or the one.
 
     Exits with 1 if one has failed or is lost.
     """
-    client = client_of(settings, url, token_file)
     found = client.pipeline(ref.pipeline)
     job = None if ref.job is None else client.job(ref.pipeline, ref.job)
     if as_json:
@@ -145,25 +143,15 @@ def status(settings: Settings, ref: JobRef, url: str | None, token_file: Path | 
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written later, until Ctrl-C.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def logs(
-    settings: Settings,
-    ref: JobRef,
-    lines: int,
-    follow: bool,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> None:
+def logs(client: ControlClient, ref: JobRef, lines: int, follow: bool, as_json: bool) -> None:
     """Show the end of the log of JOB of NAME.
 
     With --follow the server is asked once a second. JSON keys: lines; not with --follow.
     """
     if follow and as_json:
         raise click.UsageError("--follow has no --json")
-    client = client_of(settings, url, token_file)
     job = ref.job or ""
     seen = client.log(ref.pipeline, job, lines=lines)
     if as_json:
@@ -182,18 +170,9 @@ def logs(
 @click.command()
 @_ref
 @wait_option("Return once the jobs have ended.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def stop(
-    settings: Settings,
-    ref: JobRef,
-    wait: bool,
-    timeout: float,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> int:
+def stop(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json: bool) -> int:
     """Let the jobs of NAME, or the one, end at the next micro-batch boundary; they stay stopped.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that is
@@ -201,7 +180,6 @@ def stop(
     """
     from jobpipe.pipelines.states import ENDED, JobState
 
-    client = client_of(settings, url, token_file)
     found = client.stop(ref.pipeline, ref.job)
 
     def ended() -> PipelineStatus | None:
@@ -217,24 +195,14 @@ def stop(
 @click.command()
 @_ref
 @wait_option("Return once the jobs run, or have ended.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def resume(
-    settings: Settings,
-    ref: JobRef,
-    wait: bool,
-    timeout: float,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> int:
+def resume(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json: bool) -> int:
     """Start what was stopped of NAME, or has ended, from its checkpoint.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
     failed or is lost.
     """
-    client = client_of(settings, url, token_file)
     found = client.resume(ref.pipeline, ref.job)
     _emit(found, ref, as_json)
     names = [job.name for job in ref.of(found)]
@@ -245,25 +213,14 @@ def resume(
 @_ref
 @click.option("--force", is_flag=True, help="Also a job that is LOST: you know that it has ended everywhere.")
 @wait_option("Return once the new runs run, or have ended.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def restart(
-    settings: Settings,
-    ref: JobRef,
-    force: bool,
-    wait: bool,
-    timeout: float,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> int:
+def restart(client: ControlClient, ref: JobRef, force: bool, wait: bool, timeout: float, as_json: bool) -> int:
     """Stop the jobs of NAME, or the one, and start them again, as new runs.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
     failed or is lost.
     """
-    client = client_of(settings, url, token_file)
     before = {job.name: job.run for job in ref.of(client.pipeline(ref.pipeline))}
     found = client.restart(ref.pipeline, ref.job, force=force)
     _emit(found, ref, as_json)
@@ -273,23 +230,14 @@ def restart(
 @click.command()
 @click.argument("name")
 @click.option("--keep-subscriptions", is_flag=True, help="Leave its subscriptions, and the rows kept for them.")
-@server_options
+@pass_client
 @json_option
-@pass_settings
-def delete(
-    settings: Settings,
-    name: str,
-    keep_subscriptions: bool,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-) -> None:
+def delete(client: ControlClient, name: str, keep_subscriptions: bool, as_json: bool) -> None:
     """Forget pipeline NAME, whose jobs have ended, and drop its subscriptions.
 
     Waits at most a minute for processes of jobs that have just ended. Checkpoints and logs stay where they are. JSON
     keys: pipeline, kept_subscriptions.
     """
-    client = client_of(settings, url, token_file)
 
     def deleted() -> bool | None:
         try:
