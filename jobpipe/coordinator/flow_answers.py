@@ -118,7 +118,7 @@ class FlowAnswers:
         topic = at.topic
         _require_publishing(topic)
         known = topic.flows.publishing(asked.flow, asked.token)
-        full = await topic.room(asked.wait, known=await topic.run(topic.has_room))
+        full = await topic.room(asked.wait, has_room=await topic.run(topic.has_room))
         if full is not None:
             return flows.AdmitPartReply(log=topic.log_id, full=full)
         write_id = await topic.flows.begin_write(known, asked.partition, asked.claim)

@@ -58,7 +58,7 @@ class PublisherAnswers:
         if last is not None and position is not None:
             sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
         if last is None or last.batch_id < asked.batch_id:
-            full = await topic.room(asked.wait, known=room)
+            full = await topic.room(asked.wait, has_room=room)
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
         return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
 

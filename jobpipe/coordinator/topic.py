@@ -1,4 +1,4 @@
-"""One topic that this coordinator publishes: its log, its live subscribers, and those who wait for news."""
+"""One topic that this coordinator publishes: its log, its live subscribers, and the requests that wait for news."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from jobpipe.store.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000  # characters of why the publisher waits; subscribers say them again in each poll
-LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, whatever may be removed is removed before each batch
-BUSY_SECONDS = 0.3  # a status that the log's thread has not given by then is the last one
+MAX_WAITING = 1000  # characters of the reason for a wait; each poll of a subscriber sends it back
+LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs before each batch
+BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
-KEEP_SECONDS = 2.0  # that a batch waits for the registry to take its recovery point
-SWEEP_SECONDS = 60.0  # between two looks for files that lost attempts left behind
+RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
+SWEEP_SECONDS = 60.0  # between two searches for files that lost attempts left
 
 
 class ServedTopic(TopicState):
-    """A topic with its parts: seals its batches, makes room, reports its status. The base class is what they share."""
+    """A topic with its parts: seals batches, makes room, reports its status. The base class has what parts share."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class ServedTopic(TopicState):
         known: KnownLog,
         budgets: Budgets | None,
     ) -> None:
-        """For :meth:`open` alone."""
+        """Use :meth:`open`."""
         super().__init__(topic, thread, asked, known)
         store = thread.store
         self.epoch = store.epoch
-        self.epoch_drawn = store.epoch  # the highest that the registry gave us; the log may be about to take it
+        self.epoch_drawn = store.epoch  # the highest one drawn from the registry; the log may not have it yet
         self.renewing = asyncio.Lock()  # held while the epoch is raised
-        self.registering = asyncio.Lock()  # held while the registry is told of it, and while that is taken back
+        self.registering = asyncio.Lock()  # held while the topic is announced in the registry, or withdrawn
         self.publishing = not asked.serve  # a publisher holds the topic; False once it closed, died or was fenced
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
@@ -65,16 +65,16 @@ class ServedTopic(TopicState):
         self.leases = TopicLeases(self, budgets or Budgets())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
-        self._end_mark = NewBatch.end_mark(asked.parallelism)  # one: to seal it again is the same call
+        self._end_mark = NewBatch.end_mark(asked.parallelism)  # one object: sealing it again counts as the same call
         self._ticked_at = time.monotonic()
-        self.writing = {asked.writing}  # write ids of batches in progress; a sweep under way looks at this very set
+        self.writing = {asked.writing}  # write ids of batches in progress; a running sweep reads this set object
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
         self._asked_status: asyncio.Future[dict[str, Any]] | None = None
         self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
-        self._keeping: asyncio.Future[None] | None = None
-        self._trouble: str | None = None  # of the disk, as the last tick found it
+        self._storing_point: asyncio.Future[None] | None = None
+        self._trouble: str | None = None  # the disk's error, if the last tick saw one
         self._complained_at = -COMPLAINT_SECONDS
 
     @classmethod
@@ -86,7 +86,7 @@ class ServedTopic(TopicState):
         keep_recovery_point: Callable[[str], None] | None = None,
         budgets: Budgets | None = None,
     ) -> ServedTopic:
-        """Return the served topic; the log is its own from now on.
+        """Return the served topic, which owns the log from now on.
 
         Raises:
             SpoolError: the log cannot be read. It is closed.
@@ -114,11 +114,14 @@ class ServedTopic(TopicState):
 
     @property
     def being_written(self) -> Container[str]:
-        """Write ids of what is being written, as it is when it is asked."""
+        """A live view of the write ids in progress: each ``in`` looks at the present state."""
         return WrittenNow(self.writing, self.flows.writing)
 
     def begin_write(self) -> str:
-        """Return a new batch's write id; files of all earlier ones that no batch refers to may be swept from now on."""
+        """Begin a batch, and return its write id.
+
+        Files of earlier write ids that no batch refers to may be swept from now on.
+        """
         write_id = new_write_id()
         self.writing.add(write_id)
         self.writing.intersection_update({write_id})
@@ -131,18 +134,19 @@ class ServedTopic(TopicState):
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
-    async def room(self, wait: float, *, known: bool) -> str | None:
-        """Return None when the spool has room, else, after ``wait`` seconds, the words that say who keeps it full.
+    async def room(self, wait: float, *, has_room: bool) -> str | None:
+        """Return None if the spool has room; else wait for an acknowledgement, and return why the spool is full.
 
         Args:
-            known: What :meth:`has_room` has said just now.
+            wait: At most so many seconds.
+            has_room: What :meth:`has_room` returned just now.
         """
-        if known:
+        if has_room:
             self._set_waiting(None)
             return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
-        if short > 0:  # no need to wait, but what may go should go: the disk is smaller than the cap
+        if short > 0:  # no reason to wait, but free what retention allows: the disk has less room than the cap
             with contextlib.suppress(SpoolFull):
                 await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
@@ -174,7 +178,7 @@ class ServedTopic(TopicState):
         acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
         hold = held_back(self._store.holds.all(), acked)
         for line in self.leases.lines(status["leases"][:1]):
-            if line["first"] < (acked if hold is None else hold.offset):  # what it holds, no subscription needs
+            if line["first"] < (acked if hold is None else hold.offset):  # no subscription needs what the lease holds
                 return (
                     f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} holds what lies "
                     f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
@@ -199,10 +203,10 @@ class ServedTopic(TopicState):
         """Make the batch visible: the one commit point.
 
         Args:
-            schema: of the batch, as Arrow and Spark have it; None for an end mark.
+            schema: of the batch, for Arrow and for Spark; None for an end mark.
 
         Returns:
-            The position after it, and whether another batch may come at once.
+            The position after it, and whether another batch may be written without asking for room.
 
         Raises:
             Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt: see :meth:`TopicLog.seal`.
@@ -224,16 +228,16 @@ class ServedTopic(TopicState):
         def work() -> tuple[Position, Position, bool, bool]:
             store, number = self._store, None if schema is None else self._store.schemas.add(*schema)
             position = store.seal(dataclasses.replace(batch, schema_id=number), segments, writing=self.writing)
-            with contextlib.suppress(SpoolError):  # sealed it is
+            with contextlib.suppress(SpoolError):  # the batch is sealed already: report success
                 return position, store.batches.head(), store.batches.ended(), self.has_room()
             return position, store.batches.head(), store.batches.ended(), False
 
         def sealed(found: tuple[Position, Position, bool, bool]) -> None:
             _, head, ended, _ = found
-            self.writing.discard(batch.write_id)  # its files are in the catalog now; any other of that id is an orphan
+            self.writing.discard(batch.write_id)  # its files are in the catalog now; other files of that id are orphans
             self.note_sealed(head, ended, segments)
 
-        # The disk's reserve is not for batches. One turn of the log's thread: each more costs a millisecond under load.
+        # A batch must not use the disk's reserve. One turn of the log's thread: each costs about 1 ms under load.
         position, _, _, room = await self._thread.run(work, sealed, reserve=False)
         return position, room
 
@@ -243,7 +247,7 @@ class ServedTopic(TopicState):
             await self.seal(self._end_mark, [])
 
     async def raise_epoch(self, epoch: int) -> None:
-        """Make ``epoch``, drawn from the registry, the log's: what is sealed from now on can be told from the rest."""
+        """Take ``epoch``, drawn from the registry, as the log's, so that later seals differ from earlier ones."""
         self.epoch_drawn = epoch
 
         def raised(_: None) -> None:
@@ -252,10 +256,10 @@ class ServedTopic(TopicState):
         await self.run_then(lambda: self._store.take_over(epoch, self.asked.name), raised)
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
-        """With ``acks=all`` say in the registry where the topic goes on if the spool is lost from now on.
+        """With ``acks=all`` store a recovery point: where the log continues if the spool is lost from now on.
 
-        While the registry is away the topic goes on without: should the spool be lost too before the next batch, then
-        subscribers find that out, loudly.
+        While the registry does not answer, publishing continues without one. If the spool is lost too before the next
+        batch, subscribers fail with DataLoss.
         """
         if self._keep_recovery_point is None:
             return
@@ -264,21 +268,21 @@ class ServedTopic(TopicState):
         )
         if point is None:
             return
-        if self._keeping is None or self._keeping.done():  # an older point must not be written after this one
-            self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
-            await asyncio.wait({self._keeping}, timeout=KEEP_SECONDS)
-        if not self._keeping.done():
-            log.warning("topic %s: the registry is slow or away; losing the spool now is data loss", self.topic)
+        if self._storing_point is None or self._storing_point.done():  # an older point must not overwrite this one
+            self._storing_point = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
+            await asyncio.wait({self._storing_point}, timeout=RECOVERY_POINT_SECONDS)
+        if not self._storing_point.done():
+            log.warning("topic %s: the registry does not answer; losing the spool now is data loss", self.topic)
             return
         try:
-            self._keeping.result()
+            self._storing_point.result()
         except TopicOwned as error:
             raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
         except RegistryUnavailable as error:
             log.warning("topic %s: %s; losing the spool now is data loss", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether a batch that Spark repeats is lost in part, and a subscription has not read it."""
+        """Tell whether a repeated batch is partly lost, and not every subscription has read it (or there is none)."""
         if not self.gone:
             return False
 
@@ -292,7 +296,7 @@ class ServedTopic(TopicState):
         return await self.run(work)
 
     async def take_back(self, query_id: str, batch_id: int) -> None:
-        """Undo the seal of the newest batch; under an epoch above its own."""
+        """Undo the seal of the newest batch; the present epoch must be higher than its epoch."""
 
         def work() -> Position:
             self._store.take_back(query_id, batch_id)
@@ -303,7 +307,7 @@ class ServedTopic(TopicState):
 
         await self.run_then(work, taken_back)
         log.warning(
-            "topic %s: batch %d of query %s is lost in part with %s; it is written again",
+            "topic %s: part of batch %d of query %s was lost with host server %s; the batch is written again",
             *(self.topic, batch_id, query_id, ", ".join(sorted(self.gone))),
         )
 
@@ -312,7 +316,7 @@ class ServedTopic(TopicState):
     async def status(self) -> dict[str, Any]:
         """Return the JSON that ``describe`` and the demo show.
 
-        A disk that hangs does not hold it up: then it is the last known state, and ``disk`` says so.
+        It does not wait for a hanging disk: it then returns the last known state, and ``disk`` says so.
         """
         status, disk = await self._known_status()
         status["disk"] = disk
@@ -333,9 +337,10 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One question at a time: they would pile up behind a disk that hangs. One that is answered is an old one.
+        # One question at a time: they would pile up behind a hanging disk. An answered question is stale: ask again.
         if self._asked_status is None or self._asked_status.done():
-            self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))  # it is for all
+            # the answer is shared, so it counts to no identity
+            self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)
         trouble = self._trouble
@@ -344,11 +349,12 @@ class ServedTopic(TopicState):
                 self._asked_status = None
             self._status, self._status_at = asked.result(), time.monotonic()
         else:
-            trouble = f"no answer from the disk for {time.monotonic() - self._status_at:.1f} s; this state is that old"
+            seconds = time.monotonic() - self._status_at
+            trouble = f"no answer from the disk for {seconds:.1f} s; this is the state from then"
         return copy.deepcopy(self._status), trouble
 
     async def tick(self, *, retain: bool) -> None:
-        """Pass the time since the last tick: write acknowledgements, and with ``retain`` apply retention."""
+        """Advance the log's clock, write acknowledgements, and with ``retain`` apply retention."""
         now = time.monotonic()
         seconds, self._ticked_at = now - self._ticked_at, now
 
@@ -389,6 +395,6 @@ class ServedTopic(TopicState):
         self.publishing = False
         self.leases.close()
         self._thread.begin_close()
-        self.news.ring()  # who waits asks the thread again, and is told
+        self.news.ring()  # waiting requests ask the thread again, and fail
         self.acked.ring()
         await self._thread.close(seconds)

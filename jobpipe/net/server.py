@@ -41,21 +41,21 @@ from jobpipe.net.timing import Timing
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4096  # what a flood leaves here when others are served; more than the kernel's somaxconn is not taken
+BACKLOG = 4096  # connections that may wait for accept() during a flood; the kernel caps it at somaxconn
 ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
-ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before those that are served have their turn
-MAX_GREETING = 256  # connections that were not welcomed yet: in TLS each costs 300 KiB
-HANDSHAKES = 16  # of one address at once: each blocks the event loop for 1.3 ms
+ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before existing links get a turn
+MAX_GREETING = 256  # connections not yet welcomed: in TLS each costs 300 KiB
+HANDSHAKES = 16  # concurrent, per address: each blocks the event loop for 1.3 ms
 RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
 TEND_SECONDS = 1.0  # between two looks at certificate files and the links' ages
-BUSY_SECONDS = 30.0  # that a link with a stream may live on when its time is over
-SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so that they do not return at once
+BUSY_SECONDS = 30.0  # how long a link that is due for renewal may finish its stream
+SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so that they do not all reconnect at once
 
 
 class RenewableTls(Protocol):
-    """A context that is made again when its files change, as :class:`jobpipe.net.tls.ServerTls`."""
+    """A context that is reloaded when its files change, such as :class:`jobpipe.net.tls.ServerTls`."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -63,7 +63,7 @@ class RenewableTls(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Look at the files; return True if the links there are must prove themselves again. Blocking."""
+        """Look at the files; return True if trust has changed, so that existing links must be renewed. Blocking."""
         ...
 
 
@@ -74,10 +74,10 @@ class Server:
         handler: What to do with the links.
         tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
-        limits: How many connections, and how fast. At a cap one that was not welcomed yet makes room, the oldest of the
-            address that has most of them; if all are welcomed, the new one is cut.
-        max_age: Seconds after which a link is told to end, and to dial again; at the latest when its certificate ends.
-        budgets: What each identity holds.
+        limits: How many connections, and how fast. At a cap the oldest connection not yet welcomed is dropped, from the
+            address with the most of them. If all are welcomed, the new one is dropped.
+        max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
+        budgets: Counts and limits what each identity holds.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class Server:
         self._max_age = max_age
         self.budgets = budgets or Budgets()
         self._tending: asyncio.Task[None] | None = None
-        self._trust = 0  # so often has it changed
+        self._trust = 0  # how often the trusted CAs or the revocation list have changed
         self.admission = Admission(self._limits)
         self._log = RateLimitedLog(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         # In order of arrival: where it comes from, and the socket until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
-        self._served: dict[ServedLink, str] = {}  # all whose transport is not gone yet, and where they come from
+        self._served: dict[ServedLink, str] = {}  # links whose transport is still open, and their source
         self._identified: set[ServedLink] = set()
-        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while in use
+        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by source, while in use
         self._links: set[ServedLink] = set()
         self._closing = False
 
@@ -218,7 +218,7 @@ class Server:
             task.add_done_callback(self._greeted)
 
     def _fit(self, source: str) -> Refusal | None:
-        """Make room for a connection that has arrived, or say why it must go again."""
+        """Make room for a connection that has arrived, or say why it is refused."""
         over = self.admission.over(source)
         if over is None and len(self._greeting) < MAX_GREETING:
             return None
@@ -243,7 +243,7 @@ class Server:
             self.admission.failed(source, asyncio.get_running_loop().time())
 
     def _make_room(self, source: str | None) -> bool:
-        """Cut the oldest connection that was not welcomed, of ``source`` or of the address that has most of them."""
+        """Drop the oldest connection not yet welcomed: of ``source`` if given, else of the address with the most."""
         waiting = [(task, found) for task, (found, _) in self._greeting.items() if not task.cancelling()]
         if source is None and waiting:
             ((source, _),) = Counter(found for _, found in waiting).most_common(1)
@@ -269,14 +269,14 @@ class Server:
                     await self._handshake(link, sock, peer, source, context)
             self._identify(link)
             await link.admit(self._max_age)
-            if trust != self._trust:  # meanwhile
+            if trust != self._trust:  # trust changed during the handshake
                 link.expire(0.0)
             self._links.add(link)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
             self._log.log(level, "no link with %s: %s", peer, error)
             link.refuse(error)
-            if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from who is one of us
+            if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from authorised clients
                 self._failed(source)
             if context is not None:
                 await context.linger()

@@ -42,7 +42,7 @@ from jobpipe.publisher.acknowledgements import wait_acked
 from jobpipe.publisher.admission import WAIT_SECONDS, Admissions, BatchKey
 from jobpipe.publisher.attach import CoordinatorProcess
 from jobpipe.publisher.channel import CLOSE_SECONDS, Channel
-from jobpipe.publisher.messages import farewell
+from jobpipe.publisher.messages import closing_warning
 from jobpipe.publisher.newcomers import Newcomers, author
 from jobpipe.publisher.readable import check_size
 from jobpipe.publisher.target import WriteTarget
@@ -67,8 +67,8 @@ class SealedBatch:
 class Publisher:
     """One topic's publisher, without Spark.
 
-    The constructor takes the topic over, so that a quiet source does not hide a backlog. Not thread safe: one caller
-    at a time.
+    The constructor takes the topic over, so batches sealed earlier are served even while the source has no new rows.
+    Not thread safe: one caller at a time.
 
     Raises:
         ConfigError: a setting does not fit.
@@ -111,13 +111,13 @@ class Publisher:
         self._application = application
         self._id = uuid.uuid4().hex
         self._closed = False
-        self._told_where = False
-        self._stopped = "this publisher was closed" if plain else "the query was stopped"  # where a wait ends early
-        self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stopped)
-        self._channel = Channel(topic, self.name, config, self._order, stopped=self._stopped)
+        self._warned_of_placement = False
+        self._stop_reason = "this publisher was closed" if plain else "the query was stopped"
+        self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stop_reason)
+        self._channel = Channel(topic, self.name, config, self._open_request, stopped=self._stop_reason)
         self._admissions.channel = self._channel
 
-    def _order(self) -> OpenRequest:
+    def _open_request(self) -> OpenRequest:
         return OpenRequest(
             name=self.name,
             parallelism=self.parallelism,
@@ -131,12 +131,12 @@ class Publisher:
 
     @property
     def owner(self) -> Owner:
-        """The process that opened it: a fork neither uses nor closes it."""
+        """The process that opened it: forks must not use or close it."""
         return self._channel.owner
 
     @property
     def log_id(self) -> str:
-        """The topic's log."""
+        """The id of the topic's log."""
         return self._channel.log_id
 
     @property
@@ -153,7 +153,7 @@ class Publisher:
 
     @contextmanager
     def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
-        """Let every wait of the block end, by WaitTimeout, when ``active()`` turns false; it is asked each 0.1 s."""
+        """Make waits inside the block raise WaitTimeout once ``active()`` is false; it is checked every 0.1 s."""
         with self._channel.while_active(active):
             yield
 
@@ -175,12 +175,12 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # Of a batch with such an id, begin tells what is sealed; what it admits otherwise is not used.
+        # Batch id -1 is never written: this only asks what is sealed. An admission, if nothing is, is ignored.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
     def target(self, partitions: int | None = None) -> WriteTarget:
-        """Return where the batch that :meth:`begin` admitted goes."""
+        """Return the destination of the batch that :meth:`begin` admitted."""
         return WriteTarget(
             topic=self.topic,
             directory=str(self.config.spool_dir / self.topic),
@@ -214,7 +214,7 @@ class Publisher:
 
         Raises:
             SpoolFull: it has more segments than one request carries; nothing was sent.
-            UnsupportedType: its schema is larger than a schema may be; nothing was sent.
+            UnsupportedType: its schema exceeds the size limit; nothing was sent.
         """
         request = SealRequest(
             query_id=key.query_id,
@@ -242,7 +242,7 @@ class Publisher:
                 segments=len(segments),
                 partitions=target.partitions,
             ) from error
-        self._tell_where(segments)
+        self._warn_of_placement(segments)
         if reply.admitted is not None:
             self._admissions.keep(key, reply.admitted)
         return SealedBatch(
@@ -252,16 +252,16 @@ class Publisher:
             replayed=False,
         )
 
-    def _tell_where(self, segments: list[SegmentInfo]) -> None:
-        """Log, once, that placement ``host`` has no effect: a user would look for it where it is not."""
-        if self.config.spool_placement != "host" or self._told_where:
+    def _warn_of_placement(self, segments: list[SegmentInfo]) -> None:
+        """Warn once if segments are stored with the coordinator although placement is ``host``."""
+        if self.config.spool_placement != "host" or self._warned_of_placement:
             return
         elsewhere = sum(1 for info in segments if info.file is not None and info.host is None)
         if elsewhere:
-            self._told_where = True
+            self._warned_of_placement = True
             log.warning(
-                "topic %s: spool.placement is host, and %d segments lie with the coordinator: where they were written "
-                "no host server was found (registered: %s). Tasks look for it in jobpipe.hostserver.dir of their host",
+                "topic %s: spool.placement is host, but %d segments are stored with the coordinator, because no host "
+                "server was found on their hosts (registered: %s). Tasks look for one in jobpipe.hostserver.dir",
                 *(self.topic, elsewhere, ", ".join(self._admissions.hosts) or "none"),
             )
 
@@ -269,7 +269,7 @@ class Publisher:
         """Tell subscribers the schema before the first batch.
 
         Raises:
-            UnsupportedType: it is larger than a schema may be.
+            UnsupportedType: it exceeds the size limit.
         """
         check_size(self.topic, schema, spark_schema)
         self._channel.call(DeclareRequest(spark_schema, schema.serialize().to_pybytes()))
@@ -278,31 +278,31 @@ class Publisher:
         """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``.
 
         Raises:
-            WaitTimeout: ``acks.timeout`` passed, or the query was stopped; names the missing ones.
+            WaitTimeout: ``acks.timeout`` passed, or the query was stopped; names the subscriptions that lack it.
             SpoolError: a host server that keeps some of the batch is lost.
         """
         if self.config.acks == "all":
-            wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stopped)
+            wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stop_reason)
 
     def admit(self, key: BatchKey) -> Position | None:
-        """Return None when the batch is to be written, and for a replay, once it is acknowledged, the offset after it.
+        """Return None if the batch must be written, or, once a replayed one is acknowledged, the position after it.
 
-        A host server may be lost while a replay waits: a coordinator that was just started does not know for how long
-        it has been away already. Then the batch is to be written after all.
+        A host server may turn out to be lost while a replay waits: a newly started coordinator does not know how long
+        that server has been unreachable. The batch must then be written again.
 
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.
         """
-        again = self.begin(key)
-        if again is None:
+        replayed_at = self.begin(key)
+        if replayed_at is None:
             return None
         try:
-            self.wait_acked(again)
+            self.wait_acked(replayed_at)
         except SpoolError as error:
             if "hosts" not in error.fields or self.begin(key) is not None:
                 raise
             return None
-        return again
+        return replayed_at
 
     def seal(
         self,
@@ -318,7 +318,8 @@ class Publisher:
         A batch that was sealed before, by an earlier run, is not published again.
 
         Raises:
-            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as the steps say.
+            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: see :meth:`begin`, :meth:`commit` and
+                :meth:`wait_acked`.
         """
         schema = schema if schema is not None else tables[0].schema
         pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.cast(schema).to_batches())
@@ -334,14 +335,14 @@ class Publisher:
         partitions: int | None = None,
         size: int | None = None,
     ) -> SealedBatch:
-        """Publish one batch, as :meth:`seal`; ``rows`` are pairs as :meth:`WriteTarget.write` takes them.
+        """Publish one batch like :meth:`seal`; ``rows`` are the pairs that :meth:`WriteTarget.write` takes.
 
         Args:
-            size: their bytes, if known: a small batch asks neither the disk nor a host server.
+            size: their bytes, if known: a small batch stays in memory, and touches neither the disk nor a host server.
         """
-        again = self.admit(key)
-        if again is not None:
-            return SealedBatch(again, 0, 0, replayed=True)
+        replayed_at = self.admit(key)
+        if replayed_at is not None:
+            return SealedBatch(replayed_at, 0, 0, replayed=True)
         target = self.target(partitions)
         segments = target.write(schema, rows, "0", small=size is not None and size <= target.inline_max)
         sealed = self.commit(key, target, schema, None, segments)
@@ -353,7 +354,7 @@ class Publisher:
         return f"core-{id(self)}-{self.epoch}"
 
     def ask(self, request: RequestFor[R]) -> R:
-        """Ask the coordinator as the topic's publisher; repeatable requests only."""
+        """Ask the coordinator as the topic's publisher; the request may be sent twice."""
         return self._channel.call(request)
 
     # -- end -----------------------------------------------------------------------------------------------------------
@@ -381,11 +382,11 @@ class Publisher:
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
 
-        Interrupted (KeyboardInterrupt), it may not have reached the coordinator: then call it again. In a fork of the
-        process that opened it nothing is closed.
+        After a KeyboardInterrupt the coordinator may not have been told: call it again. In a fork of the process that
+        opened it nothing is closed.
 
         Raises:
-            ForkedProcess: ``final`` was asked in a fork.
+            ForkedProcess: ``final`` was given in a forked process.
         """
         if final:
             self.owner.require()
@@ -395,8 +396,8 @@ class Publisher:
         try:
             with self.while_active(lambda: not deadline.passed):
                 reply = self._channel.call(CloseRequest(final))
-            if (said := farewell(self.topic, reply, self.config)) is not None:
-                log.warning("%s", said)
+            if (warning := closing_warning(self.topic, reply, self.config)) is not None:
+                log.warning("%s", warning)
         except (LinkError, WaitTimeout) as error:
             if final:
                 self._end()

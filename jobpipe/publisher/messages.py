@@ -31,7 +31,7 @@ class WaitLogger:
             log.warning("topic %r: waiting for %.0f s: %s", self._topic, now - self._began, why)
 
 
-def farewell(topic: str, reply: CloseReply, config: Config) -> str | None:
+def closing_warning(topic: str, reply: CloseReply, config: Config) -> str | None:
     """Return what follows after ``close()``, None where all is read, or nothing was published.
 
     Args:

@@ -92,7 +92,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             return self._wait(topics, topic, begin, last, answered=False)
         self._idle = IDLE_MIN_SECONDS
         self._made, self._empty = slot, slot if found.over else None
-        self._reading = {topic: begin}
+        self._newest_end = {topic: begin}
         return {topic: write_place(begin, slot)}
 
     def _wait(self, topics: StreamTopics, topic: str, here: Position, last: str | None, *, answered: bool) -> Offset:
@@ -101,7 +101,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         Args:
             answered: The coordinator is there and has refused, so that news is no reason to ask again at once.
         """
-        self._reading = {topic: here}
+        self._newest_end = {topic: here}
         topics.session.wait({} if answered else self._ends.ahead({topic: here}), self._idle)
         self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
         return {topic: write_place(here, last)}

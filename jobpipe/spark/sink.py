@@ -35,43 +35,44 @@ from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, write_by_collec
 
 log = logging.getLogger(__name__)
 
-COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: batches up to this size go through the driver
+COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: a batch goes through the driver if the one before it had at most so many
 
 
 class JobPipeSink:
     """Publishes every micro-batch of a query to a topic, exactly once.
 
     Use one sink for one query: ``df.writeStream.foreachBatch(JobPipeSink("orders"))``. The constructor takes the topic
-    over and begins to serve what is sealed already. A batch that Spark replays is not published again; it is told by
-    the query id, which lives in the checkpoint. Called outside a streaming query it appends, with rising batch ids.
+    over and begins to serve what is sealed already. A batch that Spark replays is not published again: it is
+    recognised by its batch id and the query id, which is in the checkpoint. Outside a streaming query each call appends
+    a batch; give each call a higher batch id.
 
     Args:
         topic: name of the topic, ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
-        name: who publishes, for listings and errors; by default topic and host.
+        name: the publisher's name in listings and errors; by default ``topic@host``.
         parallelism: number of the topic's partitions; by default Spark's default parallelism.
         partition_by: columns whose hash chooses the partition, ``pmod(hash(columns), parallelism)``, where ``hash`` is
             Spark's own: Murmur3 with seed 42, the same in every run and version. Order holds within a partition.
-        partitioner: ``hash`` (the default with ``partition_by``), ``fixed`` (the default without: the DataFrame's
-            partitions, modulo the parallelism), ``round-robin`` (each task deals its rows out in turn), or a function
-            ``f(batch: pyarrow.RecordBatch, partitions: int)`` that returns one number of 0..partitions-1 for each row,
-            as an array or a sequence. It is called for some thousand rows at a time where they are written, in the
-            driver or in tasks; let a number depend on its row alone, then the order of a key holds.
-        schema: a StructType or DDL string; told to subscribers before the first batch, and required of every batch.
+        partitioner: ``hash`` (the default with ``partition_by``), ``fixed`` (the default without ``partition_by``:
+            the DataFrame's partitions, modulo the parallelism), ``round-robin`` (each task deals its rows out in turn),
+            or a function ``f(batch: pyarrow.RecordBatch, partitions: int)`` that returns one number of 0..partitions-1
+            for each row, as an array or a sequence. It gets some thousand rows per call, in the driver or in tasks.
+            To keep the order of a key, compute each number from its row alone.
+        schema: a StructType or DDL string; announced to subscribers before the first batch; every batch must have it.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
         required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
-        min_subscribers: how many subscriptions ``acks="all"`` waits for; nothing is removed before they exist.
+        min_subscribers: how many subscriptions ``acks="all"`` waits for; no batch is removed until that many exist.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
-        on_new_checkpoint: ``publish`` or ``refuse``: what a query may do that is new to a topic to which another query
-            published. Its checkpoint may have been deleted, and then it publishes all rows of its source again.
-        replace: close this process's own sink of the topic first, if there is one, and stop its queries: for a
-            notebook's cell that is run again.
+        on_new_checkpoint: ``publish`` or ``refuse``: what happens when a query is new to a topic that another query
+            has published to. It may be the same job with a deleted checkpoint, which would publish its source again.
+        replace: first close this process's own sink of the topic, if there is one, and stop its queries. For running a
+            notebook cell again.
         config: a configuration file, instead of the one found by the usual search.
         overrides: any key of the configuration, with underscores (``retention_time="1h"``) or dotted.
 
     Raises:
-        ConfigError: a setting does not fit, no port is free, no interface lies in the subnet.
-        UnsupportedType: ``schema`` holds a type that cannot pass.
+        ConfigError: a setting does not fit, no port is free, no network interface is in ``jobpipe.sinkserver.subnet``.
+        UnsupportedType: ``schema`` has a type that cannot be published.
         TopicOwned: another live publisher has the topic; the message names it.
         RegistryUnavailable: the registry does not answer.
     """
@@ -126,10 +127,10 @@ class JobPipeSink:
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: StructType | None = None
-        self._places: tuple[int, ...] = ()  # of the columns to hash, among those of the schema that was checked
+        self._hash_indexes: tuple[int, ...] = ()  # of the ``partition_by`` columns in ``_checked``
         self._own_query = f"{APPENDED}{uuid.uuid4()}"
-        self._run: QueryRun | None = None  # the last one that published by it
-        self._lock = threading.Lock()  # of publishing
+        self._run: QueryRun | None = None  # the run that last published through this sink
+        self._lock = threading.Lock()  # held while a batch is published
         self.place = opened.place_of(self._config)
         if values["replace"]:
             opened.replace(topic, self._config)
@@ -169,18 +170,18 @@ class JobPipeSink:
         )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Publish one micro-batch; returns when it is sealed (and, with ``acks="all"``, committed by the required).
+        """Publish one micro-batch; returns when it is sealed; with ``acks="all"``, when it is committed.
 
         Raises:
-            UnsupportedType: a column's type cannot pass.
-            ConfigError: ``partition_by`` names a column that is not there; the partitioner's function is wrong; or it
-                cannot be told for which query the call is, in a thread that a callback started.
+            UnsupportedType: a column's type cannot be published.
+            ConfigError: ``partition_by`` names a column that does not exist; the partitioner's function is wrong; or
+                the call comes from a thread that a callback started, and its query is unknown.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
             DuplicateCall: the second call in one batch.
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
-            QueryStopped: the query was stopped; let it pass, Spark takes it for the end of the query.
+            QueryStopped: the query was stopped. Do not catch it: Spark treats it as the end of the query.
         """
         require_classic(df.sparkSession, "JobPipeSink")
         run = calling_run(df, self._run, self.topic, batch_id)
@@ -211,23 +212,23 @@ class JobPipeSink:
 
     def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
         self._check(df)
-        again = self._publisher.admit(key)
-        if again is not None:
+        replayed_at = self._publisher.admit(key)
+        if replayed_at is not None:
             self._counts["replayed"] += 1
-            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, again.n - 1)
+            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, replayed_at.n - 1)
             return
         sealed = self._publish(df, key, active)
         self._publisher.wait_acked(sealed.position)
 
     def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
-        """Publish one batch outside of a streaming query; one that is sealed already is not published again.
+        """Publish one batch outside a streaming query; a batch that is already sealed is skipped.
 
         Args:
             batch_id: rises with each batch of the series.
-            series: what the batch ids count by, at most 100 characters; each series has a count of its own.
+            series: names the sequence that the batch ids belong to, at most 100 characters.
 
         Raises:
-            As calling the sink.
+            The same errors as calling the sink.
         """
         require_classic(df.sparkSession, "JobPipeSink")
         with self._one_at_a_time(lambda: True, batch_id):
@@ -247,7 +248,7 @@ class JobPipeSink:
         self._publisher.close(final)
 
     def give_way(self) -> None:
-        """Stop the query that publishes by this sink, and close it: another one takes the topic over."""
+        """Stop the query that uses this sink, then close the sink: another publisher takes the topic over."""
         if self._run is not None:
             self._run.stop()
         self.close()
@@ -265,7 +266,7 @@ class JobPipeSink:
         check_types(schema, self.topic)
         case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         try:
-            self._places = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
+            self._hash_indexes = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
         except LookupError as error:
             (missing,) = error.args
             raise ConfigError(
@@ -285,9 +286,9 @@ class JobPipeSink:
     def _publish(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
         spark_schema = self._declared or df.schema
         schema = arrow_schema(spark_schema)
-        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id, self._places)
+        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id, self._hash_indexes)
         target = self._publisher.target()
-        path = self._path()
+        path = self._choose_write_path()
         if path == "collect":
             try:
                 segments = write_by_collect(numbered, target, self._partitioner, schema, active)
@@ -308,7 +309,7 @@ class JobPipeSink:
         self._counts["bytes"] += sealed.bytes
         return sealed
 
-    def _path(self) -> str:
+    def _choose_write_path(self) -> str:
         if self._config.write_path != "auto":
             return self._config.write_path
         if self._last_bytes is None:

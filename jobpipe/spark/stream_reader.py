@@ -3,8 +3,8 @@
 One instance lives in Spark's long-lived source runner and holds the links; copies of it, pickled without them, read in
 executor workers. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their text.
 
-A topic found while the query runs first comes into an end offset with the position where it begins, and not a row: so
-a batch that is read again after a restart begins where Spark's own log says, however late.
+When a topic is found while the query runs, the next end offset has only its start position, and no rows. So a batch
+that is replayed after a restart, however late, starts where Spark's offset log says.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._topics: StreamTopics | None = None
         self._lock = threading.Lock()
-        self._unprepared: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
+        self._prepare_error: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
         self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
-        self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names first
-        self._reading: dict[str, Position] = {}  # the newest end offset
+        self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names for the first time
+        self._newest_end: dict[str, Position] = {}  # the newest end offset
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
         self._planned: dict[str, ReadRange] = {}  # by start and end in Spark's log
         self._slot_ends: dict[str, Position] = {}  # by slot: where it ends
-        self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false passed over
-        self._lost_rows: dict[str, int] = {}  # by topic: rows of batches that lost host servers kept
+        self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false skipped
+        self._lost_rows: dict[str, int] = {}  # by topic: rows of skipped batches whose host server is lost
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "schema": self._schema}
@@ -71,39 +71,39 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def initialOffset(self) -> Offset:
-        """Return the first positions; asked again before anything is committed, the answer is the same."""
+        """Return the first positions; the same ones until something is committed."""
         if self._initial is None:
             self._initial = _offset(self._open().first_positions())
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return what :meth:`latestOffset` gets unless Spark wants all there is; see :class:`MicroBatchLimits`."""
+        """Return the limit that Spark passes to :meth:`latestOffset`; see :class:`MicroBatchLimits`."""
         return self._limits.default()
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads.
 
-        Why that cannot be is told by the next call. Spark knows its readers only when all are prepared: if one raises
-        here, none is stopped, and the others keep their names as long as the application lives (PySpark 4.3.0).
+        If that fails, the next call raises the error. Raised here it would leak: Spark stops readers only after all are
+        prepared, so the others would keep their names until the application ends (PySpark 4.3.0).
         """
         try:
             topics = self._open()
             self._ends.stop_now(topics.session, topics.at_start)
         except JobpipeError as error:
-            self._unprepared = error
+            self._prepare_error = error
 
     @hide_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
 
-        Waits for news only when idle, or while rows are held back: from nothing to one second, growing.
+        Waits for news only when there is nothing to read, or rows are held back: 10 ms at first, doubling up to 1 s.
 
         Raises:
             DataLoss: ``start`` does not fit the log.
             Fenced, NameTaken: another reader has the subscription's name.
             SchemaMismatch: what comes next in a topic does not fit; all before it is delivered and acknowledged.
-            ConfigError: a topic that a pattern found is one too many.
+            ConfigError: the pattern matches more than ``maxTopics`` topics.
         """
         topics = self._open()
         topics.follow(start)
@@ -119,18 +119,18 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned != positions:
             self._limits.planned()
             self._idle = IDLE_MIN_SECONDS
-        self._reading = {**planned, **newcomers}
-        return _offset(self._reading)
+        self._newest_end = {**planned, **newcomers}
+        return _offset(self._newest_end)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
         if self._topics is None:
             return None
         session = self._topics.session
-        report = session.report(self._reading or self._topics.at_start)
+        report = session.report(self._newest_end or self._topics.at_start)
         if report is None:
             return None
-        self._ends.report(report, self._reading)
+        self._ends.report(report, self._newest_end)
         for topic in report.keys() & (self._skipped.keys() | session.losses.keys()):
             report[topic]["losses"] = self._skipped.get(topic, 0) + session.losses.get(topic, 0)
             report[topic]["lost_rows"] = self._lost_rows.get(topic, 0)
@@ -141,7 +141,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def commit(self, end: Offset) -> None:
-        """Acknowledge ``end``; comes one batch late, so mostly it is acknowledged already."""
+        """Acknowledge ``end``. Spark calls this one batch late: :meth:`latestOffset` has usually acknowledged it."""
         topics = self._open()
         topics.follow(end)
         positions = self._positions(topics, end)
@@ -150,11 +150,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 topics.session.acknowledge(topic, position)
             except RETRYABLE as error:
                 log.info("topic %s: acknowledgement waits (%s)", topic, error)
-            except DataLoss as error:  # the next plan says so, or passes it over
+            except DataLoss as error:  # the next plan raises it, or skips it (failOnDataLoss=false)
                 log.info("topic %s: nothing to acknowledge: %s", topic, error)
 
     def stop(self) -> None:
-        """Let the name go."""
+        """Close the links, and release the subscription's name."""
         with self._lock:
             if self._topics is not None:
                 self._topics.close()
@@ -173,17 +173,17 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 planned[topic] = self._plan_one(session, topic, start, share)
             except (SchemaMismatch, UnsupportedType) as error:
-                unfit = unfit or error  # what the other topics have delivered is acknowledged all the same
+                unfit = unfit or error  # plan the others all the same: that acknowledges what they delivered
         if unfit is not None:
             raise unfit
         if len(planned) > 1:
             ahead = self._ends.ahead(planned)
-            short = [
+            cut_short = [
                 topic
                 for topic in ahead
                 if planned[topic] != positions[topic] and session.has_more(topic, planned[topic])
             ]
-            for topic, share in self._limits.rest(short):
+            for topic, share in self._limits.rest(cut_short):
                 planned[topic] = self._plan_one(session, topic, positions[topic], share)
         return dict(positions) if self._limits.holds() else planned
 
@@ -196,26 +196,26 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 limits = share.limits(_at(start) if share.is_nothing else end_at)
                 plan = session.plan(topic, start, limits, count=share.count)
             except DataLoss as loss:
-                begin = self._behind(session, topic, loss)
+                begin = self._after_loss(session, topic, loss)
                 limits = share.limits(_at(begin) if share.is_nothing else end_at)
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
                 self._ends.heard(topic, plan.stop)
-            if not self._ends.is_past_end(topic, plan.start):  # else what comes is not for us
+            if not self._ends.is_past_end(topic, plan.start):  # else what comes lies after our end
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start
         if plan.rows:
-            self._options.partitions(topic, plan.partitions)  # tells of a wrong `assign` before Spark logs it
-        # plan.start is the same place as `begin`, as the log counts it now.
+            self._options.partitions(topic, plan.partitions)  # reports a wrong `assign` before Spark logs it
+        # plan.start is `begin` with the epoch that the log now has for it.
         self._planned[_range_key(topic, start, plan.end)] = ReadRange(
             *(plan.start, plan.end, plan.partitions, begin != start, plan.lost, plan.rows, plan.data or "")
         )
         self._limits.take(topic, plan, moved=plan.start != start)
         return plan.end
 
-    def _behind(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
+    def _after_loss(self, session: SubscriberSession, topic: str, loss: DataLoss) -> Position:
         """Return where reading continues after what is lost, if ``failOnDataLoss=false`` allows it."""
         if self._options.fail_on_data_loss:
             raise loss
@@ -239,7 +239,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, stop in last.items():
             begin = first.get(topic)
             if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
-                begin = topics.first_position(topic)  # the first batch is read again, and `topic` was away just now
+                begin = topics.first_position(topic)  # batch 0 is replayed; initialOffset got no answer from `topic`
             if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
@@ -255,7 +255,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return input_partitions(found, self._options, session.cut)
 
     def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
-        """Look a range from Spark's log up again, after a restart."""
+        """Look up again a range from Spark's log, after a restart."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "
@@ -268,7 +268,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             found = session.describe(topic, begin, stop)
         except DataLoss as loss:
-            begin, lost = self._behind(session, topic, loss), True
+            begin, lost = self._after_loss(session, topic, loss), True
             if begin.log != stop.log or begin.place >= stop.place:
                 return ReadRange(stop, stop, 0, lost)  # all of it is lost
             found = session.describe(topic, begin, stop)
@@ -288,11 +288,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition; stateless."""
-        assert isinstance(partition, RangePartition)  # noqa: S101 - ours came back
+        assert isinstance(partition, RangePartition)  # noqa: S101 - Spark returns our own partitions
         return read_range(partition.wanted, self._schema, self._options)
 
     def _positions(self, topics: StreamTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
-        """Return what an offset says; an end that only a slot knows, of a run with ``readAhead``, is looked up."""
+        """Return the positions in an offset; the coordinator is asked for the end of a slot (``readAhead``)."""
         found: dict[str, Position] = {}
         for topic, value in offset.items():
             here, slot = read_place(value)
@@ -303,8 +303,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> StreamTopics:
         with self._lock:
-            if self._unprepared is not None:
-                raise self._unprepared
+            if self._prepare_error is not None:
+                raise self._prepare_error
             if self._topics is None:
                 self._topics = StreamTopics(self._options, self._schema)
             return self._topics

@@ -22,12 +22,12 @@ MAX_PARTITIONS = 65_536
 
 @dataclass(frozen=True)
 class NewBatch:
-    """What is sealed.
+    """A batch to be sealed.
 
     Attributes:
-        query_id: The dedupe key, with ``batch_id``; empty for a batch that is never repeated, as an end mark.
-        run_id: Of Spark's query run: a second call with another ``write_id`` in one run is a user's mistake.
-        write_id: Of the sink's call; all files of the batch carry it in their names.
+        query_id: The dedupe key, with ``batch_id``; empty for a batch that is never repeated, such as an end mark.
+        run_id: Spark's run id. A second call with another ``write_id`` in one run is a user's mistake.
+        write_id: The id of the sink's call, which is in the names of all files of the batch.
         partitions, partitioner, schema_id: The shape; ``partitioner`` names how rows were divided.
         end: An end mark, without rows.
     """
@@ -72,7 +72,7 @@ class Sealer:
     def replayed(self, batch: NewBatch) -> Position | None:
         """Return the position after the batch if it is sealed already.
 
-        The same write id again is the same call: its answer was lost on the way.
+        A request with the same write id repeats a call whose answer was lost.
 
         Raises:
             CheckpointTooOld: a later batch of the query is sealed.
@@ -139,22 +139,23 @@ class Sealer:
     def insert(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
         """Enter the batch, inside a transaction; return the position after it.
 
-        A batch without rows takes no offset.
+        A batch without rows takes no offset, except an end mark or one that a restored log waits for.
         """
         db = self._db
         waited_for = self._recovery.decide(batch.query_id, batch.batch_id)
         if waited_for is not None and waited_for.end_mark and not batch.end:
+            # the end mark that was being sealed when the spool was lost comes first
             self.insert(NewBatch.end_mark(batch.partitions), [])
         meta = db.one("SELECT * FROM meta")
         assert meta is not None  # noqa: S101 - it has one row
         n = int(meta["next_n"])
         rows, size = sum(segment.rows for segment in segments), sum(segment.length for segment in segments)
-        # The batch that a restored log waits for takes its old offset, whatever is in it now.
+        # The batch that a restored log waits for takes its old offset, even if it has no rows now.
         visible = rows > 0 or batch.end or self._batches.sealed_again(n)
         if visible:
             cum_rows, cum_bytes = meta["total_rows"] + rows, meta["total_bytes"] + size
             sealed_ms = max(int(self._clock.wall() * 1000), int(meta["sealed_ms"]))
-            self._shape(batch, n, after_end=bool(meta["ended"]))
+            self._insert_shape(batch, n, after_end=bool(meta["ended"]))
             db.execute(
                 "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 *(n, self._db.epoch, batch.query_id, batch.batch_id, batch.run_id, batch.write_id, rows, size),
@@ -176,17 +177,17 @@ class Sealer:
 
     def _check_one(self, batch: NewBatch, segment: SegmentInfo) -> None:
         index = SegmentIndex.unpack(segment.index)
-        right = (
+        valid = (
             0 <= segment.partition < batch.partitions
             and segment.rows == index.rows > 0
             and segment.length == index.length
             and segment.offset >= 0
         )
         if segment.file is None:
-            right = right and segment.data is not None and len(segment.data) == segment.length
+            valid = valid and segment.data is not None and len(segment.data) == segment.length
         else:
-            right = right and segment.data is None and write_id_of(segment.file) == batch.write_id
-        if not right:
+            valid = valid and segment.data is None and write_id_of(segment.file) == batch.write_id
+        if not valid:
             described = json.dumps(segment.to_json())[:500]
             raise RemoteProtocolError("a segment's description is wrong", segment=described)
         if segment.data is not None:
@@ -201,7 +202,7 @@ class Sealer:
                     )
 
     def _spill(self, batch: NewBatch, segments: list[SegmentInfo]) -> list[SegmentInfo]:
-        """Move inline bytes of many tasks to one file: the catalog stays small."""
+        """Move inline bytes of many tasks to one file, so that the catalog stays small."""
         name = file_name(batch.write_id, f"seal{new_write_id()}")
         sink = FileSegmentSink(self._segments / name)
         moved, offset = [], 0
@@ -219,7 +220,7 @@ class Sealer:
             raise
         return moved
 
-    def _shape(self, batch: NewBatch, n: int, *, after_end: bool) -> None:
+    def _insert_shape(self, batch: NewBatch, n: int, *, after_end: bool) -> None:
         known = self._batches.shape(n)
         shape = (batch.partitions, batch.partitioner, batch.schema_id)
         if known is not None and not after_end:

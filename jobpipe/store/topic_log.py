@@ -38,30 +38,30 @@ from jobpipe.store.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
 
-_SHORTEN_AGAIN = 1.0  # seconds between two attempts that make a seal wait for readers in vain
+_SHORTEN_AGAIN = 1.0  # seconds before the next try after readers have blocked one; each try delays seals
 
 
 class TopicLog:
-    """One topic's log, for one thread at a time: its parts, and what concerns more than one of them.
+    """One topic's log, for one thread at a time: its parts, and what involves several of them.
 
-    Every change, of the parts too, needs the catalog's epoch to be :attr:`epoch`; :meth:`Database.write` checks it.
+    Every change, also by its parts, needs the catalog's epoch to be :attr:`epoch`; :meth:`Database.write` checks it.
 
     Attributes:
         topic: Its name.
         directory, segments: The topic's directory, and the one that segment files are written to.
         clock: Wall clock and uptime.
         batches: What is sealed.
-        schemas: The schemas of that.
-        locator, planner: Where reads begin and end; the ranges that they read.
-        subscriptions, slots, leases: What readers have in it.
+        schemas: The schemas of sealed batches.
+        locator, planner: Finds where reads begin and end; cuts the ranges that they read.
+        subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
-        cursors, parts: How far the flow jobs are that keep it here; what flow jobs read.
+        cursors, parts: Progress of the flow jobs that store it in this catalog; what flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
-        retirer: Removes what may go.
+        retirer: Removes what no reader needs.
         hosts: What lies with host servers.
-        recovery: Where the log goes on if the spool is lost, or was.
-        write_token: The log's at host servers; known from the take-over on.
+        recovery: Where the log continues after its spool is lost.
+        write_token: The token of this log at host servers; set by :meth:`take_over`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TopicLog:
         shared: bool = False,
         wall: Callable[[], float] = time.time,
     ) -> TopicLog:
-        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it; ``shared`` with other hosts.
+        """Open the log in ``directory`` (``<spool_dir>/<topic>``), or make it; ``shared``: other hosts use it too.
 
         Raises:
             SpoolError: the directory is not usable, or the catalog is damaged, of another format or topic.
@@ -150,7 +150,7 @@ class TopicLog:
     def reopen(self) -> None:
         """Open the catalog again after a SpoolError with ``fields["reopen"]``; grants, positions and epoch stay.
 
-        What was being committed is there now, or never will be; the call that failed may be repeated.
+        What was being committed either is committed or never will be; the call that failed may be repeated.
 
         Raises:
             Fenced: another publisher has taken the log over meanwhile.
@@ -160,7 +160,7 @@ class TopicLog:
         self.subscriptions.reload()
 
     def keep_to(self, namespace: str) -> None:
-        """Bind the log to the namespace that it is published in; a topic of the same name elsewhere is another one.
+        """Bind the log to its namespace; a topic of the same name elsewhere is a different topic.
 
         Raises:
             SpoolError: it is bound to another namespace; nothing is changed.
@@ -221,7 +221,7 @@ class TopicLog:
         return int(self._db.value("SELECT count(*) FROM epochs WHERE publisher != ''")) == 0
 
     def restore(self, point: RecoveryPoint) -> None:
-        """Make this new log the continuation of one that was lost: its id, and the offset where ``point`` says.
+        """Make this new log continue one that was lost: with its id, from the offset in ``point`` on.
 
         Raises:
             Fenced: another publisher has begun to use the log since :attr:`is_new` was true; nothing is changed.
@@ -239,10 +239,13 @@ class TopicLog:
         """Undo the seal of the newest batch, whose segments are lost, so that its publisher may seal it again.
 
         Raises:
-            Fenced: our epoch is not above the one that sealed it: subscribers could not tell the two apart.
+            Fenced: our epoch is not above the one that sealed it: subscribers could not tell the two seals apart.
         """
         if self.batches.epoch_before(self.batches.next_n()) >= self.epoch:
-            raise Fenced(f"topic {self.topic!r}: epoch {self.epoch} sealed this batch itself", topic=self.topic)
+            raise Fenced(
+                f"topic {self.topic!r}: this batch was sealed in the present epoch {self.epoch}; raise it first",
+                topic=self.topic,
+            )
         with self._db.write():
             self.hosts.take_back(query_id, batch_id)
         self.subscriptions.reload()
@@ -254,21 +257,22 @@ class TopicLog:
         self._db.check_epoch()
 
     def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
-        """Make the batch visible, durably, together with the acknowledgements that wait; return the position after it.
+        """Make the batch visible, durably, together with pending acknowledgements; return the position after it.
 
-        A batch that is sealed already is left alone. A batch without rows, but for an end mark, takes no offset.
+        A batch that is sealed already is left alone. A batch without rows takes no offset, unless it is an end mark or
+        was sealed before the spool was lost.
         The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`: files of any other call may be gone,
-                or be on the list of those that a host server is about to remove. Without it any call may seal.
+            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. Only these may seal files: those of
+                any other call may be removed already, or about to be by a host server. None accepts every call.
 
         Raises:
             Fenced: the epoch is not ours any more, or was never taken over by this object.
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: the same run of the query sealed it by another call.
             SegmentCorrupt: a file is missing or too short, inline bytes do not match their checksum.
-            SpoolError: the disk fails, or the call is not in ``writing`` any more. Nothing is visible, unless the error
+            SpoolError: the disk fails, or the call is no longer in ``writing``. Nothing is visible, unless the error
                 says that the catalog must be opened again.
         """
         self._require_epoch()
@@ -277,19 +281,19 @@ class TopicLog:
             return replayed
         if writing is not None and batch.write_id not in writing and any(segment.file for segment in segments):
             raise SpoolError(
-                f"topic {self.topic!r}: batch {batch.batch_id} was written by call {batch.write_id}, and another batch "
-                "has begun since: its files may have been removed. Restart the query: it writes the batch again",
+                f"topic {self.topic!r}: another batch has begun since batch {batch.batch_id} was written (call "
+                f"{batch.write_id}), so its files may have been removed. Restart the query: it writes the batch again",
                 topic=self.topic,
                 batch_id=batch.batch_id,
                 write_id=batch.write_id,
             )
         self._require_room()
-        segments, decided = self._sealer.check(batch, segments), self.recovery.undecided is not None
+        segments, was_undecided = self._sealer.check(batch, segments), self.recovery.undecided is not None
         with self._db.write():
             position = self._sealer.insert(batch, segments)
             self.subscriptions.write()
         self.subscriptions.written()
-        if decided:
+        if was_undecided:
             self.subscriptions.reload()
         return position
 
@@ -316,14 +320,14 @@ class TopicLog:
     # -- room ----------------------------------------------------------------------------------------------------------
 
     def used_bytes(self) -> int:
-        """Bytes of all segments that are there, and of the catalog's log beyond what it needs."""
+        """Bytes of all segments, and those by which the catalog's write-ahead log exceeds the reserve."""
         return self.batches.used_bytes() + max(0, self._db.log_bytes() - Reserve.BYTES)
 
     def make_room(self, *, reserve: bool) -> None:
         """After a SpoolFull: shrink the catalog's write-ahead log, so that the call may be repeated.
 
         Args:
-            reserve: Use the room kept for a full disk too. Then nothing is sealed until it can be taken again.
+            reserve: Use the room kept for a full disk too. Nothing is sealed until the disk has room for it again.
         """
         if reserve:
             self._reserve.release()
@@ -331,14 +335,14 @@ class TopicLog:
             self._db.make_room()
 
     def shorten(self) -> None:
-        """Cut the catalog's log if it has outgrown the reserve; readers that are slow put it off for a second."""
+        """Truncate the catalog's write-ahead log if it exceeds the reserve; blocked by readers, a second later."""
         if self._db.log_bytes() <= Reserve.BYTES or time.monotonic() < self._shorten_at:
             return
         if not self._db.make_room():
             self._shorten_at = time.monotonic() + _SHORTEN_AGAIN
 
     def free_bytes(self) -> int:
-        """Bytes that the spool's file system has left for us."""
+        """Free bytes of the spool's file system that we may use."""
         return free_bytes(self.directory)
 
     # -- status --------------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class Subscription:
                 lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, held=True), timeout=self._config.read_timeout
             )
         if plan is not None and plan.news is not None:
-            self._follower.heard(plan.news)
+            self._follower.note_news(plan.news)
         return plan
 
     def _data_endpoint(self) -> str:

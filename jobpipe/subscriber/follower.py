@@ -1,7 +1,8 @@
-"""Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the newest position.
+"""Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the head.
 
-Runs as a task of the process's portal; every public method is for other threads. A lost link is made again with
-back-off, and the endpoint looked up; only an unrecoverable cause (no permission, name taken, fenced) ends it for good.
+Runs as a task on the process's event-loop thread (:class:`Portal`); call the public methods from other threads. After a
+lost link it looks the endpoint up and dials again, with back-off. Only an unrecoverable cause (no permission, name
+taken, fenced) ends the follower for good.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from jobpipe.wire.messages import Hello
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 15.0
-ANSWER_SECONDS = 10.0  # for an answer, beyond the time that it was to wait
+ANSWER_SECONDS = 10.0  # allowed for an answer, on top of the wait that the request asks for
 CLOSE_SECONDS = 5.0
-LINK_SECONDS = 0.2  # between two looks whether there is a link again
+LINK_SECONDS = 0.2  # between two checks for a new link
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
-TRUST_SECONDS = 5.0  # between two looks at whether the link's certificates are still those of the files
+TRUST_SECONDS = 5.0  # between two checks whether the link's certificates are still those in the files
 STEADY_SECONDS = 10.0  # after a link that lived this long, the back-off starts over
 
 
 class FollowerState(enum.Enum):
-    """Life of a control link."""
+    """States of a control link."""
 
     DISCOVERING = "discovering"
     CONNECTED = "connected"
@@ -74,8 +75,8 @@ class TopicFollower:
         name: of the subscription.
         locator: where it is served.
         tls: contexts for links.
-        on_news: called when news, or the link's state, have changed.
-        polls: a long poll keeps the news; without it the owner asks, by :meth:`poll` or other requests.
+        on_news: called when news, or the link's state, has changed.
+        polls: keep the news current by long polls. If false, the owner asks, by :meth:`poll` or other requests.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class TopicFollower:
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
         self._since = time.monotonic()  # of the state
-        self._pause: float | None = None  # between two attempts, while one is waited for
+        self._pause: float | None = None  # seconds before the next attempt, while it waits for it
         self._dial_at = 0.0  # when that pause ends
         self._error: JobpipeError | None = None
         self._news: News | None = None
@@ -122,16 +123,16 @@ class TopicFollower:
 
     @property
     def location(self) -> Location | None:
-        """Where the present, or last, link was made to."""
+        """The location of the current link, or of the last one."""
         return self._location
 
     @property
     def grant(self) -> int:
-        """The number of the right to use the name; 0 before the first link."""
+        """The grant of the subscription's name; 0 before the first link."""
         return self._grant
 
     def report(self) -> dict[str, Any]:
-        """Return the link's state as JSON, since when it is so, the next attempt and the last error; in seconds."""
+        """Return as JSON the link's state, the next attempt and the last error; times in seconds."""
         with self._changed:
             now, pause = time.monotonic(), self._pause
             return {
@@ -194,7 +195,7 @@ class TopicFollower:
     def wait_beyond(self, position: Position, timeout: float) -> News | None:
         """Return the news as soon as the head lies beyond ``position``, or the latest known after ``timeout`` seconds.
 
-        None while nothing was heard yet.
+        None if nothing has been heard yet.
         """
         deadline = Deadline(timeout)
         with self._changed:
@@ -207,7 +208,7 @@ class TopicFollower:
                 self._changed.wait(deadline.left())
 
     def call(self, make: Callable[[int], RequestFor[R]], *, timeout: float, wait: bool = True) -> R:
-        """Ask the coordinator, over as many links as it takes within ``timeout`` seconds; repeatable operations only.
+        """Ask the coordinator, dialling again as needed within ``timeout`` seconds; the request may be sent twice.
 
         Args:
             make: returns the request, given the grant of the link that it will go over.
@@ -228,19 +229,20 @@ class TopicFollower:
             try:
                 return self._portal.run(partial(ask, link, make(grant), timeout=seconds), seconds + 5.0)
             except RETRYABLE as error:
-                answered = isinstance(error, RemoteProtocolError) and link.ended is None  # a refusal, no damaged frame
+                # a refusal, not a damaged frame
+                answered = isinstance(error, RemoteProtocolError) and link.ended is None
                 if answered or not wait or deadline.passed:
                     raise
                 if isinstance(error, TopicNotFound):
                     self._hang_up(link)
-                with self._changed:  # until the follower has seen the end of that link too
+                with self._changed:  # until the follower has noticed that the link ended
                     self._changed.wait_for(lambda gone=link: self._link is not gone, min(1.0, seconds))  # type: ignore[misc]
 
     def poll(self, position: Position, timeout: float) -> News | None:
-        """Ask for news beyond ``position`` and wait for them, or, without a link, for one; for who follows unpolled.
+        """Ask for news beyond ``position`` and wait for it; without a link, wait for one. With ``polls=False``.
 
         Returns:
-            The latest known after at most ``timeout`` seconds; None while nothing was heard yet.
+            The latest known after at most ``timeout`` seconds; None if nothing has been heard yet.
         """
         deadline = Deadline(timeout)
         while True:
@@ -256,10 +258,10 @@ class TopicFollower:
             if answer is None:
                 self.wait_beyond(position, deadline.left(LINK_SECONDS))
             else:
-                self.heard(answer)
+                self.note_news(answer)
 
     def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R | None:
-        """Ask over the link of now; None if there is none, or if it gave no answer: then another one is made.
+        """Ask over the current link. Return None if there is none, or no answer: the link is then closed and replaced.
 
         Raises:
             JobpipeError: what the coordinator answered, or the reason that ended the follower for good.
@@ -272,7 +274,7 @@ class TopicFollower:
         try:
             return self._portal.run(partial(ask, link, make(grant), timeout=timeout), timeout + 5.0)
         except RETRYABLE as error:
-            if isinstance(error, RemoteProtocolError) and link.ended is None:  # a refusal, no damaged frame
+            if isinstance(error, RemoteProtocolError) and link.ended is None:  # a refusal, not a damaged frame
                 raise
             log.info("topic %s: %s", self.topic, error)
         self._hang_up(link)
@@ -281,7 +283,7 @@ class TopicFollower:
         return None
 
     def _hang_up(self, link: Link) -> None:
-        """End a link that may live, although the topic is not served over it any more."""
+        """Close a link that may still be alive but no longer answers for the topic."""
         with contextlib.suppress(JobpipeError):
             self._portal.run(lambda: link.close("no answer"), CLOSE_SECONDS)
 
@@ -293,15 +295,16 @@ class TopicFollower:
             while True:
                 began, links = time.monotonic(), self.reconnects
                 try:
-                    await self._once()
+                    await self._follow_one_link()
                 except (*RETRYABLE, PeerNotTrusted) as error:
                     if self._dialler.is_final(error):
                         raise
+                    # damaged frames in a row, with no new link in between
                     garbled = garbled + 1 if isinstance(error, RemoteProtocolError) and links == self.reconnects else 0
                     if garbled >= PROTOCOL_TRIES:
                         raise
                     if is_renewal(error):
-                        delays = backoff(cap=BACKOFF_CAP_SECONDS)  # nothing is wrong
+                        delays = backoff(cap=BACKOFF_CAP_SECONDS)  # a renewal is no failure
                     self._set(FollowerState.RECONNECTING if self.reconnects or self._news else self._state, error)
                     log.info("topic %s: %s", self.topic, error)
                 if time.monotonic() - began > STEADY_SECONDS:
@@ -316,7 +319,7 @@ class TopicFollower:
             log.exception("topic %s: follower", self.topic)
             self._set(FollowerState.FAILED, JobpipeError(f"topic {self.topic!r}: {error!r}"))
 
-    async def _once(self) -> None:
+    async def _follow_one_link(self) -> None:
         hello = Hello(
             topic=self.topic,
             role="subscriber",
@@ -335,7 +338,7 @@ class TopicFollower:
                 if self._news is not None:
                     self.reconnects += 1
                 self._link, self._location, self._grant = link, self._dialler.location, granted.grant
-            self.heard(granted)
+            self.note_news(granted)
             self._set(FollowerState.CONNECTED)
             looked = time.monotonic()
             while True:
@@ -356,7 +359,7 @@ class TopicFollower:
         news = self._news
         assert news is not None  # noqa: S101 - the grant brought some
         poll = PollRequest(head=news.head, ended=news.ended, waiting=news.waiting, wait=POLL_SECONDS)
-        self.heard(await ask(link, poll, timeout=POLL_SECONDS + ANSWER_SECONDS))
+        self.note_news(await ask(link, poll, timeout=POLL_SECONDS + ANSWER_SECONDS))
 
     async def _watch(self, link: Link) -> None:
         """Wait for the link's end, or until its certificates are to be looked at."""
@@ -364,7 +367,7 @@ class TopicFollower:
             async with asyncio.timeout(TRUST_SECONDS):
                 raise copy_of(await link.wait_closed())
 
-    def heard(self, news: News) -> None:
+    def note_news(self, news: News) -> None:
         """Note news that came with an answer."""
         with self._changed:
             self._news = news

@@ -22,7 +22,7 @@ class RegisterServerHandler(ABC):
     """One session with the registry.
 
     Whatever this handler registered or claimed belongs to its session: it disappears when the process dies. When the
-    session expires although the process lives, the handler makes it all again by itself, in a new session.
+    session expires although the process lives, the handler re-creates all of it by itself, in a new session.
 
     Every method but :meth:`start` and :meth:`shutdown` raises
 
@@ -32,8 +32,8 @@ class RegisterServerHandler(ABC):
     """
 
     on_lost: Callable[[str], None] | None = None
-    """Called with the topic, from a thread of the handler, when another one took a claim or a registration of ours
-    while our session was away. The handler has given up the topic by then; it must not be published any more."""
+    """Called with the topic, from a thread of the handler, when another handler has taken one of our claims or
+    registrations after we lost our session. This handler has given the topic up by then: it must not be published."""
 
     @abstractmethod
     def start(self, options: Mapping[str, str]) -> None:
@@ -41,39 +41,38 @@ class RegisterServerHandler(ABC):
 
         Args:
             options: ``connect`` (hosts), ``topic.storage`` (namespace), ``session.timeout`` and ``connect.timeout`` in
-                seconds; who we are and whom we believe: ``sasl.mechanism``, ``sasl.username``, ``sasl.password``,
-                ``sasl.principal``, ``sasl.service``, ``ssl.enabled``, ``ssl.ca``, ``ssl.cert``, ``ssl.key``; ``acl`` of
-                all nodes made; unknown keys are ignored. See :mod:`.identity`.
+                seconds; authentication and TLS: ``sasl.mechanism``, ``sasl.username``, ``sasl.password``,
+                ``sasl.principal``, ``sasl.service``, ``ssl.enabled``, ``ssl.ca``, ``ssl.cert``, ``ssl.key``; ``acl``,
+                for all nodes that are created. Unknown keys are ignored. See :mod:`.identity`.
 
         Raises:
-            Unavailable: no answer within ``connect.timeout``, or we are refused all the time; names the hosts and the
+            Unavailable: no answer within ``connect.timeout``, or only refusals until then; names the hosts and the
                 reason. ``start`` may be called again.
             BadOption: an option, or a file that it names, is wrong.
-            InvalidName: the namespace is no absolute path.
+            InvalidName: the namespace is not an absolute path.
             RegistryError: the handler was started or shut down before.
         """
 
     @abstractmethod
     def create_topic_node(self, topic: str) -> None:
-        """Make the topic exist. Nothing happens if it does; ``shutdown`` tries to delete it in either case."""
+        """Create the topic's node, unless it exists; ``shutdown`` tries to delete it in either case."""
 
     @abstractmethod
     def register(self, topic: str, record: RegisterRecord) -> None:
         """Publish the record as ``parallel-<record.index>`` until it is unregistered or the session ends for good.
 
-        Makes the topic exist, too. A registration of the same instance, one of a lower epoch, and one that cannot be
-        read are replaced; any other one as well, while the topic's claim is ours. Registering the same index again
-        replaces the record.
+        Creates the topic's node too. Replaces a registration of the same instance, of a lower epoch, or one that cannot
+        be read; any other only while we hold the topic's claim. Registering the same index again replaces the record.
 
         Raises:
             TopicOwned: another instance with the same or a higher epoch has that index.
-            BadRecord: the record has more than 4 KiB.
-            Unavailable: nothing is registered then, not even later.
+            BadRecord: the record is larger than 4 KiB.
+            Unavailable: nothing was registered, and it will not be tried again.
         """
 
     @abstractmethod
     def delete_topic_node(self, topic: str) -> bool:
-        """Remove the topic and our own registrations in it; True if it is gone, also if it was not there.
+        """Remove the topic and our own registrations in it; True if it no longer exists.
 
         Return False, with nothing changed, when others are still registered in it.
         """
@@ -98,8 +97,8 @@ class RegisterServerHandler(ABC):
     def shutdown(self) -> None:
         """Remove our registrations and claims, then try to delete the topic nodes we made; end all threads.
 
-        Topics in which others are registered stay. Returns within 10 s, also with the registry gone: the session then
-        expires by itself. Idempotent; the handler cannot be started again. Raises nothing.
+        Topics in which others are registered stay. Returns within 10 s, even if the registry is unreachable: then the
+        session expires by itself. Idempotent; the handler cannot be started again. Raises nothing.
         """
 
     @abstractmethod
@@ -107,7 +106,7 @@ class RegisterServerHandler(ABC):
         """Return the names of all topics, sorted."""
 
     def known_topics(self) -> list[str]:
-        """Return, sorted, the names of :meth:`topics` and of those that were published once, served now or not."""
+        """Return, sorted, the names of :meth:`topics` and of those that were published once."""
         return self.topics()
 
     @abstractmethod
@@ -116,11 +115,11 @@ class RegisterServerHandler(ABC):
 
     @abstractmethod
     def watch(self, topic: str, callback: WatchCallback) -> Watch:
-        """Call ``callback`` with the registrations soon, and after each change, from a thread of the handler.
+        """Call ``callback`` with the registrations: once soon, then after each change, from a thread of the handler.
 
         Calls of one watch never overlap. States in quick succession may be skipped; the last one never is. The topic
-        need not exist; it may be deleted and made again; the session may be lost: while the registry is away there is
-        no call, and the last list stays true to the best of our knowledge. Everything is listed again about every 30 s.
+        need not exist; it may be deleted and made again; the session may be lost. No calls are made while the registry
+        is unreachable, so the last list may be out of date. Everything is listed again about every 30 s.
         What the callback raises is logged.
         """
 
@@ -130,8 +129,8 @@ class RegisterServerHandler(ABC):
 
         Raises:
             TopicOwned: another instance has it; ``owner`` of the error is its record.
-            BadRecord: the record has more than 4 KiB.
-            Unavailable: nothing is claimed then, not even later.
+            BadRecord: the record is larger than 4 KiB.
+            Unavailable: nothing was claimed, and it will not be tried again.
         """
 
     @abstractmethod
@@ -139,7 +138,7 @@ class RegisterServerHandler(ABC):
         """Return who has claimed the topic; None if it is not claimed, or the record cannot be read (logged)."""
 
     def is_claimed(self, topic: str) -> bool:
-        """Say whether another session, or ours, has claimed the topic, also if its record cannot be read."""
+        """Say whether any session has claimed the topic, even if its record cannot be read."""
         return self.owner(topic) is not None
 
     @abstractmethod
@@ -158,12 +157,12 @@ class RegisterServerHandler(ABC):
         """
 
     def forget(self, topic: str) -> None:
-        """Remove all that is kept of a topic: our claim, its recovery point, its epoch; as if it had never been.
+        """Remove all that is kept of a topic: our claim, its recovery point, its epoch; as if it had never existed.
 
         For a topic whose log is gone for good: the epochs of its next publisher begin at 1.
 
         Raises:
-            TopicOwned: another one has claimed it, or is registered in it; nothing is changed.
+            TopicOwned: another handler has claimed it, or is registered in it; nothing is changed.
         """
         raise RegistryError(f"{type(self).__name__} cannot forget topics")
 
@@ -171,7 +170,7 @@ class RegisterServerHandler(ABC):
     def next_epoch(self, topic: str, at_least: int) -> int:
         """Raise the stored epoch to max(stored + 1, ``at_least``), atomically, and return it.
 
-        No two calls, in whatever processes, get the same number. Numbers may be skipped.
+        No two calls, in any process, get the same number. Numbers may be skipped.
 
         Raises:
             BadRecord: the stored epoch cannot be read: guessing would break fencing.
@@ -179,9 +178,9 @@ class RegisterServerHandler(ABC):
 
     @abstractmethod
     def set_recovery_point(self, topic: str, epoch: int, text: str | None) -> None:
-        """Keep a text, at most 4 KiB, that tells the topic's next publisher where to go on; None removes it.
+        """Keep a text, at most 4 KiB, that tells the topic's next publisher where to continue; None removes it.
 
-        What is in it is the publisher's affair. It outlives sessions.
+        The registry does not interpret it. It outlives sessions.
 
         Raises:
             TopicOwned: an epoch higher than ``epoch`` was given out; nothing is changed.
@@ -202,7 +201,7 @@ class RegisterServerHandler(ABC):
 
     @property
     def jobs(self) -> Jobs:
-        """What is kept of the jobs of pipelines.
+        """The registry's store for pipeline jobs.
 
         Raises:
             RegistryError: this registry keeps none: pipelines cannot be run with it.

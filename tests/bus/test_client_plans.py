@@ -76,7 +76,7 @@ class Answers:
     def wait_beyond(self, position: Position, timeout: float) -> None:
         return None
 
-    def heard(self, news: News) -> None: ...
+    def note_news(self, news: News) -> None: ...
 
 
 @pytest.fixture

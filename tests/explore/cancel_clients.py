@@ -183,7 +183,7 @@ class _Follower:
     def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R:
         return self.call(make, timeout=timeout)
 
-    def heard(self, news: News) -> None:
+    def note_news(self, news: News) -> None:
         pass
 
     def poll(self, position: Position, timeout: float) -> News:
