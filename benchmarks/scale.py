@@ -153,7 +153,7 @@ async def _follow(
 ) -> None:
     """Be many subscribers: each plans, which waits, acknowledges and brings the rows; tell how far all are.
 
-    With ``poll`` each polls for news, then plans, as clients of earlier versions do.
+    With ``poll`` each polls for news, then plans: two requests a batch.
     """
     tls = client_tls(config)
     reached = dict.fromkeys(names, 0)
@@ -315,7 +315,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--subscriptions", default="1,64,256,1000")
     parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--poll", action="store_true", help="subscribers poll, and plan then, as earlier versions do")
+    parser.add_argument("--poll", action="store_true", help="subscribers poll, then plan: two requests a batch")
     parser.add_argument("--only", choices=("bytes", "control", "registry"))
     options = parser.parse_args()
     console = Console()

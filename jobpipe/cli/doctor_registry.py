@@ -19,18 +19,10 @@ _NAMED = 5  # nodes that a finding names
 def permissions(config: Config) -> Iterator[Finding]:
     """The registry knows who we are, and its nodes are closed to strangers. For a registry that answers."""
     from jobpipe.discovery.handler import map_registry_errors, open_handler
-    from jobpipe_registry.embedded import EmbeddedZooKeeper
     from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 
     if config.embedded:
-        running = EmbeddedZooKeeper(config.home).status()
-        if running is not None and not running.tls:
-            risk = "who takes over its port can relay a job's login" if running.guarded else "can change it"
-            detail = (
-                f"the embedded ZooKeeper was started by an older version, without TLS: another user of this host {risk}"
-            )
-            yield warn(CHECK, detail, "stop it when no job needs it: jobpipe registry stop")
-        return  # else only who holds the home's certificate gets in
+        return  # only who holds the home's certificate gets in
     if config.registry_sasl_mechanism == "DIGEST-MD5" and not config.registry_ssl_enabled:
         detail = "anyone who records the connection to the registry can guess the DIGEST-MD5 password offline"
         yield warn(CHECK, detail, f"set jobpipe.registerserver.ssl.enabled to true; {HOW}")

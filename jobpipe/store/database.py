@@ -94,7 +94,7 @@ class Database:
         try:
             with database._mapped():
                 database._connection.execute("PRAGMA query_only = ON")
-            check_format(database, topic, earlier=True)
+            check_format(database, topic)
         except BaseException:
             database.close()
             raise

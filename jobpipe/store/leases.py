@@ -10,7 +10,6 @@ from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 
 CLIPPED_SECONDS = 900.0  # that a lease of an earlier coordinator is kept, unless it is renewed
-MAX_LEASE_ID = 64
 LEASES_SHOWN = 100
 _ROWS = "SELECT id, first_n, last_n, until_up FROM leases"
 
@@ -47,11 +46,7 @@ class Leases:
             self._db.execute("UPDATE leases SET until_up = min(until_up, ?) WHERE id = ?", until_up, name)
 
     def clip(self) -> None:
-        """Bound what an earlier coordinator stored, since the new one does not know whose it is. Inside a transaction.
-
-        Earlier versions took ids and times of any size.
-        """
-        self._db.execute("DELETE FROM leases WHERE length(id) > ?", MAX_LEASE_ID)
+        """Bound the leases that an earlier coordinator stored: whose they are is not known. Inside a transaction."""
         self._db.execute("UPDATE leases SET until_up = min(until_up, ?)", self._clock.uptime + CLIPPED_SECONDS)
 
     def expire(self) -> None:

@@ -15,7 +15,7 @@ from jobpipe.store.batches import Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG, check_topic, is_topic, spool_error, sync_directory
-from jobpipe.store.holds import Hold, Holds
+from jobpipe.store.holds import Holds
 from jobpipe.store.hosts import Hosts
 from jobpipe.store.locked_by import users
 from jobpipe.store.status import describe_log
@@ -104,7 +104,7 @@ def read_spool(directory: Path, topic: str) -> Spool:
                 },
                 held={
                     hold.name: status["head"]["n"] - hold.offset
-                    for hold in _holds(database, batches, clock)
+                    for hold in Holds(database, batches, clock).all()
                     if hold.gap is None and hold.offset < status["head"]["n"]
                 },
                 hosts=tuple(sorted(Hosts(database, batches).kept())),
@@ -113,12 +113,6 @@ def read_spool(directory: Path, topic: str) -> Spool:
             )
     finally:
         database.close()
-
-
-def _holds(database: Database, batches: Batches, clock: Clock) -> list[Hold]:
-    """Return the holds; a catalog of an earlier format has none."""
-    known = database.value("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'holds'")
-    return Holds(database, batches, clock).all() if known else []
 
 
 def read_status(directory: Path, topic: str) -> dict[str, Any]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.store.position import Position
-
-_MAX_HOST = 255  # characters of what a reader says of its host
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,3 @@ class StoredSubscription:
     def holds_first(self) -> bool:
         """True while the stored first position holds: nothing beyond it was acknowledged."""
         return self.acked is not None and self.first is not None and self.acked.n <= self.first.n
-
-
-def holder_of(text: str) -> dict[str, Any]:
-    """Return who held the name last; earlier versions stored whatever a reader said of its host."""
-    known = json.loads(text)
-    long = {key for key, value in known.items() if isinstance(value, str) and key != "owner"}  # which is ours
-    return {key: value[:_MAX_HOST] if key in long else value for key, value in known.items()}

@@ -17,7 +17,7 @@ from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.frontier import Frontier
 from jobpipe.store.position import Position
-from jobpipe.store.subscription import StoredSubscription, holder_of
+from jobpipe.store.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +342,7 @@ class Subscriptions:
             acked=self._batches.at(acked_n) if positioned else None,
             first=None if row["first"] is None else Position.from_json(json.loads(row["first"])),
             grant=row["grant_no"],
-            holder=None if row["holder"] is None else holder_of(row["holder"]),
+            holder=None if row["holder"] is None else json.loads(row["holder"]),
             required=bool(row["required"]),
             created_up=row["created_up"],
             seen_up=max(row["seen_up"], live.seen_up),

@@ -1,4 +1,4 @@
-"""The tables of a catalog, and the marks that tell its file from others: made, brought up to date, checked."""
+"""The tables of a catalog, and the marks that tell its file from others: made and checked."""
 
 from __future__ import annotations
 
@@ -11,25 +11,7 @@ from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
 FORMAT = 6
-_CURSORS = """
--- How far flow jobs are in what they read, one row a partition of the source; see cursors.py.
-CREATE TABLE cursors(
-    flow TEXT NOT NULL, topic TEXT NOT NULL, log TEXT NOT NULL, partition INTEGER NOT NULL, claim INTEGER NOT NULL,
-    epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL,
-    PRIMARY KEY (flow, topic, log, partition));
-"""
-_HOLDS = """
--- Named positions that keep retention back until scheduled jobs have read them; see holds.py. gap_up is when one was
--- dropped, and gap says why: the row is then a report, and holds nothing.
-CREATE TABLE holds(
-    name TEXT PRIMARY KEY, owner TEXT NOT NULL, n INTEGER NOT NULL, max_time REAL NOT NULL, moved_up REAL NOT NULL,
-    gap_up REAL, gap TEXT);
--- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
--- required.py.
-CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
-"""
-TABLES = (
-    """
+_TABLES = """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
     epoch INTEGER NOT NULL DEFAULT 0, uptime REAL NOT NULL DEFAULT 0,
@@ -73,13 +55,20 @@ CREATE TABLE slots(
 CREATE INDEX slots_by_age ON slots(name, number);
 CREATE TABLE leases(
     id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
+-- How far flow jobs are in what they read, one row a partition of the source; see cursors.py.
+CREATE TABLE cursors(
+    flow TEXT NOT NULL, topic TEXT NOT NULL, log TEXT NOT NULL, partition INTEGER NOT NULL, claim INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL,
+    PRIMARY KEY (flow, topic, log, partition));
+-- Named positions that keep retention back until scheduled jobs have read them; see holds.py. gap_up is when one was
+-- dropped, and gap says why: the row is then a report, and holds nothing.
+CREATE TABLE holds(
+    name TEXT PRIMARY KEY, owner TEXT NOT NULL, n INTEGER NOT NULL, max_time REAL NOT NULL, moved_up REAL NOT NULL,
+    gap_up REAL, gap TEXT);
+-- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
+-- required.py.
+CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
 """
-    + _CURSORS
-    + _HOLDS
-)
-_DECLARED = "INSERT INTO required SELECT name, 1, NULL FROM subscriptions WHERE required = 1;\n"
-UPGRADES = {4: _CURSORS, 5: _HOLDS + _DECLARED}
-"""By format, what makes a catalog one of the next format."""
 
 
 class Catalog(Protocol):
@@ -95,22 +84,17 @@ class Catalog(Protocol):
 
 
 def prepare_catalog(db: Catalog, topic: str) -> None:
-    """Make the tables of a new catalog, and those that one of an earlier format lacks. Inside a transaction.
-
-    An earlier version of jobpipe does not open such a catalog again.
+    """Make the tables of a new catalog, or check those of an existing one. Inside a transaction.
 
     Raises:
         SpoolError: it is of an unknown format, or another topic's.
     """
     if db.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
-        version = int(db.value("PRAGMA user_version"))
-        while db.value("PRAGMA application_id") == APPLICATION and version in UPGRADES:
-            _execute_all(db, UPGRADES[version])
-            version += 1
-            db.execute(f"PRAGMA user_version = {version}")
         check_format(db, topic)
         return
-    _execute_all(db, TABLES)
+    for statement in _TABLES.split(";\n"):
+        if statement.strip():
+            db.execute(statement)
     db.execute(
         "INSERT INTO meta(one, log_id, topic, created) VALUES (1, ?, ?, ?)",
         *(secrets.token_hex(8), topic, time.time()),
@@ -119,17 +103,14 @@ def prepare_catalog(db: Catalog, topic: str) -> None:
     db.execute(f"PRAGMA user_version = {FORMAT}")
 
 
-def check_format(db: Catalog, topic: str, *, earlier: bool = False) -> None:
+def check_format(db: Catalog, topic: str) -> None:
     """See that a catalog is one that this version reads, and the topic's.
-
-    Args:
-        earlier: it may be of an earlier format, which lacks tables of this one.
 
     Raises:
         SpoolError: it is not.
     """
     application, version = db.value("PRAGMA application_id"), db.value("PRAGMA user_version")
-    if application != APPLICATION or (version != FORMAT and not (earlier and version in UPGRADES)):
+    if application != APPLICATION or version != FORMAT:
         raise SpoolError(
             f"catalog {db.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
             "let the version of jobpipe that wrote it serve it to the end, or remove its directory",
@@ -141,9 +122,3 @@ def check_format(db: Catalog, topic: str, *, earlier: bool = False) -> None:
         raise SpoolError(
             f"catalog {db.path} belongs to topic {stored!r}, not {topic!r}", file=str(db.path), topic=stored
         )
-
-
-def _execute_all(db: Catalog, statements: str) -> None:
-    for statement in statements.split(";\n"):
-        if statement.strip():
-            db.execute(statement)

@@ -38,18 +38,13 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class EmbeddedStatus:
-    """A running server: ``pid`` of its supervisor, wall time ``since`` it serves.
-
-    Those that an older version started have no ``tls``; they demand a password (``guarded``), or nothing.
-    """
+    """A running server: ``pid`` of its supervisor, wall time ``since`` it serves."""
 
     pid: int
     port: int
     endpoint: str
     since: float
     java_pid: int
-    guarded: bool
-    tls: bool
 
 
 class EmbeddedZooKeeper:
@@ -84,8 +79,7 @@ class EmbeddedZooKeeper:
     def options(self, timeout: float = 30.0) -> dict[str, str]:
         """Do as :meth:`ensure`, and return what :meth:`RegisterServerHandler.start` needs to know of the server.
 
-        That is ``connect`` and the files for TLS. One that an older version started, and that still runs, has no TLS,
-        which is logged.
+        That is ``connect`` and the files for TLS.
 
         Raises:
             Unavailable: as :meth:`ensure`; or the file with key and certificate is gone, and stopping the server makes
@@ -94,7 +88,7 @@ class EmbeddedZooKeeper:
         state = self._ensure(timeout)
         options = {"connect": f"127.0.0.1:{state.port}", "acl": "open"}  # only this user gets as far as a node
         if not state.tls:
-            return {**options, **self._options_of_older(state)}
+            return options
         try:
             make_context(self.tls)
         except BadOption as error:
@@ -109,27 +103,6 @@ class EmbeddedZooKeeper:
     def tls(self) -> Tls:
         """The home's key and certificate, by which server and clients know each other."""
         return self._files.tls
-
-    def _options_of_older(self, state: EmbeddedState) -> dict[str, str]:
-        stop = "stop it when no job needs it (jobpipe registry stop), and the next one has TLS"
-        if not state.guarded:
-            logger.warning(
-                "the embedded ZooKeeper of %s was started by an older version, without any protection, so every user "
-                "of this host may change it; %s",
-                *(self._home, stop),
-            )
-            return {}
-        logger.warning(
-            "the embedded ZooKeeper of %s was started by an older version, without TLS, so another user of this host "
-            "who takes its port can pass on a job's login; %s",
-            *(self._home, stop),
-        )
-        secret = self._files.read_secret()
-        if secret is None:
-            raise self._unavailable(
-                f"{self._files.secret_file}, which this server of an older version demands, cannot be read; {stop}"
-            )
-        return {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "jobpipe", "sasl.password": secret}
 
     def _ensure(self, timeout: float) -> EmbeddedState:
         deadline = time.monotonic() + timeout
@@ -148,7 +121,7 @@ class EmbeddedZooKeeper:
         if state is None or state.phase != "ready" or not self._is_running(state):
             return None
         endpoint = f"127.0.0.1:{state.port}"
-        return EmbeddedStatus(state.pid, state.port, endpoint, state.since, state.java_pid, state.guarded, state.tls)
+        return EmbeddedStatus(state.pid, state.port, endpoint, state.since, state.java_pid)
 
     def stop(self, timeout: float = 10.0) -> bool:
         """End the server even if it is in use. False if none was running.
@@ -251,8 +224,7 @@ class EmbeddedZooKeeper:
         self._refuse_other_host(state)
         if not state.is_here:
             raise self._unavailable(
-                f"it runs in another container of {state.host}, or an earlier version started it (process {state.pid} "
-                "there); end it where it runs"
+                f"it runs in another container of {state.host} (process {state.pid} there); end it where it runs"
             )
 
     def _unavailable(self, reason: str) -> Unavailable:

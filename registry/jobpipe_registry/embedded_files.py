@@ -6,7 +6,6 @@
   state.json       pid, start time and port of what runs; stale if its process is gone
   joined           its time of change says when a process last joined
   tls.pem          key and certificate of the server and its clients alike; only this user reads it
-  secret           what the server of an older version demands, by SASL, instead
   zookeeper.log    of the server and its supervisor, 5 MB and one older file
   data/            ZooKeeper's own, kept for ever
 """
@@ -19,7 +18,6 @@ import fcntl
 import ipaddress
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Iterator
@@ -53,8 +51,7 @@ class EmbeddedState:
     message: str = ""
     boot: str = ""  # with pid_namespace: where the pids mean something, see machine.Place
     pid_namespace: int = 0
-    guarded: bool = False  # it demands the home's secret by SASL, as those of an older version did
-    tls: bool = False  # it demands the certificate of the home; those of an older version did not
+    tls: bool = True  # it demands the certificate of the home
 
     @property
     def is_here(self) -> bool:
@@ -79,10 +76,6 @@ class EmbeddedFiles:
     @property
     def log(self) -> Path:
         return self.directory / "zookeeper.log"
-
-    @property
-    def secret_file(self) -> Path:
-        return self.directory / "secret"
 
     @property
     def tls(self) -> Tls:
@@ -120,14 +113,6 @@ class EmbeddedFiles:
         except BadOption:
             self._write_private(self.tls.ca, _key_and_certificate())
 
-    def read_secret(self) -> str | None:
-        """Return the secret that an older version made; None if there is none that this user may read."""
-        try:
-            found = self.secret_file.read_text()
-        except OSError:
-            return None
-        return found if _SECRET.fullmatch(found) else None
-
     def _write_private(self, path: Path, text: bytes) -> None:
         """Replace a file in one step; only this user can read it, from the first byte on."""
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -142,8 +127,6 @@ class EmbeddedFiles:
         """Return the state; None if there is none or it cannot be read."""
         try:
             fields = json.loads(self._state.read_bytes())
-            # A server of an older version says neither where its process ids are valid nor how it is protected.
-            fields = {"boot": "", "pid_namespace": 0, "guarded": False, "tls": False, **fields}
             state = EmbeddedState(**{name: kind(fields[name]) for name, kind in _FIELDS.items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -190,12 +173,10 @@ _FIELDS = {
     "port": int,
     "since": float,
     "message": str,
-    "guarded": bool,
     "tls": bool,
     "boot": str,
     "pid_namespace": int,
 }
-_SECRET = re.compile(r"[0-9a-f]{64}")
 
 
 def _key_and_certificate() -> bytes:

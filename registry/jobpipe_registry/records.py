@@ -168,7 +168,7 @@ class OwnerRecord(Record):
 
     Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
     ``boot`` and ``pid_namespace`` belong to the place, see :class:`.machine.Place`; ``ticks`` is the start time
-    that no change of the clock moves. A record of an earlier version lacks the three.
+    that no change of the clock moves. They are empty, or 0, where the system does not tell them.
 
     Raises:
         BadRecord: a field breaks its rule.

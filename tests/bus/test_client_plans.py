@@ -1,4 +1,4 @@
-"""What the plain client asks, of coordinators of now and of earlier versions, and what a lost link means to it."""
+"""What the plain client asks of a coordinator, and what a lost link means to it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ A stranger here is what another user of the host is: someone who reaches loopbac
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import resource
 import socket
@@ -17,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -26,17 +23,16 @@ from kazoo.client import KazooClient
 
 from jobpipe_registry import embedded_files, embedded_server
 from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
-from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, start_time
+from jobpipe_registry.embedded_files import EmbeddedFiles
 from jobpipe_registry.embedded_server import JavaSupervisor
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.four_letter import ask, count_sessions
 from jobpipe_registry.identity import Tls
 from jobpipe_registry.kazoo_client import TlsHandler
-from jobpipe_registry.machine import Place
 from jobpipe_registry.transport import make_context
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
-from tests.registry.secured import Authority, SecuredZooKeeper
+from tests.registry.secured import Authority
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -332,60 +328,6 @@ def test_certificate_and_data_stay(home: Path) -> None:
     assert EmbeddedZooKeeper(home).options() == options
     assert handler.topics() == ["orders"]
     handler.shutdown()
-
-
-@pytest.mark.slow
-def test_one_of_an_older_version_still_runs(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its state tells of no protection: it is joined, and that is logged. Its data are read afterwards."""
-    old = EmbeddedZooKeeper(home, tls=False)
-    connect = old.ensure()
-    state = home / "zookeeper" / "state.json"
-    fields = json.loads(state.read_text())
-    del fields["guarded"], fields["tls"]
-    state.write_text(json.dumps(fields))
-    with client(connect, None) as anybody:
-        anybody.create("/large", b"x" * 900_000)  # by its limits
-    server = EmbeddedZooKeeper(home)
-    with caplog.at_level(logging.WARNING, "jobpipe_registry.embedded"):
-        assert server.options() == {"connect": connect, "acl": "open"}
-    assert "every user of this host may change it" in caplog.text
-    handler = ZooKeeperRegisterServerHandler()
-    handler.start(server.options())
-    handler.create_topic_node("orders")
-    handler.shutdown()
-    assert server.stop()
-    with client(server.ensure(), server.tls) as owner:
-        assert len(owner.get("/large")[0]) == 900_000
-
-
-@pytest.mark.slow
-def test_one_with_a_password_still_runs(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Older versions used SASL without TLS: such a server is joined with the secret of the home, which is logged."""
-    files, secret = EmbeddedFiles(home / "zookeeper"), "5" * 64
-    files.make()
-    files.secret_file.write_text(secret)
-    server = EmbeddedZooKeeper(home)
-    with (
-        SecuredZooKeeper(tmp_path / "old", users={"jobpipe": secret}, enforce=True) as old,
-        hold(files.server_lock, 1.0),
-    ):
-        pid, here = os.getpid(), Place.here()
-        created = start_time(pid)
-        state = EmbeddedState("ready", "t", here.host, pid, created, pid, created, old.port, created)
-        fields = {**asdict(state), "boot": here.boot, "pid_namespace": here.pid_namespace, "guarded": True}
-        del fields["tls"]
-        (home / "zookeeper" / "state.json").write_text(json.dumps(fields))
-        with caplog.at_level(logging.WARNING, "jobpipe_registry.embedded"):
-            options = server.options()
-        assert "without TLS" in caplog.text
-        handler = ZooKeeperRegisterServerHandler()
-        handler.start(options)
-        handler.create_topic_node("orders")
-        handler.shutdown()
-        files.secret_file.unlink()
-        with pytest.raises(Unavailable, match="registry stop"):
-            server.options()
-    files.remove_state()
 
 
 @pytest.mark.slow

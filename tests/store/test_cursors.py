@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from jobpipe.errors import Fenced, FlowNotFound, JobpipeError, SpoolError
 from jobpipe.store.cursors import FORGET_SECONDS, Cursor, FlowKey
-from jobpipe.store.files import CATALOG
 from jobpipe.store.parts import PartOutcome, SegmentPart
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
-from tests.store.build import SCHEMA, TOPIC, look_into, open_log, rows, seal, written
+from tests.store.build import SCHEMA, open_log, rows, written
 
 LOG = "00112233445566aa"
 KEY = FlowKey("alerts", "orders", LOG)
@@ -148,16 +145,3 @@ def test_status_shows_them(log: TopicLog) -> None:
     (line,) = log.status()["flows"]
     assert (line["flow"], line["topic"], line["log"]) == ("alerts", "orders", LOG)
     assert [cursor["n"] for cursor in line["cursors"]] == [0, 0]
-
-
-def test_a_catalog_of_the_format_before_gets_its_table(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    seal(log, 0)
-    log.close()
-    catalog = sqlite3.connect(tmp_path / TOPIC / CATALOG)
-    catalog.executescript("drop table cursors; drop table holds; drop table required; pragma user_version = 4")
-    catalog.close()
-    again = look_into(tmp_path)
-    assert again.batches.next_n() == 1
-    assert again.cursors.all(KEY) == []
-    assert pa.ipc.read_schema(pa.py_buffer(again.schemas.newest()[1])) == SCHEMA  # type: ignore[index]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, HoldNotFound, NotAuthorized
 from jobpipe.store import holds as module
-from jobpipe.store.files import CATALOG
 from jobpipe.store.holds import FORGET_SECONDS, Hold, held_back
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.spools import read_spool
 from jobpipe.store.topic_log import TopicLog
 from tests.store import crash
-from tests.store.build import TOPIC, look_into, open_log, read, seal
+from tests.store.build import TOPIC, open_log, read, seal
 from tests.store.children import Child
 from tests.store.test_retention import ALL, fill, follow
 
@@ -204,18 +202,6 @@ def test_who_keeps_most(log: TopicLog) -> None:
     assert held_back(log.holds.all(), 2) == log.holds.get("other")
     assert held_back(log.holds.all(), 1) is None
     assert held_back([], 6) is None
-
-
-def test_a_catalog_of_the_format_before_gets_its_tables(log: TopicLog, tmp_path: Path) -> None:
-    """Its spool can be looked at before that, too."""
-    log.close()
-    catalog = sqlite3.connect(tmp_path / TOPIC / CATALOG)
-    catalog.executescript("drop table holds; drop table required; pragma user_version = 5")
-    catalog.close()
-    spool = read_spool(tmp_path / TOPIC, TOPIC)
-    assert (spool.head, spool.held) == (6, {})
-    again = look_into(tmp_path)
-    assert (again.batches.next_n(), again.holds.all(), again.required.names()) == (6, [], frozenset())
 
 
 @pytest.mark.usefixtures("fork_server")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from jobpipe.store.files import CATALOG
 from jobpipe.store.topic_log import TopicLog
-from tests.store.build import TOPIC, open_log, seal
+from tests.store.build import open_log, seal
 from tests.store.test_retention import ALL
 
 
@@ -80,22 +78,6 @@ def test_a_new_one_keeps_what_is_there_and_one_that_is_none_expires(log: TopicLo
     assert log.retirer.retain(ALL).expired == ()
     log.required.change("audit", required=False)
     assert log.retirer.retain(ALL).expired == ("audit",)
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_what_an_earlier_format_requires_stays_required(log: TopicLog, tmp_path: Path, version: int) -> None:
-    """Also where the topic is only served, so that nobody declares it again."""
-    log.subscriptions.subscribe("other")
-    log.close()
-    catalog = sqlite3.connect(tmp_path / TOPIC / CATALOG)
-    cursors = "drop table cursors;" if version == 4 else ""
-    catalog.executescript(f"{cursors} drop table holds; drop table required; pragma user_version = {version}")
-    catalog.close()
-    log = open_log(tmp_path)
-    assert log.required.change("audit", required=True) == {"audit", "billing"}
-    assert required(log) == {"audit", "billing"}
-    assert log.required.declare(["billing"]) == {"audit", "billing"}, "as it was declared before"
-    log.close()
 
 
 def test_many_are_read_again_once(log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
