@@ -115,7 +115,7 @@ class Admin:
 
         Raises:
             TopicAway: it was published before, and is not served now; says what the registry knows of it.
-            TopicNotFound: nobody has ever published it.
+            TopicNotFound: it was never published.
         """
         with map_registry_errors():
             found = from_records(topic, self._locator.handler.records(topic))
@@ -203,7 +203,7 @@ class Admin:
 
         Raises:
             TopicAway: it is not served now.
-            TopicNotFound, LinkError: nobody has ever published it; its coordinator does not answer.
+            TopicNotFound, LinkError: it was never published; its coordinator does not answer.
         """
         return [HoldReply.from_json(line) for line in self.status(topic, timeout).get("holds", [])]
 

@@ -23,7 +23,7 @@ RETRY_MOST_SECONDS = 60.0
 
 
 def is_to_stop(job: JobRow, run: RunRow | None) -> bool:
-    """Whether the present run of a job shall end."""
+    """Whether the present run of a job should end."""
     return job.want is Want.STOP or not job.present or job.following is not None or (run is not None and run.stop)
 
 

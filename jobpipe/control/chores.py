@@ -90,7 +90,7 @@ class Chores:
     def _see_to(self, subscription: JobSubscription, job: JobRow | None) -> None:
         """Let a subscription be as its job needs it now.
 
-        What is not needed is first required no more: else it is made again, and holds its publisher up.
+        A subscription is made optional before it is dropped: otherwise it is made again, and blocks its publisher.
         """
         topic, name = subscription.topic, subscription.name
         if job is not None and job.present and subscription in job.subscriptions:

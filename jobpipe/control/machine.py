@@ -47,7 +47,7 @@ class _Rows:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether the present run shall end."""
+        """Whether the present run should end."""
         return is_to_stop(self.job, self.run)
 
 

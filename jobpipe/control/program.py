@@ -29,7 +29,7 @@ def _core(config: Config, config_file: Path | None) -> AbstractContextManager[Co
 def serve(
     config: Config, config_file: Path | None, tell: Callable[[RestServer], None], *, make_core: MakeCore = _core
 ) -> None:
-    """Run the server until a signal; in the main thread. What jobs shall not get leaves this process's environment.
+    """Run the server until a signal; in the main thread. What jobs must not get leaves this process's environment.
 
     Args:
         config_file: what the configuration was read from, for the jobs; None: it is found as always.
@@ -40,7 +40,7 @@ def serve(
         ConfigError: certificates, access list or files cannot be used.
         AddressError: no port is free.
         RegistryUnavailable: the registry does not answer.
-        JobpipeError: REST has failed; without it nobody could ask for anything.
+        JobpipeError: REST has failed; without it the server cannot be asked for anything.
     """
     with ExitStack() as stack:
         stack.enter_context(ServerFiles.of(config.home).locked())

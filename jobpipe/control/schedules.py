@@ -58,7 +58,7 @@ class Books:
         accepted: the upper bound of the last interval that was accepted or left out; at first :meth:`Rule.first`.
         waiting: accepted intervals whose runs are to be started.
         running: intervals whose runs are under way, or LOST.
-        failed: intervals whose runs have failed and that nobody has repeated or skipped; the earliest is enough.
+        failed: intervals whose runs have failed and that were not repeated or skipped; the earliest is enough.
     """
 
     accepted: datetime

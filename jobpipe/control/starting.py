@@ -57,7 +57,7 @@ def start_attempt(
     """Order and start the next attempt of a run; return what came of it, and why not, for people.
 
     Args:
-        wanted: asked in the change that stores the intention: False if it shall not run any more.
+        wanted: asked in the change that stores the intention: False if it should no longer run.
 
     Raises:
         Unavailable: the registry does not answer.

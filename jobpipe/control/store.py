@@ -57,7 +57,7 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
-        """Make all changes inside as one, and let nobody else change anything meanwhile. May be nested."""
+        """Make all changes inside as one, with no other change in between. May be nested."""
         outer = not getattr(self._events, "open", False)
         self._events.open = True
         try:

@@ -2,7 +2,7 @@
 
 The launcher, the lease and the end record may contradict each other: each comes from elsewhere, and later or earlier.
 An end record is believed above all; then a lease, which only a live session has; then the launcher. Without any of them
-nobody can say whether the attempt runs: it is LOST, which is not FAILED, and nothing is started in its place.
+it is unknown whether the attempt runs: it is LOST, which is not FAILED, and nothing is started in its place.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class Plans:
             _tell(told, None)
 
     async def _follow(self, order: PlanOrder, group: _Group) -> None:
-        """Look at the log whenever there are news, until nobody waits in the group."""
+        """Look at the log whenever there is news, until no request of the group waits."""
         topic = self._topic
         try:
             while group.waiting:
@@ -234,6 +234,6 @@ def _tell(told: asyncio.Future[Planned] | asyncio.Future[Planned | None], outcom
         return
     if isinstance(outcome, BaseException):
         told.set_exception(outcome)
-        told.exception()  # seen: perhaps nobody asks any more
+        told.exception()  # seen: perhaps no request waits any more
     else:
         told.set_result(outcome)  # type: ignore[arg-type]

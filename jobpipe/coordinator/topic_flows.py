@@ -294,7 +294,7 @@ class TopicFlows:
                 done.set_result(outcome)
             elif error is not None:
                 done.set_exception(error)
-                done.exception()  # perhaps nobody asks any more
+                done.exception()  # perhaps no request waits any more
 
     async def reset(self, flow: str, *, dry_run: bool) -> list[FlowKey]:
         """Delete a flow's cursors; its tasks are refused from now on.

@@ -48,7 +48,7 @@ class ReadLease:
 class TopicLeases:
     """Counts leases by identity, and ends them; the batches are held by the log.
 
-    A lease is known by its name, a hash of the secret that its reader made. Whoever shows the secret may renew it and
+    A lease is known by its name, a hash of the secret that its reader made. Any reader that shows the secret may renew it and
     give it back: tasks of a read run on other hosts, and under other certificates, than the driver that took it.
 
     An entry is kept until the log has answered, whatever becomes of the request: each call to the log about an entry

@@ -74,7 +74,7 @@ def run_demo(
 
     Args:
         work: folder of everything the demo writes, default ``./.demo``; wiped at the start, kept at the end.
-        files: part files, thus micro-batches of the first job.
+        files: part files, each a micro-batch of the first job.
         timeout: seconds after which the demo gives up.
         plain: print lines even on a terminal.
 

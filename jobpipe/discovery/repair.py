@@ -121,7 +121,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
 
     Args:
         config: Where registry and spool are.
-        topic: Nobody may publish it.
+        topic: No publisher may have it.
         epoch: The log's epoch, where its catalog is on another host.
         dry_run: Change nothing.
 

@@ -81,7 +81,7 @@ def call(
         given = [returned] if isinstance(returned, pa.RecordBatch) else [] if returned is None else returned
         pieces = given.to_batches() if isinstance(given, pa.Table) else list(given)
         return [_fitted(piece, schema) for piece in pieces if _is_rows(piece)]
-    except (Exception, SystemExit) as error:  # an exit would end the task's thread, and nobody would know
+    except (Exception, SystemExit) as error:  # an exit would end the task's thread without a word
         last = context.row + max(batch.num_rows, 1) - 1
         rows = f"row {last}" if last == context.row else f"rows {context.row} to {last}"
         said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"

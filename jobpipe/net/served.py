@@ -86,7 +86,7 @@ class ServedLink(Link):
         self._received_kind = "requests"  # the budget that they are counted to
         self._budgets = budgets or Budgets()
         self._uploads = 0  # unanswered requests with one
-        self._refusals = 0  # since the write buffer is full: nobody waits until the peer has taken them
+        self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
         self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
         self.identity = ""

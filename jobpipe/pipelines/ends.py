@@ -15,7 +15,7 @@ MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended: FINISHED, STOPPED, FAILED or CANCELED; LOST if nobody can say whether it has."""
+    """How an attempt ended: FINISHED, STOPPED, FAILED or CANCELED; LOST if that is unknown."""
 
     state: JobState
     error: str = ""

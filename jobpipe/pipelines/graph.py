@@ -20,7 +20,7 @@ class JobNode:
     """A job.
 
     Attributes:
-        kind: ``query``, ``flow``, or ``application``, of which nobody knows what it reads and publishes.
+        kind: ``query``, ``flow``, or ``application``, which may read and publish anything.
         sources, transforms, sinks: what it is made of, in words: ``csv``, ``topic flights``.
         reads, publishes: topics.
         schedule: its crontab or period.
@@ -119,7 +119,7 @@ def _published(pipeline: Pipeline, job: Job) -> Iterator[tuple[str, Path]]:
 
 
 def _routed_elsewhere(pipeline: Pipeline) -> bool:
-    """Whether a route publishes topics whose names nobody knows beforehand."""
+    """Whether a route publishes topics whose names are unknown before it runs."""
     routes = (route for job in pipeline.jobs.values() for route in job.spec.route)
     return any(fixed_target(route) is None for route in routes)
 
@@ -200,7 +200,7 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
     """Yield what is wrong between the jobs.
 
     Args:
-        complete: all jobs of the file are there; else nothing is said of topics that nobody publishes.
+        complete: all jobs of the file are there; else topics without a publisher are not reported.
     """
     tree, prefix = pipeline.tree, pipeline.spec.topic_prefix
     first: dict[str, tuple[str, Path]] = {}

@@ -38,7 +38,7 @@ class Places:
         return self.folder / ".run.lock"
 
     def keep_prefix(self, pipeline: Pipeline) -> None:
-        """Note the topic prefix beside the checkpoints, which go on from where the topics with that prefix stand.
+        """Note the topic prefix next to the checkpoints, which go on from where the topics with that prefix stand.
 
         Where the storage is no folder of this host, the note is among the pipeline's own files.
 

@@ -223,7 +223,7 @@ class Transform(Plugin):
 
     @property
     def stateful(self) -> bool | None:
-        """Whether it keeps state from one micro-batch to the next; None if nobody can tell before it runs."""
+        """Whether it keeps state from one micro-batch to the next; None if that is unknown before it runs."""
         return False
 
     @property

@@ -21,7 +21,7 @@ class JobState(StrEnum):
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     CANCELED = "CANCELED"  # ended in the middle, or replaced by an attempt that another one ordered
-    LOST = "LOST"  # nobody can say whether it runs
+    LOST = "LOST"  # whether it runs is unknown
 
 
 ENDED = frozenset({JobState.STOPPED, JobState.FINISHED, JobState.FAILED, JobState.CANCELED})

@@ -69,7 +69,7 @@ def flow(
     Raises:
         ConfigError: a value does not fit.
         UnsupportedType: a column of ``schema`` cannot pass.
-        TopicNotFound: nobody publishes ``subscribe``, and nobody did.
+        TopicNotFound: ``subscribe`` was never published.
         NameTaken: a flow or subscriber of that name runs.
         TopicOwned: another publisher has ``publish``.
         RegistryUnavailable: the registry does not answer.

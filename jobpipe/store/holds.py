@@ -2,7 +2,7 @@
 
 A lease belongs to a read that goes on: it is renewed, and ends soon after its reader. A hold belongs to a job that
 does not run most of the time: it is in the catalog with its owner, and outlives readers and coordinators. It ends by
-itself if it was not moved for its ``max_time``, so that no schedule that nobody runs any more keeps a publisher from
+itself if it was not moved for its ``max_time``, so that an abandoned schedule does not keep a publisher from
 its room. Then its row stays, as a report of the gap, until the hold is moved on or released.
 """
 

@@ -27,7 +27,7 @@ MOST_CHECKED = 4096  # positions that are known to fit
 
 @dataclass(frozen=True)
 class PlanOrder:
-    """What is to be planned, whoever asks.
+    """What is to be planned, the same for all who ask.
 
     Attributes:
         start: where to go on.

@@ -40,7 +40,7 @@ class Held:
     """A lease: the batches ``first`` to ``last`` of a topic. Travels to tasks.
 
     Attributes:
-        secret: random; whoever shows it may renew the lease, from any host.
+        secret: random; any process that shows it may renew the lease, from any host.
         control: hint of the coordinator's endpoint.
         seconds: that it lives without being renewed.
     """

@@ -46,8 +46,8 @@ class TopicPattern:
     text: str
     most: int = MOST
 
-    def served(self, locator: TopicLocator, beside: Collection[str] = ()) -> list[str]:
-        """Return those that have a publisher now, in name order, without those ``beside``, which count for the limit.
+    def served(self, locator: TopicLocator, known: Collection[str] = ()) -> list[str]:
+        """Return those that have a publisher now, in name order, without those ``known``, which count for the limit.
 
         Raises:
             ConfigError: they are too many.
@@ -57,7 +57,7 @@ class TopicPattern:
         handler = locator.handler
         with map_registry_errors():
             names = [name for name in handler.topics() if expression.fullmatch(name)]
-            every = sorted({*names, *beside})
+            every = sorted({*names, *known})
             if len(every) > self.most:
                 raise ConfigError(
                     f"subscribePattern={self.text!r}: {len(every)} topics match, or are in this checkpoint, and "
@@ -67,7 +67,7 @@ class TopicPattern:
                     count=len(every),
                     most=self.most,
                 )
-            return [name for name in names if name not in beside and from_records(name, handler.records(name))]
+            return [name for name in names if name not in known and from_records(name, handler.records(name))]
 
     def none_found(self, config: Config, missing: str) -> TopicNotFound:
         """Return the error of a wait that ended."""
@@ -193,7 +193,7 @@ class TopicFinder:
             return None
 
     def newcomers(self, known: Collection[str]) -> dict[str, Position]:
-        """Return the topics found beside ``known`` and where each begins; the first call begins to look for them.
+        """Return the topics found besides ``known``, and where each begins; the first call begins to look for them.
 
         Raises:
             JobpipeError: a topic that was found may not be read: another schema, a name taken, one too many.

@@ -92,7 +92,7 @@ class LinkPool:
             entry.link.close()
 
     def _expired(self, now: float) -> list[_Idle]:
-        """Take out what nobody has used for long; the oldest of a list is its first."""
+        """Take out links that were not used for long; the first of a list is its oldest."""
         found: list[_Idle] = []
         if now < self._sweep_at:
             return found

@@ -73,7 +73,7 @@ class Checker:
         self.rows = 0
 
     def take(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take rows, in the order of their arrival; columns beside the four are ignored.
+        """Take rows, in the order of their arrival; other columns than the four are ignored.
 
         Raises:
             AssertionError: a column is missing.

@@ -18,7 +18,7 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 
 Ranges: TypeAlias = Mapping[int, tuple[int, int]]
-"""Partition -> (first number, number behind the last) of one batch."""
+"""Partition -> (first number, number after the last) of one batch."""
 
 
 class NumberedRows:

@@ -117,7 +117,7 @@ class Connection:
         self._out.append(encode_header(Kind.DATA, length, crc, number))
 
     def data_to_send(self) -> list[bytes]:
-        """Return, once, the buffers to write, in order. Large blobs are not joined to the rest: nobody copies them."""
+        """Return, once, the buffers to write, in order. Large blobs are not joined to the rest: they are not copied."""
         out, self._out = self._out, []
         return out
 

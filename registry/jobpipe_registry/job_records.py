@@ -21,7 +21,7 @@ def _one_of(record: object, field: str, allowed: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Order(Record):
-    """What should be: the attempt that may run, and whether it shall run or stop.
+    """What should be: the attempt that may run, and whether it should run or stop.
 
     Attributes:
         run: The run's id.

@@ -1,6 +1,6 @@
 """The contract of what a registry keeps of jobs: the order, the lease, the end record.
 
-The **order** says which attempt of a job may run, and whether it shall run or stop. It is persistent. A **lease** is
+The **order** says which attempt of a job may run, and whether it should run or stop. It is persistent. A **lease** is
 what a running attempt holds, as long as its session lives: one attempt at a time, and only the one that the order
 names. The **end record** is what an attempt leaves when it ends. It is persistent, and removed once it was read.
 

@@ -4,7 +4,7 @@
     <namespace>.owners/<topic>              who publishes, ephemeral
     <namespace>.epochs/<topic>              highest epoch given out, persistent
     <namespace>.recovery/<topic>            where the topic goes on if its publisher's disk is lost, persistent
-    <namespace>.jobs/<pipeline>/<job>       which attempt may run, and shall it, persistent; its children:
+    <namespace>.jobs/<pipeline>/<job>       which attempt may run, and should it, persistent; its children:
         lease                               which attempt runs, ephemeral
         end                                 how the last one ended, persistent
 

@@ -1,6 +1,6 @@
 """The jobs of a namespace on a tree of nodes.
 
-Whoever makes or removes a lease writes the order's node in the same transaction, with the version that was read before
+Making or removing a lease writes the order's node in the same transaction, with the version that was read before
 the lease was. So of two that decide at once one must read again, and a lease's node that was deleted and made again
 meanwhile is never taken for the one that was read.
 """

@@ -1,4 +1,4 @@
-"""A mark beside the checkpoint that says which attempt may write: for one that is cut off from the registry.
+"""A mark next to the checkpoint that says which attempt may write: for one that is cut off from the registry.
 
 Each attempt writes its mark when the registry has just said that it has the lease, and looks from then on whether the
 mark is still there. The registry tells an attempt that it was replaced only when it reaches it again; the mark tells it

@@ -1,4 +1,4 @@
-"""The sources whose rows went to topics that were not known beforehand, kept beside the checkpoint.
+"""The sources whose rows went to topics that were not known beforehand, kept next to the checkpoint.
 
 A topic that a route makes of a row's source has rows that are to be served, and an end to come, also when an attempt
 sees no row for it. Sources are kept, not targets: which topics they lead to, is said by the routes as they are now.

@@ -50,7 +50,7 @@ def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
 
 
 def _python_path(folder: Path) -> str:
-    """Return the path on which Spark's workers find the modules beside the file."""
+    """Return the path on which Spark's workers find the modules next to the file."""
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
@@ -107,5 +107,5 @@ def _remove(folder: str, owner: int) -> None:
 
 
 def add_path(folder: Path) -> None:
-    """Let this process import the modules beside the file."""
+    """Let this process import the modules next to the file."""
     sys.path.insert(0, str(folder))

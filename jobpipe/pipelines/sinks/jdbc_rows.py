@@ -2,7 +2,7 @@
 
 Each call of the task marks its rows with a tag of its own, and returns it with its report. Spark takes one report a
 partition, that of the attempt that counts; so rows of other attempts (retried, copied by speculation, or of a cut-off
-driver) are there under tags that nobody asks for.
+driver) have tags that are never asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files of a BATCH run: written aside, and put in place when all of them are there.
 
-Each attempt writes into a hidden folder of its own beside the target, so a killed one leaves nothing that readers see.
+Each attempt writes into a hidden folder of its own next to the target, so a killed one leaves nothing that readers see.
 What is in place says in a hidden file which run it is of: an attempt that follows one which ended between putting it
 there and saying so writes nothing. The next attempt of the job, of the same run or of another one, first ends what a
 killed attempt had begun to put in place, and deletes what it has left.

@@ -83,7 +83,7 @@ class SqlTransform(Transform):
 
 
 def _over(views: Mapping[str, DataFrame], query: str) -> DataFrame:
-    """Return a query over frames by their names, which nobody else sees."""
+    """Return a query over frames by their names, which are visible to it alone."""
     session = next(iter(views.values())).sparkSession
     for name, frame in views.items():
         frame.createOrReplaceTempView(name)
