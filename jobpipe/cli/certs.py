@@ -16,7 +16,10 @@ from jobpipe.cli.output import emit_json, emit_pairs
 from jobpipe.errors import ConfigError
 
 _folder = click.option(
-    "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Folder.  [default: certs under home]"
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the files.  [default: certs under home]",
 )
 
 
@@ -26,14 +29,14 @@ def certs() -> None:
 
 
 @certs.command()
-@click.option("--ca-only", is_flag=True, help="Make no certificate `node`.")
+@click.option("--ca-only", is_flag=True, help="Make only the CA, without the certificate `node`.")
 @_folder
 @pass_settings
 def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
-    """Make a CA, and a certificate `node` that may publish and subscribe every topic; say how to use them.
+    """Make a CA, and a certificate `node` that may publish and read every topic. Prints how to use them.
 
-    The embedded registry does so by itself on first use. A CA that is there is never replaced. With ca.key
-    anyone can issue certificates for any name: keep it apart.
+    The embedded registry does this by itself on first use. An existing CA is never replaced. Anyone who has ca.key can
+    issue certificates for any name: keep it in a separate, safe place.
     """
     from jobpipe.net.certs import NODE, NODE_NAMES, init_ca, issue
 
@@ -47,16 +50,18 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
 
 @certs.command("issue")
 @click.argument("name")
-@click.option("--publish", "topics", multiple=True, metavar="TOPIC", help="Made to publish TOPIC; may be repeated.")
+@click.option("--publish", "topics", multiple=True, metavar="TOPIC", help="Let it publish TOPIC; may be repeated.")
 @click.option(
     "--subscription",
     "subscriptions",
     multiple=True,
     metavar="SUBSCRIPTION",
-    help="Made to read as SUBSCRIPTION; may be repeated.",
+    help="Let it read as SUBSCRIPTION; may be repeated.",
 )
-@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Made for a control server of this host name.")
-@click.option("--node", is_flag=True, help="Made to publish every topic: for one job that does everything.")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="HOST", help="Make it for a control server with this host name."
+)
+@click.option("--node", is_flag=True, help="Let it publish every topic: for one job that does everything.")
 @_folder
 @pass_settings
 def issue_one(
@@ -72,8 +77,8 @@ def issue_one(
 
     The certificate carries the logical name TOPIC.topic.jobpipe or SUBSCRIPTION.subscription.jobpipe (hashed if that is
     not a DNS label), or HOST. Without --publish, --subscription, --host or --node it carries NAME.jobpipe, for people
-    and tools. The publishers' access lists (security.access) say what a name may do. Only a certificate made for
-    publishing, or for a HOST, can serve. A revoked NAME.crt is replaced, with a new key.
+    and tools. The publishers' access lists (security.access) say what a name may do. Only a certificate for publishing,
+    or for a HOST, can be used by a server. A revoked NAME.crt is replaced, with a new key.
     """
     from jobpipe.discovery.handler import map_registry_errors
     from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
@@ -95,9 +100,9 @@ def issue_one(
 @_folder
 @pass_settings
 def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) -> None:
-    """Make NAME.crt last longer, with the names and the key it has; `ca` is the CA itself.
+    """Renew NAME.crt. It keeps its names and its key. `ca` renews the CA itself.
 
-    Copy the new file over the old one: running jobs take it in within seconds, without a restart.
+    Copy the new file over the old one: running jobs load it within seconds, without a restart.
     """
     from jobpipe.net.certs import describe
     from jobpipe.net.certs import renew as renew_one
@@ -109,17 +114,19 @@ def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) ->
 
 @certs.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--serial", "serials", multiple=True, metavar="HEX", help="Serial number, for one whose file is gone.")
+@click.option(
+    "--serial", "serials", multiple=True, metavar="HEX", help="Serial number of a certificate whose file is lost."
+)
 @_folder
 @pass_settings
 def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...], directory: Path | None) -> None:
-    """Put NAME on the CA's revocation list, ca.crl; without NAME only renew the list's date.
+    """Put NAME on the CA's revocation list, ca.crl. Without NAME, only renew the date of the list.
 
-    This covers every certificate ever issued under NAME, since a renewed one has the same key.
+    This covers every certificate ever issued under NAME, because a renewed certificate has the same key.
 
     Copy ca.crl next to each job's ssl.ca, under the same name with the extension .crl, or point ssl.crl at it. Running
-    jobs load it within seconds, and close the links of revoked certificates within half a minute. The list lasts a
-    year: with an expired list, everyone is refused.
+    jobs load it within seconds, and close the links of revoked certificates within half a minute. The list is valid
+    for a year. With an expired list, every peer is refused.
     """
     from jobpipe.net.revocation import describe_crls
     from jobpipe.net.revocation import revoke as revoke_all
@@ -138,10 +145,10 @@ def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...],
 @json_option
 @pass_settings
 def show(settings: Settings, directory: Path | None, as_json: bool) -> int:
-    """Show the certificates in force, or all of a folder, and the revocation list.
+    """Show the certificates in use, or all of a folder, and the revocation list.
 
-    Exits with 1 if there is none, or one is not valid now, or revoked. JSON keys of each certificate: file, subject,
-    issuer, names, usages, not_before, not_after, is_ca, serial, fingerprint, valid, revoked, days_left; of a
+    Exits with 1 if there is no certificate, or if one is revoked or not valid now. JSON keys of each certificate: file,
+    subject, issuer, names, usages, not_before, not_after, is_ca, serial, fingerprint, valid, revoked, days_left; of a
     revocation list: file, issuer, revoked (serials), not_before, not_after, valid, days_left.
     """
     config = None if directory is not None else settings.config
@@ -154,7 +161,7 @@ def show(settings: Settings, directory: Path | None, as_json: bool) -> int:
     if as_json:
         emit_json(found)
     elif not found:
-        click.echo(f"no certificates in {directory}: made on first use, or by `jobpipe certs init`", err=True)
+        click.echo(f"no certificates in {directory}: the first job makes them, or `jobpipe certs init`", err=True)
     for number, facts in enumerate([] if as_json else found):
         if number:
             click.echo()

@@ -24,18 +24,24 @@ def config() -> None:
 @config.command()
 @click.argument("file", required=False)
 @click.option(
-    "-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="Check this option of format('jobpipe') too."
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Also check this option of format('jobpipe').",
 )
 @json_option
 @pass_settings
 def check(settings: Settings, file: str | None, options: tuple[str, ...], as_json: bool) -> int:
-    """Check FILE, or the file in force, with the environment and the files that it names; name every problem.
+    """Check FILE, or the file in use, and report every problem.
 
-    Certificates, keys, CAs and lists must be there and readable; `jobpipe doctor` also says whether they fit together.
+    The environment and the files that the configuration names are checked too. Certificates, keys, CAs and lists must
+    exist and be readable. `jobpipe doctor` also checks that they fit together.
 
-    With --option, once for each, check what a load() would be given: `-o subscribe=orders -o maxRowsPerTrigger=1000`.
+    --option checks one option of a load(). Repeat it for each: `-o subscribe=orders -o maxRowsPerTrigger=1000`.
     Exits with 2 if there is a problem. JSON keys: ok, file, problems (source, key, value, expected, unknown); with
-    --option also notes: what is right for spark.read and not for a stream.
+    --option also notes: what is valid for spark.read but not for a stream.
     """
     settings.file = file or settings.file
     try:
@@ -64,7 +70,7 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
         for note in notes:
             click.echo(f"note: {note}", err=True)
         where = " (found in the working folder)" if settings.resolved.in_working_folder else ""
-        click.echo(f"ok: {found or 'no file is found; `jobpipe config show --sources` shows what is in force'}{where}")
+        click.echo(f"ok: {found or 'no file found; `jobpipe config show --sources` shows the values in use'}{where}")
     return Exit.OK
 
 
@@ -87,15 +93,15 @@ def _check_options(file: str | None, options: tuple[str, ...]) -> list[str]:
 @json_option
 @pass_settings
 def show(settings: Settings, sources: bool, as_json: bool) -> None:
-    """Show every key and its value in force.
+    """Show every key and the value that is in use.
 
-    JSON keys of each: key, value, source, default, group; all are texts as they would stand in the file.
+    JSON keys of each: key, value, source, default, group; all are strings, as they would appear in the file.
     """
     from jobpipe.config import render
 
     rows = render(settings.config, settings.resolved.sources)
     if settings.resolved.in_working_folder:
-        click.echo(f"the working folder's {settings.resolved.file} is in force", err=True)
+        click.echo(f"the working folder's {settings.resolved.file} is in use", err=True)
     if as_json:
         emit_json([asdict(row) for row in rows])
     elif sources:
@@ -107,10 +113,11 @@ def show(settings: Settings, sources: bool, as_json: bool) -> None:
 @config.command()
 @click.option("--new-key", is_flag=True, help="Make the key first; its file must not exist yet.")
 def encrypt(new_key: bool) -> None:
-    """Encrypt a secret for the configuration; it is asked for, or read from standard input.
+    """Encrypt a secret for the configuration. Asks for the secret, or reads it from standard input.
 
-    The key is where JOBPIPE_SECRET_KEY says (file:PATH or env:NAME), else in ~/.config/jobpipe/secret.key. Prints one
-    line, enc:..., which is the value of the key; programs that use it need the same key.
+    The encryption key is where JOBPIPE_SECRET_KEY says (file:PATH or env:NAME), otherwise in
+    ~/.config/jobpipe/secret.key. Prints one line, enc:..., to use as a value in the configuration. Programs that read
+    this configuration need the same encryption key.
     """
     from jobpipe.config import secrets
 
@@ -129,7 +136,7 @@ def encrypt(new_key: bool) -> None:
 @config.command()
 @click.argument("name", required=False)
 def explain(name: str | None) -> None:
-    """Explain NAME: its meaning, its values, its default, and how to set it; without NAME list all names.
+    """Explain NAME: its meaning, its values, its default, and how to set it. Without NAME, list all names.
 
     NAME is a key of the configuration, an option of format('jobpipe'), or an argument of JobPipeSink.
     """

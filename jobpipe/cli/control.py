@@ -63,7 +63,7 @@ class JobRefType(click.ParamType[JobRef]):
         if not pipeline or (slash and not job) or "/" in job:
             self.fail(f"{value!r} is not NAME or NAME/JOB", param, ctx)
         if self._job and not job:
-            self.fail(f"{value!r} names no job; give NAME/JOB", param, ctx)
+            self.fail(f"{value!r} does not name a job; give NAME/JOB", param, ctx)
         return JobRef(pipeline, job or None)
 
 
@@ -73,9 +73,9 @@ def server_options(command: F) -> F:
         click.option(
             "--token-file",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="File with the token for --url; it needs mode 0600.",
+            help="File with the token for --url. It needs mode 0600.",
         ),
-        click.option("--url", metavar="URL", help="Address of another control server than that of jobpipe.home."),
+        click.option("--url", metavar="URL", help="Address of the control server, if not the one of jobpipe.home."),
     ):
         command = option(command)
     return command

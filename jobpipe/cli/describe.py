@@ -25,12 +25,16 @@ _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "REC
 def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
     """Show the state of TOPIC and of its subscriptions.
 
-    Offsets count batches. A position is the offset of the batch to be read next, and the epoch of the publisher that
-    sealed the batch before it. Lag is what a subscription has not acknowledged. A link is connected, reconnecting (it
-    broke a moment ago), or absent. Names of required subscriptions stay listed when these are dropped. With placement
-    "host", host servers are listed with their state (registered, absent, or lost) and what they keep of the topic.
-    Flows are those whose cursors lie here: they publish TOPIC, or read it and publish nothing; `jobpipe flow status`
-    shows more of them. Exits with 1 if the topic is not served.
+    Offsets count batches. A position is the offset of the next batch to read, and the epoch of the publisher that
+    sealed the batch before it. Lag is the data that a subscription has not acknowledged. A link is connected,
+    reconnecting (it broke a moment ago), or absent. The name of a required subscription stays listed when the
+    subscription is dropped.
+
+    With placement "host", host servers are listed with their state (registered, absent, or lost) and how much of the
+    topic they keep. A flow is listed if its cursors are kept here: it publishes TOPIC, or reads it and publishes
+    nothing. `jobpipe flow status` shows more about flows.
+
+    Exits with 1 if the topic is not served.
     """
     from jobpipe.admin import Admin
 

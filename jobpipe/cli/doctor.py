@@ -22,9 +22,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(settings: Settings, as_json: bool) -> int:
     """Check this machine, and say how to fix what is wrong.
 
-    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Changes nothing, and
-    starts nothing but Java and the Python of Spark's workers, for a moment. Exits with 1 if any check fails. JSON keys
-    of each: check, status (ok, warn, fail), detail, remedy.
+    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Changes nothing. Starts
+    Java and the Python of Spark's workers for a moment, and nothing else. Exits with 1 if any check fails. JSON keys of
+    each: check, status (ok, warn, fail), detail, remedy.
     """
     found = []
     for finding in _findings(settings):
@@ -49,7 +49,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     try:
         resolved = settings.resolved
     except ConfigError as error:
-        remedy = "correct it; `jobpipe config explain KEY` says what is expected. The other checks need it"
+        remedy = "correct it: the other checks need it. `jobpipe config explain KEY` says what is expected"
         yield fail("configuration", error.message, remedy)
         return
     where = ", found in the working folder" if resolved.in_working_folder else ""

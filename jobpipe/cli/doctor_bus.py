@@ -25,7 +25,7 @@ def certificates(config: Config) -> Iterator[Finding]:
     from jobpipe.net.tls import Credentials, client_context, configured
 
     if not config.tls:
-        detail = "encryption is switched off: peers have no identity, and none is refused"
+        detail = "encryption is switched off: peers have no identity, and everyone is let in"
         remedy = "set jobpipe.ssl.enabled and security.ssl.enabled to true"
         yield warn("certificates", detail + (", on the network" if plaintext_beyond_loopback(config) else ""), remedy)
         return
@@ -34,7 +34,7 @@ def certificates(config: Config) -> Iterator[Finding]:
         home = config.home / "certs"
         files = Credentials(home / "ca.crt", home / "node.crt", home / "node.key", crl=config.ssl_crl)
         if not files.cert.exists():
-            yield ok("certificates", f"none yet in {home}; made on first use")
+            yield ok("certificates", f"none yet in {home}; the first job makes them")
             return
     try:
         client_context(files)
@@ -56,8 +56,8 @@ def _revoked(files: Credentials) -> Finding | None:
     lists = describe_crls(files.revoked) if files.revoked.exists() else []
     if not any(each.issuer == own.issuer and own.serial in each.revoked for each in lists):
         return None
-    remedy = "issue another one, with a new key, where the CA is: jobpipe certs issue"
-    return fail("certificates", f"{files.cert}: it is revoked, and refused everywhere", remedy)
+    remedy = "issue a new one, with a new key, on the host of the CA: jobpipe certs issue"
+    return fail("certificates", f"{files.cert}: revoked; every peer refuses it", remedy)
 
 
 def _expiry(item: Expiry) -> Finding:
@@ -80,7 +80,9 @@ def access(config: Config) -> Iterator[Finding]:
     try:
         found = read_access(config.access)
     except ConfigError as error:
-        yield fail("access list", error.message, "correct it: publishers do not start, or keep the list they have")
+        yield fail(
+            "access list", error.message, "correct it: until then publishers do not start, or they keep their old list"
+        )
         return
     yield ok("access list", f"{config.access}: {len(found.entries)} topics or patterns")
 
@@ -92,7 +94,7 @@ def registry(config: Config) -> Finding:
 
     if config.embedded and EmbeddedZooKeeper(config.home).status() is None:
         return ok(
-            "registry", f"the embedded ZooKeeper of {config.home} does not run now; it is started when it is needed"
+            "registry", f"the embedded ZooKeeper of {config.home} is not running; the first job that needs it starts it"
         )
     began = time.monotonic()
     try:
@@ -105,7 +107,7 @@ def registry(config: Config) -> Finding:
     except JobpipeError as error:
         where = config.registry_connect
         remedy = (
-            f"make sure that ZooKeeper runs at {where}, can be reached from here, and knows us "
+            f"make sure that ZooKeeper runs at {where}, can be reached from here, and accepts our identity "
             "(docs/registry-security.md)"
         )
         return fail("registry", error.message, remedy)

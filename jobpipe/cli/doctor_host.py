@@ -59,7 +59,7 @@ def java() -> Finding:
     except Unavailable:
         return fail("java", "no java program is found", install)
     except (OSError, subprocess.SubprocessError) as error:
-        return fail("java", f"it does not run: {error}", install)
+        return fail("java", f"java does not run: {error}", install)
     found = re.search(r'version "(1\.)?(\d+)[^"]*"', shown)
     if found is None:
         return warn("java", f"{program} prints no version", f"make sure that it is {JAVA_LEAST} or later")
@@ -80,7 +80,7 @@ def pyspark() -> Finding:
     zookeeper = next(iter(sorted(jars.glob("zookeeper-[0-9]*.jar")))).stem
     detail = f"{version}, {zookeeper} ({jars})"
     if not version.startswith("4.3."):
-        return warn("pyspark", detail, "jobpipe is made and tested for PySpark 4.3")
+        return warn("pyspark", detail, "use PySpark 4.3: jobpipe is tested with no other version")
     return ok("pyspark", detail)
 
 
@@ -97,8 +97,8 @@ def worker_python() -> Finding:
         remedy = f"export {found.origin}={sys.executable}"
     else:
         remedy += (
-            ". `import jobpipe` before the session does this in a program that this Python runs, but not under "
-            "spark-submit"
+            ". In a program that this Python runs, `import jobpipe` before the session is enough; under spark-submit "
+            "it is not"
         )
     return fail("worker python", f"{detail}: {trouble}", remedy)
 
@@ -132,7 +132,7 @@ def local_files() -> Finding:
         )
     if str(CLASSES) not in paths:
         detail = (
-            f"{LOCAL_FS}, set as {FILE_IMPL}, is not on the class path: no checkpoint of a local disk can be opened"
+            f"{LOCAL_FS}, set as {FILE_IMPL}, is not on the class path: no checkpoint on a local disk can be opened"
         )
         return fail("local files", detail, f"set {keys[0]} to {CLASSES}")
     return ok("local files", f"{FILE_IMPL}={LOCAL_FS}")
@@ -164,7 +164,7 @@ def network(config: Config) -> Iterator[Finding]:
             for _ in range(PORTS_A_JOB):
                 stack.enter_context(bind_in_range(host, config.port_range))
     except AddressError as error:
-        remedy = f"a publisher job needs {PORTS_A_JOB}; stop what uses them, or widen jobpipe.sinkserver.port.range"
+        remedy = f"a publisher needs {PORTS_A_JOB}; stop programs that use them, or widen jobpipe.sinkserver.port.range"
         yield fail("ports", error.message, remedy)
         return
     yield ok("ports", f"{PORTS_A_JOB} or more of {ports} are free")
@@ -181,7 +181,7 @@ def spool(config: Config) -> Finding:
             pass
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        remedy = f"make {folder} a folder that you can write, or set jobpipe.spool.dir"
+        remedy = f"make {folder} writable, or set jobpipe.spool.dir"
         return fail("spool", f"{place}: {error.strerror}", remedy)
     detail = f"{place}, {size(free)} free, cap of each topic {size(config.spool_max_bytes)}"
     if free < config.spool_max_bytes:

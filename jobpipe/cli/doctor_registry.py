@@ -40,7 +40,7 @@ def permissions(config: Config) -> Iterator[Finding]:
         finally:
             handler.shutdown()
     except JobpipeError as error:
-        yield fail(CHECK, error.message, "run the doctor again")
+        yield fail(CHECK, error.message, "run `jobpipe doctor` again")
         return
     writable = [node.path for node in found if node.writable]
     readable = [node.path for node in found if not node.writable]

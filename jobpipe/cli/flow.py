@@ -33,12 +33,14 @@ def flow() -> None:
 @json_option
 @pass_settings
 def status(settings: Settings, name: str | None, timeout: float, as_json: bool) -> None:
-    """Show how far flow NAME is in each partition of its source, or all flows.
+    """Show how far flow NAME, or each flow, has come in each partition of its source.
 
-    The topics that are served are asked: a flow's cursors lie in the topic that it publishes, or in its source if it
-    publishes nothing. The offset is that of the batch to be done next. Lag is what lies beyond it, known while the
-    source is served. Claim counts the tasks that have had the partition. Idle is the time since the cursor moved.
-    State is that of the flow's subscription to its source. Exits with 1 if no flow NAME has cursors.
+    This asks the topics that are served. A flow keeps its cursors in the topic that it publishes, or in its source if
+    it publishes nothing. Offset is the next batch to process. Lag is the number of batches still to process; it is
+    known only while the source is served. Claim counts the tasks that have held the partition. Idle is the time since
+    the cursor last moved. State is the state of the flow's subscription to its source.
+
+    Exits with 1 if no flow NAME has cursors.
 
     JSON keys of each flow: flow, source, log, publishes, state, since, head, cursors (partition, offset,
     record_batches, lag, claim, idle).
@@ -62,17 +64,18 @@ def status(settings: Settings, name: str | None, timeout: float, as_json: bool) 
 
 @flow.command()
 @click.argument("name")
-@click.option("--topic", metavar="TOPIC", help="The topic that keeps the cursors, if there are several.")
+@click.option("--topic", metavar="TOPIC", help="The topic that keeps the cursors, if several topics do.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @_timeout
 @json_option
 @pass_settings
 def reset(settings: Settings, name: str, topic: str | None, dry_run: bool, timeout: float, as_json: bool) -> None:
-    """Delete the cursors of flow NAME, so that it begins again; stop it first.
+    """Delete the cursors of flow NAME, so that it starts over. Stop the flow first.
 
-    At its next start it begins where its subscription to the source stands, which `jobpipe subscriptions seek` moves.
-    What it has published stays, and what it reads twice is published twice. It needs the right `admin` on the topic
-    that keeps the cursors. A flow that runs fails. Exits with 1 if no flow NAME has cursors.
+    At its next start, the flow begins at the position of its subscription to the source. `jobpipe subscriptions seek`
+    moves that position. Rows that the flow has published stay, and rows that it reads again are published again. A flow
+    that is still running fails. This needs the right `admin` on the topic that keeps the cursors. Exits with 1 if no
+    flow NAME has cursors.
 
     JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe flow status`), dry_run.
     """
@@ -168,5 +171,5 @@ def _kept_in(line: dict[str, Any]) -> str:
 def _not_found(name: str, known: Sequence[dict[str, Any]], topic: str | None = None) -> FlowNotFound:
     where = "in the topics that are served" if topic is None else f"in topic {topic!r}"
     names = sorted({str(line["flow"]) for line in known})
-    others = f"; there are those of {', '.join(names)}" if names else "; there are none of other flows either"
+    others = f"; flows with cursors: {', '.join(names)}" if names else "; no other flow has cursors either"
     return FlowNotFound(f"flow {name!r} has no cursors {where}{others}", flow=name, known=names)

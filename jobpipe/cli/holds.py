@@ -17,7 +17,7 @@ HOLD_COLUMNS = ("HOLD", "FROM OFFSET", "FOR", "ENDS IN", "STATE", "OWNER")
 
 @click.group()
 def holds() -> None:
-    """List or drop holds: what scheduled jobs that do not run now keep from retention."""
+    """List or drop holds, which keep rows for scheduled jobs until their next run."""
 
 
 @holds.command("list")
@@ -26,11 +26,11 @@ def holds() -> None:
 @json_option
 @pass_settings
 def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
-    """List the holds of TOPIC, those that hold most first, then the gaps.
+    """List the holds of TOPIC, those that keep most first, then the gaps.
 
-    A gap is what is left of a hold that was dropped: it was not moved in time, or the publisher drops the oldest
-    batches of a full spool. It ends once the hold is moved on or released. The owner is the identity of a certificate,
-    or an address where there is no encryption.
+    A gap reports that a hold was dropped: the hold was not moved in time, or the publisher drops the oldest batches
+    when its spool is full. The gap ends when the hold is moved on or released. The owner is the identity in a
+    certificate, or an address if there is no encryption.
     """
     from jobpipe.admin import Admin
 
@@ -63,10 +63,10 @@ def _state(line: dict[str, Any]) -> str:
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
-    """Drop hold NAME of TOPIC: retention no longer waits for it. Of a gap only the report goes.
+    """Drop hold NAME of TOPIC, so that retention no longer waits for it. For a gap, only the report is removed.
 
-    The scheduled job that it belongs to fails if what it has still to read is removed before its next run. It needs the
-    right `admin` on the topic, or `read` under NAME if we took the hold.
+    The scheduled job of the hold fails if rows that it has not read yet are removed before its next run. This needs the
+    right `admin` on the topic, or `read` under NAME if your own identity took the hold.
     """
     from jobpipe.admin import Admin
 
@@ -79,5 +79,5 @@ def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool
 
 
 def _kept(done: HoldReply) -> str:
-    kept = f"kept what lies from offset {count(done.offset)} on"
+    kept = f"kept the batches from offset {count(done.offset)} on"
     return kept if done.gap is None else f"had {kept}, and was a gap"

@@ -14,12 +14,11 @@ from jobpipe.cli.context import Settings, pass_settings
 def host_server(settings: Settings) -> None:
     """Keep and serve this host's segments, for publishers with spool.placement=host.
 
-    Run one per host, for all applications and topics of a namespace; it stays in the foreground until SIGTERM or
-    Ctrl-C. Tasks on this host find it through jobpipe.hostserver.dir in their own configuration; if there is none, or
-    it does not answer, their segments go to the coordinator.
+    Run one per host, for all applications and topics of a namespace. It stays in the foreground until SIGTERM or
+    Ctrl-C. Tasks on this host find it through jobpipe.hostserver.dir in their own configuration. If there is no host
+    server, or it does not answer, their segments go to the coordinator.
 
-    The segments stay on the disk, and are served again by the next server of the
-    same folder.
+    The segments stay on disk. The next host server with the same folder serves them again.
     """
     from jobpipe.hostserver.program import serve_host
 

@@ -19,13 +19,13 @@ _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS"
 @json_option
 @pass_settings
 def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
-    """Show what each subscription has not acknowledged, of all topics that are served or of the given ones.
+    """Show the lag of each subscription of TOPIC, or of all topics that are served.
 
-    A position is the offset of the batch to be read next, and the epoch of the publisher that sealed the batch before
-    it. A link is connected, reconnecting (it broke a moment ago), or absent. JSON keys of each:
-    topic, head, publishing, publisher_gone (seconds since its process died), served_for (seconds, without a
-    publisher), name, state, since, position, epoch, lag (batches, rows, bytes, seconds), reconnects, last_seen,
-    required, where.
+    Lag is the data that a subscription has not acknowledged. A position is the offset of the next batch to read, and
+    the epoch of the publisher that sealed the batch before it. A link is connected, reconnecting (it broke a moment
+    ago), or absent. JSON keys of each: topic, head, publishing, publisher_gone (seconds since its process died),
+    served_for (seconds, without a publisher), name, state, since, position, epoch, lag (batches, rows, bytes, seconds),
+    reconnects, last_seen, required, where.
     """
     if lines := told(settings, topics, timeout, as_json=as_json):
         emit_table(("TOPIC", "SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN"), map(_row, lines), right=_NUMBERS)

@@ -14,7 +14,7 @@ LEASE_COLUMNS = ("LEASE", "FIRST OFFSET", "LAST OFFSET", "FOR", "ENDS IN", "CONN
 
 @click.group()
 def leases() -> None:
-    """List or end leases: what spark.read and `jobpipe tail` keep from retention while they read."""
+    """List or end leases, which keep rows while spark.read or `jobpipe tail` reads them."""
 
 
 @leases.command("list")
@@ -23,10 +23,10 @@ def leases() -> None:
 @json_option
 @pass_settings
 def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> None:
-    """List the leases of TOPIC, those that hold most first, at most 100.
+    """List the leases of TOPIC, at most 100, those that keep most first.
 
-    The owner is the identity that took the lease: of a certificate, or an address where there is no encryption. It is
-    not known of a lease that was taken from an earlier coordinator and not renewed since.
+    The owner is the identity in the certificate of the reader that took the lease, or its address if there is no
+    encryption. It is unknown if the lease was taken from an earlier coordinator and has not been renewed since.
     """
     from jobpipe.admin import Admin
 
@@ -38,7 +38,7 @@ def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> 
     elif found:
         emit_table(LEASE_COLUMNS, map(lease_row, found), right=("FIRST OFFSET", "LAST OFFSET"))
         if status.get("lease_count", 0) > len(found):
-            click.echo(f"and {status['lease_count'] - len(found)} more, which hold less")
+            click.echo(f"and {status['lease_count'] - len(found)} more, which keep less")
     else:
         click.echo("no leases")
 
@@ -57,9 +57,9 @@ def lease_row(line: dict[str, Any]) -> list[object]:
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: bool) -> None:
-    """End LEASE of TOPIC, as `jobpipe leases list` names it: retention no longer waits for it.
+    """End LEASE of TOPIC, so that retention no longer waits for it. `jobpipe leases list` shows the names.
 
-    The read that took it goes on, and fails with data loss if what it has still to read is removed.
+    The reader that took the lease continues. It fails with data loss if rows that it has not read yet are removed.
     """
     from jobpipe.admin import Admin
 

@@ -95,7 +95,7 @@ def _tell(error: Exception, message: str, settings: Settings) -> None:
 @click.version_option(jobpipe.__version__, prog_name="jobpipe")
 @pass_settings
 def cli(settings: Settings, file: str | None, verbose: int) -> None:
-    """Chain Spark Structured Streaming jobs directly: look at topics, follow them, check the installation.
+    """Chain Spark Structured Streaming jobs directly: inspect topics, follow them, check the installation.
 
     Most listings take --json. `jobpipe COMMAND --help` explains each command.
     """

@@ -23,14 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def pipeline() -> None:
-    """Write, check, show and run pipelines: jobs that are chained by topics, in one YAML file."""
+    """Write, check, show and run pipelines: YAML files of jobs that are chained by topics."""
 
 
 def of_file(command: F) -> F:
     """Add what says which pipeline is meant."""
     for option in (
         click.option(
-            "--overlay", "overlays", multiple=True, metavar="FILE", help="Lay this file over it; may be repeated."
+            "--overlay", "overlays", multiple=True, metavar="FILE", help="Merge this file over FILE; may be repeated."
         ),
         click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
         click.argument("file"),
@@ -67,15 +67,15 @@ def _warnings(found: Pipeline) -> list[Problem]:
 @pipeline.command()
 @of_file
 @click.option(
-    "--import", "importing", is_flag=True, help="Import the functions that it names too, in a process of its own."
+    "--import", "importing", is_flag=True, help="Also import the functions that FILE names, in a separate process."
 )
 @json_option
 def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], importing: bool, as_json: bool) -> int:
-    """Check FILE; name every problem with its line, and what to do.
+    """Check FILE, and report every problem with its line and its remedy.
 
-    Without --import, nothing of yours is imported or run.
+    None of your code is imported or run, unless you give --import.
 
-    Exits with 2 if there is a problem; warnings alone are none. JSON keys: ok, file, problems (file, line, key, what,
+    Exits with 2 if there is a problem. Warnings are not problems. JSON keys: ok, file, problems (file, line, key, what,
     remedy, severity: error or warning).
     """
     try:
@@ -106,7 +106,12 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
 @pipeline.command()
 @of_file
 @click.option(
-    "--format", "shape", type=click.Choice(("text", "dot", "json")), default="text", show_default=True, help="How."
+    "--format",
+    "shape",
+    type=click.Choice(("text", "dot", "json")),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: str) -> None:
     """Show which job of FILE publishes and reads which topic.
@@ -127,9 +132,9 @@ def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: s
 
 @pipeline.command()
 @of_file
-@click.option("--only", multiple=True, metavar="JOB", help="Run this job alone; may be repeated.")
-@click.option("--plain", is_flag=True, help="Lines instead of live tables, as where there is no terminal.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop all after this time.")
+@click.option("--only", multiple=True, metavar="JOB", help="Run only this job; may be repeated.")
+@click.option("--plain", is_flag=True, help="Print lines instead of live tables, as without a terminal.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop all jobs after this time.")
 @pass_settings
 def run(
     settings: Settings,
@@ -140,13 +145,13 @@ def run(
     plain: bool,
     timeout: float | None,
 ) -> int:
-    """Run the jobs of FILE here, until all have ended; show topics, subscriptions and jobs meanwhile.
+    """Run the jobs of FILE here until all have ended. Meanwhile, show topics, subscriptions and jobs.
 
-    Ctrl-C lets each job end after the micro-batch it is in; a second one ends it at once. A job that fails is started
-    again as pipeline.restart says; when it has failed for good the others are stopped. Jobs with a schedule are left
-    out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
+    Ctrl-C stops each job after its current micro-batch. A second Ctrl-C stops them at once. A job that fails is
+    restarted as pipeline.restart says. When a job has failed for good, the others are stopped. Jobs with a schedule are
+    left out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
 
-    Exits with 0 if all jobs came to their end, 1 if one failed, 130 or 143 after a signal.
+    Exits with 0 if all jobs ended normally, 1 if one failed, 130 or 143 after a signal.
     """
     from rich.console import Console
 
@@ -184,9 +189,14 @@ def run(
 @of_file
 @click.argument("job")
 @click.option(
-    "--input", "inputs", multiple=True, required=True, metavar="[VIEW=]ROWS", help="Rows as JSON; of each view."
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="[VIEW=]ROWS",
+    help="Sample rows; one file for each view.",
 )
-@click.option("--expect", metavar="ROWS", help="Compare what comes out with these rows, whatever their order.")
+@click.option("--expect", metavar="ROWS", help="Compare the output with the rows of this file, in any order.")
 def try_(
     file: str,
     given: tuple[str, ...],
@@ -195,12 +205,12 @@ def try_(
     inputs: tuple[str, ...],
     expect: str | None,
 ) -> int:
-    """Try the transforms of JOB of FILE on sample rows; print what comes out, a JSON object on each line.
+    """Try the transforms of JOB in FILE on sample rows. Prints each output row as a JSON object on its own line.
 
-    Nothing is read from its sources or written to its sinks. ROWS is a file with a JSON object on each line, or with a
-    list of them. Dead letters go to standard error.
+    Nothing is read from the job's sources or written to its sinks. ROWS is a file with a JSON object on each line, or
+    with a JSON list of objects. Dead letters go to standard error.
 
-    Exits with 1 if the rows are not those of --expect, with 2 if a stage fails.
+    Exits with 1 if the output differs from --expect, with 2 if a stage fails.
     """
     import json
 
@@ -230,7 +240,7 @@ def try_(
 def init(folder: Path) -> None:
     """Write a small example into FOLDER: three jobs, some rows, and a report.
 
-    Files that are there are never replaced.
+    Existing files are never replaced.
     """
     from jobpipe.pipelines.starting import copy_example
 

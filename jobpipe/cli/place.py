@@ -31,4 +31,4 @@ class PlaceType(click.ParamType[Boundary]):
             return Boundary("time", one_time(value))
         except BadValueError:
             expected = f"{', '.join(self._words)}, an offset, or a time such as 2026-11-21T10:00:00Z"
-            self.fail(f"{value!r} is none of {expected}", param, ctx)
+            self.fail(f"{value!r} is not one of {expected}", param, ctx)

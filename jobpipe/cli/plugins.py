@@ -16,7 +16,7 @@ def plugins() -> None:
 @plugins.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List what is installed; what cannot be loaded says why.
+    """List the installed plugins. For one that cannot be loaded, the list says why.
 
     JSON keys of each: kind, type, distribution, about.
     """
@@ -33,7 +33,7 @@ def list_all(as_json: bool) -> None:
 @plugins.command()
 @click.argument("type_", metavar="TYPE")
 def explain(type_: str) -> None:
-    """Explain TYPE: what it does and promises, and its options; of a source and a sink of one type, both."""
+    """Explain TYPE: what it does, what it promises, and its options. Explains both a source and a sink of TYPE."""
     from jobpipe.pipelines.explaining import explain as explained
     from jobpipe.pipelines.installed import Plugins
 

@@ -29,13 +29,13 @@ def registry() -> None:
     type=click.FloatRange(min=1),
     default=60.0,
     show_default=True,
-    help="Seconds without a session after which it ends by itself.",
+    help="Seconds without a session after which it stops by itself.",
 )
 @pass_settings
 def start(settings: Settings, linger: float) -> None:
-    """Start the embedded ZooKeeper of this home, unless it runs; print its endpoint.
+    """Start the embedded ZooKeeper of jobpipe.home, unless it is running, and print its endpoint.
 
-    It is not necessary: the first job that needs it starts it.
+    This is optional: the first job that needs the embedded ZooKeeper starts it.
     """
     from jobpipe.discovery.handler import map_registry_errors
     from jobpipe.net.keyfile import make_home
@@ -49,7 +49,7 @@ def start(settings: Settings, linger: float) -> None:
 @registry.command()
 @pass_settings
 def stop(settings: Settings) -> None:
-    """End the embedded ZooKeeper of this home, even while jobs use it. Its data stay."""
+    """Stop the embedded ZooKeeper of jobpipe.home, even while jobs use it. Its data is kept."""
     from jobpipe.discovery.handler import map_registry_errors
 
     server = _embedded(settings.config)
@@ -61,9 +61,9 @@ def stop(settings: Settings) -> None:
 @json_option
 @pass_settings
 def status(settings: Settings, as_json: bool) -> int:
-    """Read the registry and report its state; starts nothing.
+    """Read the registry and report its state. Starts nothing.
 
-    Exits with 1 if the embedded one is not running, with 3 if a registry does not answer. JSON keys: connect,
+    Exits with 1 if the embedded ZooKeeper is not running, with 3 if a registry does not answer. JSON keys: connect,
     embedded, running, endpoint, pid, since, namespace, topics, answer_seconds.
     """
     from jobpipe_registry.embedded import EmbeddedZooKeeper
@@ -93,15 +93,15 @@ def status(settings: Settings, as_json: bool) -> int:
 @click.option(
     "--fix",
     is_flag=True,
-    help="Give each node the ACL of jobpipe.registerserver.acl. In it, auth is you: run this as the jobs' identity.",
+    help="Give each node the ACL of jobpipe.registerserver.acl. Run this as the jobs' identity: `auth` means you.",
 )
 @json_option
 @pass_settings
 def acl(settings: Settings, fix: bool, as_json: bool) -> int:
-    """List the nodes with which strangers may do more than jobpipe.registerserver.acl says.
+    """List the nodes that grant strangers more than jobpipe.registerserver.acl says.
 
-    Strangers are those who do not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister). Ends
-    with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
+    A stranger is a client that does not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister).
+    Exits with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
     """
     from jobpipe.discovery.handler import map_registry_errors, open_handler
     from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
@@ -124,7 +124,7 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
         click.echo("none: all nodes are as jobpipe.registerserver.acl says", err=True)
     if not as_json and settings.config.registry_acl in (None, "open") and not _knows_us(settings.config):
         click.echo(
-            "but the ACL is open: everybody who reaches it may change every node; see docs/registry-security.md",
+            "but the ACL is open: anyone who can reach it may change every node; see docs/registry-security.md",
             err=True,
         )
     return Exit.OK if all(line["fixed"] for line in lines) else Exit.UNHEALTHY
@@ -132,25 +132,28 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
 
 @registry.command()
 @click.argument("topic")
-@click.option("--dry-run", is_flag=True, help="Only show what registry and log hold, and what they would become.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only show the values in the registry and the log, and what they would become."
+)
 @click.option(
     "--epoch",
     type=click.IntRange(min=0),
-    help="The epoch of the topic's log, where its catalog is not on this host; 0 if the spool is lost for good.",
+    help="The epoch of the topic's log, if its catalog is not on this host; 0 if the spool is lost for good.",
 )
 @json_option
 @pass_settings
 def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_json: bool) -> int:
     """Repair the epoch of TOPIC, or its recovery point, after another program has overwritten it.
 
-    A publisher refuses a topic whose epoch in the registry is not a number, or further above its log's epoch than
-    takeovers can explain. This sets it to the log's, and lowers the log's if that is at the end of the range. Run it on
-    the host of the spool, while the topic has no publisher; batches, subscriptions and checkpoints stay as they are.
+    A publisher refuses a topic if its epoch in the registry is not a number, or is further above the epoch of its log
+    than takeovers can explain. This command sets the epoch in the registry to that of the log. If the epoch of the log
+    is at the end of the range, it is lowered. Run the command on the host of the spool, while the topic has no
+    publisher. Batches, subscriptions and checkpoints stay as they are.
 
-    A recovery point (acks=all) that is none, or has such an epoch, is removed. If the spool is lost too, the next
-    publisher begins a new log, which subscribers read with new checkpoints.
+    A recovery point (acks=all) that is invalid, or has such an epoch, is removed. If the spool is lost too, the next
+    publisher begins a new log, and subscribers need new checkpoints to read it.
 
-    Exits with 1 if something is wrong and was left so (--dry-run, or a publisher has the topic). JSON keys: topic,
+    Exits with 1 if something is wrong and was not repaired (--dry-run, or a publisher has the topic). JSON keys: topic,
     registered, data, catalog, epoch, owner, to_registered, to_epoch, recovery_point, done.
     """
     from jobpipe.discovery.repair import repair_epoch
@@ -159,7 +162,7 @@ def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_
     if as_json:
         emit_json(found.to_json())
     else:
-        unreadable = "no number" if found.data is not None else "none"
+        unreadable = "not a number" if found.data is not None else "none"
         registered = unreadable if found.registered is None else found.registered
         lines: list[tuple[str, Any]] = [
             ("epoch in the registry", registered),
@@ -201,9 +204,8 @@ def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
 
     if not config.embedded:
         raise ConfigError(
-            f"jobpipe.registerserver.connect is {config.registry_connect}: an ensemble of its own, which jobpipe "
-            "neither starts nor stops. `jobpipe registry status` reads it; only an embedded one is started "
-            "and stopped here",
+            f"jobpipe.registerserver.connect is {config.registry_connect}: jobpipe starts and stops only an embedded "
+            "ZooKeeper. `jobpipe registry status` shows the state of any other",
             key="jobpipe.registerserver.connect",
         )
     return EmbeddedZooKeeper(config.home, linger=linger)

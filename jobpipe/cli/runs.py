@@ -35,11 +35,11 @@ def run() -> None:
 
 @run.command("list", epilog=_KEYS)
 @click.argument("ref", metavar="[NAME[/JOB]]", type=JobRefType(), required=False)
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, newest first.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of runs.")
 @pass_client
 @json_option
 def list_all(client: ControlClient, ref: JobRef | None, limit: int, as_json: bool) -> None:
-    """List the runs of NAME, of one of its jobs, or of all pipelines, the newest first."""
+    """List the runs of pipeline NAME, of one of its jobs, or of all pipelines. The newest come first."""
     found = client.runs(None if ref is None else ref.pipeline, None if ref is None else ref.job, limit=limit)
     if as_json:
         emit_json(view_of(found))
@@ -74,11 +74,11 @@ def status(client: ControlClient, id_: str, as_json: bool) -> int:
 
 @run.command(epilog=_KEYS)
 @click.argument("id_", metavar="ID")
-@wait_option("Return once it has ended.")
+@wait_option("Wait until it has ended.")
 @pass_client
 @json_option
 def cancel(client: ControlClient, id_: str, wait: bool, timeout: float, as_json: bool) -> int:
-    """Stop run ID, at the next micro-batch boundary if one comes soon. Exits with 1 if --wait finds it lost."""
+    """Stop run ID, at the next micro-batch boundary if one comes soon. Exits with 1 if --wait finds it LOST."""
     from jobpipe.pipelines.states import ENDED, JobState
 
     found = client.cancel(id_)

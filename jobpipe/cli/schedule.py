@@ -22,14 +22,14 @@ _YEARS = (1970, 2999)
 
 @click.group()
 def schedule() -> None:
-    """Look at schedules of pipelines' jobs."""
+    """Preview the schedules of the jobs of pipelines."""
 
 
 @schedule.command()
 @of_file
 @click.argument("job", required=False)
-@click.option("--from", "begin", metavar="TIME", help="In ISO 8601; without a zone in the schedule's. Default: now.")
-@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many intervals.")
+@click.option("--from", "begin", metavar="TIME", help="ISO 8601; in the schedule's zone if it has none. Default: now.")
+@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Number of intervals.")
 @json_option
 def preview(
     file: str,
@@ -40,10 +40,11 @@ def preview(
     count: int,
     as_json: bool,
 ) -> None:
-    """Show the next intervals of JOB's schedule in FILE, and when the run of each is due: its end and the delay.
+    """Show the next intervals of JOB's schedule in FILE, and when the run of each is due.
 
-    JOB may be left out if only one has a schedule. The first interval is the one that TIME lies in, or, before
-    schedule.start, the first of all. Times are those of the schedule's zone, then in UTC.
+    A run is due at the end of its interval, plus the delay. JOB may be left out if only one job has a schedule. The
+    first interval shown is the one that contains TIME. If TIME is before schedule.start, it is the very first interval.
+    Times are in the schedule's zone, then in UTC.
 
     JSON keys of each: lower, upper, due (UTC), local_lower, local_upper, local_due, seconds (from lower to upper).
     """
@@ -69,15 +70,15 @@ def preview(
         ],
     )
     if len(rows) < count:
-        click.echo("no interval follows: schedule.end has come", err=True)
+        click.echo("no more intervals: schedule.end is reached", err=True)
 
 
 def _schedule_of(pipeline: Pipeline, name: str | None) -> ScheduleSpec:
     jobs = {each: job.spec.schedule for each, job in pipeline.jobs.items() if job.spec.schedule is not None}
-    having = f"those with one: {', '.join(jobs)}" if jobs else "no job of the file has one"
+    having = f"jobs with one: {', '.join(jobs)}" if jobs else "no job of the file has one"
     if name is None:
         if len(jobs) != 1:
-            raise ConfigError(f"name a job with a schedule; {having}", key="jobs")
+            raise ConfigError(f"give the name of a job with a schedule; {having}", key="jobs")
         return next(iter(jobs.values()))
     if name not in jobs:
         there = "has no schedule" if name in pipeline.jobs else "is not in the file"
@@ -94,7 +95,7 @@ def _moment(text: str | None, rule: Rule) -> datetime:
         if not _YEARS[0] <= moment.year <= _YEARS[1]:
             raise ValueError
     except (ValueError, OverflowError) as error:
-        what = f"{text!r:.120} is no time in ISO 8601 of the years {_YEARS[0]} to {_YEARS[1]}"
+        what = f"{text!r:.120} is not a time in ISO 8601 between the years {_YEARS[0]} and {_YEARS[1]}"
         raise click.BadParameter(what, param_hint="--from") from error
     return moment
 

@@ -18,9 +18,10 @@ LOOK_SECONDS = 0.5  # between two looks at whether we were told to stop
 def serve(settings: Settings, topic: str) -> None:
     """Serve TOPIC while its publisher is away.
 
-    Serves it from the spool on this host, without Spark, so that subscribers can go on reading. Stops when a publisher
-    of the topic returns, which takes it over at once, or on Ctrl-C or SIGTERM. Removes no rows and no subscription,
-    whatever the retention settings say. Exits with 1 if there is no spool, or a publisher is alive.
+    Serves TOPIC from the spool on this host, without Spark, so that subscribers can continue to read. A publisher that
+    returns takes the topic over at once, and this command ends. It also ends on Ctrl-C or SIGTERM. It removes no rows
+    and no subscription, whatever the retention settings say. Exits with 1 if there is no spool, or if a publisher is
+    running.
     """
     config = settings.config
     from jobpipe.publisher.attach import end_coordinators
@@ -31,9 +32,9 @@ def serve(settings: Settings, topic: str) -> None:
         stack.callback(end_coordinators)
         stand_in = stack.enter_context(StandIn(config, topic))
         stopped = stack.enter_context(stop_event())
-        click.echo(f"serving {topic} at {stand_in.endpoint}; Ctrl-C ends it")
+        click.echo(f"serving {topic} at {stand_in.endpoint}; Ctrl-C stops it")
         while not stopped.is_set():
             if not stand_in.serves(LOOK_SECONDS):
-                click.echo(f"a publisher of {topic} has taken it over")
+                click.echo(f"a publisher has taken over {topic}")
                 return
         click.echo("stopped")

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--host", metavar="HOST", help="Listen there instead of at jobpipe.server.host.")
+@click.option("--host", metavar="HOST", help="Listen at this address instead of jobpipe.server.host.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Listen on this port instead of jobpipe.server.port.")
-@click.option("--stop", is_flag=True, help="End the server of jobpipe.home; its jobs run on.")
+@click.option("--stop", is_flag=True, help="Stop the server of jobpipe.home. Its jobs keep running.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_settings
 def server(settings: Settings, host: str | None, port: int | None, stop: bool, detached: bool) -> int:
-    """Run the control server: it takes pipelines, starts and watches their jobs, and answers REST.
+    """Run the control server, which takes pipelines, starts and watches their jobs, and has a REST API.
 
-    It stays in the foreground until SIGTERM or Ctrl-C; jobs run on without it, and the next one goes on with them. On
-    a terminal it prints its address with the token once: who has it may run programs as this user. Else the
-    token is in server/token under jobpipe.home, and one that may only look in server/view-token.
+    It stays in the foreground until SIGTERM or Ctrl-C. Jobs keep running without it, and the next server takes them
+    over. On a terminal, it prints its address with the token once: anyone who has it may run programs as this user.
+    Otherwise the token is in server/token under jobpipe.home, and a read-only token is in server/view-token.
 
-    Beyond loopback it takes only TLS with certificates (jobpipe.server.access). Exits with 1 if one of this home runs
-    already.
+    Except on loopback, it accepts only TLS with certificates (jobpipe.server.access). Exits with 1 if a server of this
+    jobpipe.home is already running.
     """
     config = settings.config
     if stop:
         from jobpipe.control.local_server import stop_server
 
-        click.echo("stopped" if stop_server(config) else "no control server runs")
+        click.echo("stopped" if stop_server(config) else "no control server is running")
         return Exit.OK
     if host is not None:
         config = dataclasses.replace(config, server_host=host)
@@ -69,10 +69,10 @@ def _tell(rest: RestServer) -> None:
     """Say where it is; the token is for a terminal alone, not for a log."""
     url, token = rest.state.url, rest.state.token
     if token is None:
-        click.echo(f"control server at {url}; certificates as jobpipe.server.access says; SIGTERM ends it")
+        click.echo(f"control server at {url}; certificates as jobpipe.server.access says; SIGTERM stops it")
     elif sys.stdout.isatty():
         click.echo(
-            f"control server at {rest.address}\nWhoever has this address may run programs as you. Ctrl-C ends it."
+            f"control server at {rest.address}\nAnyone who has this address may run programs as you. Ctrl-C stops it."
         )
     else:
-        click.echo(f"control server at {url}; its token is in {token}; SIGTERM ends it")
+        click.echo(f"control server at {url}; its token is in {token}; SIGTERM stops it")

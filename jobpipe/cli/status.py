@@ -79,7 +79,7 @@ def without_publisher(status: dict[str, Any]) -> str | None:
         return None
     last = f"the last one was {status['publisher']}, epoch {status['epoch']}"
     left = status.get("served_for")
-    served = "what is sealed is served" + ("" if left is None else f" for another {seconds(left)}")
+    served = "sealed batches are served" + ("" if left is None else f" for another {seconds(left)}")
     if status["ended"]:
         return f"none, the topic has ended; {last}; {served}"
     if (gone := status.get("publisher_gone")) is not None:

@@ -43,9 +43,9 @@ _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
     "--new-checkpoint",
     multiple=True,
     metavar="JOB",
-    help="Let this job begin again without its checkpoint; repeatable.",
+    help="Start this job over, without its checkpoint; may be repeated.",
 )
-@wait_option("Return once every job runs, or has ended.")
+@wait_option("Wait until every job runs or has ended.")
 @server_options
 @json_option
 @pass_settings
@@ -61,10 +61,10 @@ def submit(
     token_file: Path | None,
     as_json: bool,
 ) -> int:
-    """Let the control server run FILE; of a pipeline that it has, restart only the jobs that changed.
+    """Submit FILE to the control server, which runs it. If it has the pipeline, it restarts only jobs that changed.
 
-    Returns at once. With the embedded registry a server is started if none runs. Exits with 1 if --wait finds a job
-    that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
+    Returns at once. With the embedded registry, a control server is started if none is running. Exits with 1 if --wait
+    finds a job that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
 
     JSON keys: pipeline, created, version, runs (job: id), unchanged, removed, warnings (file, line, key, what, remedy,
     severity).
@@ -86,9 +86,9 @@ def submit(
         for job, run in submitted.runs.items():
             click.echo(f"  {printable(job)}: run {printable(run)}")
         for job in submitted.unchanged:
-            click.echo(f"  {printable(job)}: unchanged, runs on")
+            click.echo(f"  {printable(job)}: unchanged, keeps running")
         for job in submitted.removed:
-            click.echo(f"  {printable(job)}: no longer in the file, is stopped")
+            click.echo(f"  {printable(job)}: no longer in the file, will be stopped")
     if not wait:
         return Exit.OK
 
@@ -126,9 +126,9 @@ Of a job, and of each of jobs: {JOB_KEYS}."""
 @pass_client
 @json_option
 def status(client: ControlClient, ref: JobRef, as_json: bool) -> int:
-    """Show how the jobs of NAME stand, or the one.
+    """Show the state of the jobs of pipeline NAME, or of one job.
 
-    Exits with 1 if one has failed or is lost.
+    Exits with 1 if a job has failed or is lost.
     """
     found = client.pipeline(ref.pipeline)
     job = None if ref.job is None else client.job(ref.pipeline, ref.job)
@@ -141,14 +141,14 @@ def status(client: ControlClient, ref: JobRef, as_json: bool) -> int:
 
 @click.command()
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
-@click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written later, until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of lines.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new lines, until Ctrl-C.")
 @pass_client
 @json_option
 def logs(client: ControlClient, ref: JobRef, lines: int, follow: bool, as_json: bool) -> None:
-    """Show the end of the log of JOB of NAME.
+    """Show the end of the log of JOB in pipeline NAME.
 
-    With --follow the server is asked once a second. JSON keys: lines; not with --follow.
+    --follow asks the server once a second. JSON keys: lines; not with --follow.
     """
     if follow and as_json:
         raise click.UsageError("--follow has no --json")
@@ -169,11 +169,11 @@ def logs(client: ControlClient, ref: JobRef, lines: int, follow: bool, as_json: 
 
 @click.command()
 @_ref
-@wait_option("Return once the jobs have ended.")
+@wait_option("Wait until the jobs have ended.")
 @pass_client
 @json_option
 def stop(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json: bool) -> int:
-    """Let the jobs of NAME, or the one, end at the next micro-batch boundary; they stay stopped.
+    """Stop the jobs of pipeline NAME, or one job, at the next micro-batch boundary. They stay stopped.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that is
     lost.
@@ -194,14 +194,14 @@ def stop(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json
 
 @click.command()
 @_ref
-@wait_option("Return once the jobs run, or have ended.")
+@wait_option("Wait until the jobs run or have ended.")
 @pass_client
 @json_option
 def resume(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json: bool) -> int:
-    """Start what was stopped of NAME, or has ended, from its checkpoint.
+    """Start the stopped or ended jobs of pipeline NAME, or one job, from their checkpoints.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
-    failed or is lost.
+    has failed or is lost.
     """
     found = client.resume(ref.pipeline, ref.job)
     _emit(found, ref, as_json)
@@ -211,15 +211,17 @@ def resume(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_js
 
 @click.command()
 @_ref
-@click.option("--force", is_flag=True, help="Also a job that is LOST: you know that it has ended everywhere.")
-@wait_option("Return once the new runs run, or have ended.")
+@click.option(
+    "--force", is_flag=True, help="Also restart a LOST job. Use it only if you know that the job has ended everywhere."
+)
+@wait_option("Wait until the new runs are running or have ended.")
 @pass_client
 @json_option
 def restart(client: ControlClient, ref: JobRef, force: bool, wait: bool, timeout: float, as_json: bool) -> int:
-    """Stop the jobs of NAME, or the one, and start them again, as new runs.
+    """Stop the jobs of pipeline NAME, or one job, and start them again as new runs.
 
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that
-    failed or is lost.
+    has failed or is lost.
     """
     before = {job.name: job.run for job in ref.of(client.pipeline(ref.pipeline))}
     found = client.restart(ref.pipeline, ref.job, force=force)
@@ -229,14 +231,14 @@ def restart(client: ControlClient, ref: JobRef, force: bool, wait: bool, timeout
 
 @click.command()
 @click.argument("name")
-@click.option("--keep-subscriptions", is_flag=True, help="Leave its subscriptions, and the rows kept for them.")
+@click.option("--keep-subscriptions", is_flag=True, help="Keep its subscriptions, and the rows that are kept for them.")
 @pass_client
 @json_option
 def delete(client: ControlClient, name: str, keep_subscriptions: bool, as_json: bool) -> None:
-    """Forget pipeline NAME, whose jobs have ended, and drop its subscriptions.
+    """Delete pipeline NAME from the control server, and drop its subscriptions. Its jobs must have ended.
 
-    Waits at most a minute for processes of jobs that have just ended. Checkpoints and logs stay where they are. JSON
-    keys: pipeline, kept_subscriptions.
+    Waits at most a minute for the processes of jobs that have just ended. Checkpoints and logs stay where they are.
+    JSON keys: pipeline, kept_subscriptions.
     """
 
     def deleted() -> bool | None:
@@ -271,7 +273,7 @@ def _await_running(
         jobs = [job for job in ref.of(client.pipeline(ref.pipeline)) if job.name in names]
         return jobs if all(_is_settled(job, has_begun) for job in jobs) else None
 
-    jobs = wait_until(settled, timeout, f"{ref} does not run")
+    jobs = wait_until(settled, timeout, f"{ref} is not running")
     for job in filter(_is_bad, jobs):
         click.echo(f"jobpipe: job {printable(job.name)} is {job.state}: {printable(job.detail)}", err=True)
     return Exit.UNHEALTHY if any(map(_is_bad, jobs)) else Exit.OK

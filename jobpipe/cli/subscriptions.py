@@ -19,7 +19,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done
 def subscriptions() -> None:
     """List, move, drop or require subscriptions.
 
-    Moving and dropping are refused while a live subscriber holds the name.
+    `seek` and `drop` are refused while a running subscriber holds the name.
     """
 
 
@@ -29,10 +29,10 @@ def subscriptions() -> None:
 @json_option
 @pass_settings
 def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bool) -> None:
-    """List the subscriptions of all topics that are served, or of the given ones.
+    """List the subscriptions of TOPIC, or of all topics that are served.
 
-    A position is the offset of the batch to be read next, and the epoch of the publisher that sealed the batch before
-    it. JSON keys of each as those of `jobpipe lag`.
+    A position is the offset of the next batch to read, and the epoch of the publisher that sealed the batch before it.
+    JSON keys of each as those of `jobpipe lag`.
     """
     if lines := told(settings, topics, timeout, as_json=as_json):
         columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
@@ -60,16 +60,17 @@ def _row(line: dict[str, Any]) -> list[object]:
     type=PlaceType("earliest", "latest"),
     required=True,
     metavar="earliest|latest|OFFSET|TIME",
-    help="Where the next new checkpoint begins; TIME: with the first batch published then or later.",
+    help="Where the next new checkpoint begins. TIME means the first batch published then or later.",
 )
 @_dry_run
 @json_option
 @pass_settings
 def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool, as_json: bool) -> None:
-    """Move subscription NAME of TOPIC.
+    """Move subscription NAME of TOPIC to another position.
 
-    A checkpoint with a committed batch goes on where it stands: seek is for readers that start with a new checkpoint,
-    have committed nothing yet, or read without Spark. It needs the right `admin` on the topic, or `read` under NAME.
+    A checkpoint with a committed batch continues from its own position. So `seek` is for readers that start with a new
+    checkpoint, have committed nothing yet, or read without Spark. This needs the right `admin` on the topic, or `read`
+    under NAME.
     """
     from jobpipe.admin import Admin
 
@@ -88,10 +89,11 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
-    """Delete subscription NAME of TOPIC: nothing is kept for it any more.
+    """Delete subscription NAME of TOPIC. Rows are no longer kept for it.
 
-    A reader that returns with its checkpoint creates it again at the position of the checkpoint, and fails if what
-    follows was removed meanwhile. A required one stays required, and acks=all waits for it: `unrequire` it first.
+    A reader that returns with its checkpoint creates the subscription again at the position of the checkpoint. It fails
+    if the rows after that position were removed in the meantime. A required subscription stays required, and acks=all
+    waits for it: run `unrequire` first.
     """
     from jobpipe.admin import Admin
 
@@ -100,7 +102,7 @@ def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool
     if as_json:
         emit_json({**done.to_json(), "dry_run": dry_run})
         return
-    click.echo(f"{'would drop' if dry_run else 'dropped'} {name}, which stood at {_offset(done.before)}")
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {name}, which was at {_offset(done.before)}")
 
 
 @subscriptions.command()
@@ -110,10 +112,11 @@ def drop(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool
 @json_option
 @pass_settings
 def require(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
-    """Make subscription NAME of TOPIC required, while its publisher runs.
+    """Make subscription NAME of TOPIC required, while the publisher runs.
 
-    It is created at the oldest batch if it is missing, never expires, and acks=all waits for it. That holds until the
-    publisher declares other required subscriptions than it did before. It needs the right `publish` or `admin`.
+    The subscription is created at the oldest batch if it does not exist. It never expires, and acks=all waits for it.
+    This lasts until the publisher declares other required subscriptions than before. This needs the right `publish` or
+    `admin`.
     """
     _change(settings, topic, name, required=True, dry_run=dry_run, as_json=as_json)
 
@@ -125,10 +128,11 @@ def require(settings: Settings, topic: str, name: str, dry_run: bool, as_json: b
 @json_option
 @pass_settings
 def unrequire(settings: Settings, topic: str, name: str, dry_run: bool, as_json: bool) -> None:
-    """Let subscription NAME of TOPIC be required no more, while its publisher runs; a publisher that waits goes on.
+    """Make subscription NAME of TOPIC optional again, while the publisher runs.
 
-    The subscription stays, until it is dropped or expires. That holds until the publisher declares other required
-    subscriptions than it did before. It needs the right `publish` or `admin`.
+    A publisher that waits for the subscription continues. The subscription stays until it is dropped or expires. It is
+    optional until the publisher declares other required subscriptions than before. This needs the right `publish` or
+    `admin`.
     """
     _change(settings, topic, name, required=False, dry_run=dry_run, as_json=as_json)
 

@@ -29,13 +29,15 @@ LEAST_DISCOVERY_SECONDS = 5.0
     "starting",
     type=PlaceType("earliest", "latest", "committed"),
     metavar="earliest|latest|committed|OFFSET|TIME",
-    help="Where to begin; TIME, such as 2026-11-21T10:00:00Z: with the first batch published then or later.  "
+    help="Where to begin. TIME, such as 2026-11-21T10:00:00Z, means the first batch published then or later.  "
     "[default: latest; with --name: committed]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="Stop after this many rows.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after so long without rows.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after this many seconds without rows."
+)
 @click.option("--name", help="Read as this subscription, and keep it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @pass_settings
 def tail(
     settings: Settings,
@@ -49,10 +51,10 @@ def tail(
     """Print the rows of TOPIC and follow it.
 
     Stops at the topic's end mark, at --limit or --timeout, or on Ctrl-C. Without --name it leaves no trace in the
-    topic. With --name it reads as that subscription and moves its durable position: a batch is acknowledged when the
-    next one is requested, and what it has not acknowledged is kept.
+    topic. With --name it reads as that subscription and moves its durable position. A batch is acknowledged when the
+    next one is requested, and batches that are not acknowledged are kept.
 
-    Waits for a topic that is not there yet up to discovery.timeout, or --timeout if that is less (at least 5 s).
+    If the topic does not exist yet, waits for it up to discovery.timeout, or --timeout if that is less (at least 5 s).
     """
     if starting == COMMITTED and name is None:
         raise click.UsageError("--from committed needs --name: only a subscription has a committed position")

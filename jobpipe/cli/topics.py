@@ -27,10 +27,10 @@ _STATE = ("publisher", "publishing", "publisher_gone", "served_for")
 @json_option
 @click.pass_context
 def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) -> None:
-    """List the topics of the namespace that are served; with --all also those that are not.
+    """List the topics of the namespace that are served. With --all, also list those that are not.
 
-    Topics that are not served are those that the registry knows, and those with a spool in this host's
-    jobpipe.spool.dir; other spools are on other hosts.
+    --all adds the topics that the registry knows, and those with a spool in this host's jobpipe.spool.dir. It does not
+    see spools on other hosts.
 
     JSON keys of each topic: topic, served, endpoint, data, parallelism, epoch,
     instance, ssl, publisher, publishing, publisher_gone (seconds since its process died), served_for (seconds, without
@@ -64,14 +64,14 @@ def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) 
 
 @topics.command()
 @click.argument("topic")
-@click.option("--unread", is_flag=True, help="Also delete what subscriptions have not read.")
+@click.option("--unread", is_flag=True, help="Delete the topic even if subscriptions have not read all of it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; change nothing.")
 @pass_settings
 def delete(settings: Settings, topic: str, unread: bool, dry_run: bool) -> None:
-    """Delete TOPIC: its spool on this host, and what the registry knows of it.
+    """Delete TOPIC: its spool on this host, and its entries in the registry.
 
-    Refused (exit code 1) while the topic is served, or while a subscription has not read all of it. A topic that is
-    published again afterwards is a new one: its subscriptions are gone, and queries need new checkpoints.
+    Refused (exit code 1) while the topic is served, or while a subscription has not read all of it. If the topic is
+    published again later, it is a new topic: its subscriptions are gone, and queries need new checkpoints.
     """
     from jobpipe.admin import Admin
 
@@ -91,7 +91,7 @@ def _deleted(found: Deletion, verb: str) -> list[str]:
     if found.epoch:
         lines.append(f"{verb} topic {found.topic} from the registry (epoch {found.epoch})")
     if found.elsewhere:
-        lines.append(f"host server {', '.join(found.elsewhere)} has kept segments; other hosts' files stay there")
+        lines.append(f"host server {', '.join(found.elsewhere)} has kept segments; files on other hosts stay there")
     return lines or [f"{verb} topic {found.topic}"]
 
 
@@ -148,6 +148,6 @@ def _print(lines: list[dict[str, Any]], *, everything: bool) -> None:
     emit_table(columns, rows, right=("PARALLELISM", "EPOCH", "ROWS", "DISK"))
     if everything and any(not line["served"] for line in lines):
         click.echo(
-            "\nTo serve one that is not: jobpipe serve TOPIC, on the host of its spool; to delete it: jobpipe topics "
-            "delete TOPIC"
+            "\nTo serve a topic that is not served: jobpipe serve TOPIC, on the host of its spool. To delete it: "
+            "jobpipe topics delete TOPIC"
         )

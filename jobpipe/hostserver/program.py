@@ -45,7 +45,7 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
         directory = await _register(config, folder, endpoint, finished)
         if directory is not None:
             folder.announce(str(endpoint))
-            tell(f"host server {folder.id} at {endpoint} keeps segments in {folder.path}; SIGTERM ends it")
+            tell(f"host server {folder.id} at {endpoint} keeps segments in {folder.path}; SIGTERM stops it")
             await finished.wait()
     finally:
         folder.close()  # first: tasks that come now go to the coordinator

@@ -96,17 +96,17 @@ def test_start_and_end(run: Run, pipe: Pipe) -> None:
     ]
     over = run("schedule", "preview", pipe(FILE + MONTHLY), "monthly", "--from", "2026-03-01T00:00Z")
     assert over.exit_code == 0
-    assert over.stderr == "no interval follows: schedule.end has come\n"
+    assert over.stderr == "no more intervals: schedule.end is reached\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name a job with a schedule; those with one: daily, monthly"),
-        (("publish",), "job 'publish' has no schedule; those with one: daily, monthly"),
-        (("dayly",), "job 'dayly' is not in the file; those with one: daily, monthly"),
-        (("daily", "--from", "yesterday"), "'yesterday' is no time in ISO 8601"),
-        (("daily", "--from", "0001-01-01T00:00+14:00"), "is no time in ISO 8601 of the years 1970 to 2999"),
+        ((), "give the name of a job with a schedule; jobs with one: daily, monthly"),
+        (("publish",), "job 'publish' has no schedule; jobs with one: daily, monthly"),
+        (("dayly",), "job 'dayly' is not in the file; jobs with one: daily, monthly"),
+        (("daily", "--from", "yesterday"), "'yesterday' is not a time in ISO 8601"),
+        (("daily", "--from", "0001-01-01T00:00+14:00"), "is not a time in ISO 8601 between the years 1970 and 2999"),
         (("daily", "--count", "1001"), "1001 is not in the range"),
         (("daily", "--set", "at=2 30 2"), "schedule.crontab"),
     ],

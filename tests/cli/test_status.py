@@ -52,11 +52,11 @@ def test_when_none_answers_it_is_an_error(asked: list[str]) -> None:
         ),
         (
             {"publishing": False, "publisher_gone": None, "served_for": 600.0},
-            "no publisher now; the last one was shop, epoch 3; what is sealed is served for another 10.0 min",
+            "no publisher now; the last one was shop, epoch 3; sealed batches are served for another 10.0 min",
         ),
         (
             {"publishing": False, "publisher_gone": None, "served_for": None},
-            "no publisher now; the last one was shop, epoch 3; what is sealed is served",
+            "no publisher now; the last one was shop, epoch 3; sealed batches are served",
         ),
     ],
 )

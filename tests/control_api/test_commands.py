@@ -241,7 +241,8 @@ def test_without_a_server(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["--config", str(config), "pipeline", "list"])
     assert result.exit_code == 3
     on_page(result.stderr, "jobpipe: no control server")
-    assert "no control server runs" in CliRunner().invoke(cli, ["--config", str(config), "server", "--stop"]).stdout
+    stopped = CliRunner().invoke(cli, ["--config", str(config), "server", "--stop"])
+    assert "no control server is running" in stopped.stdout
 
 
 def started(tmp_path: Path, *before: str, **environ: str) -> subprocess.Popen[str]:
