@@ -246,7 +246,7 @@ class Batches:
             "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
             "sealed again": "the spool was lost while this batch was read, its rows may lie in other record batches "
             "now; start the query again, it reads the whole batch again",
-            "divided anew": "the spool was lost while this batch was read, and the batch was published again with "
+            "divided again": "the spool was lost while this batch was read, and the batch was published again with "
             "another number of partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
             "start over",
         }

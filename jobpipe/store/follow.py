@@ -136,7 +136,7 @@ class PartReader:
             return
         for _, at in parts:
             if at.n == after.n and at.epoch != after.epoch:
-                raise self._batches.loss(at, "divided anew")
+                raise self._batches.loss(at, "divided again")
 
     def _one(
         self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool
