@@ -346,7 +346,7 @@ def test_a_flow_does_not_mix_two_divisions_of_a_batch(tmp_path: Path, partitions
     if loses:
         with pytest.raises(DataLoss, match="another number of partitions") as caught:
             fresh.parts.read("alerts", passed, partitions=2, skip_removed=True)
-        assert caught.value.fields["reason"] == "divided anew"
+        assert caught.value.fields["reason"] == "divided again"
     else:
         assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
     fresh.close()
