@@ -21,61 +21,61 @@ class JobKeys:
         "jobpipe.sinkserver.port.range",
         PORT_RANGE,
         "28444-28943",
-        "Ports a publisher may listen on: a range or one port. Each publisher job takes two or more of them.",
+        "Ports that a publisher may listen on: a range or one port. Each publisher job takes two or more of them.",
         group="network",
     )
     subnet: str | None = key(
         "jobpipe.sinkserver.subnet",
         optional(SUBNET),
         None,
-        "Listen on, and advertise, the interface in this subnet, for example 10.162.222.0/24. null = loopback when the "
-        "registry is embedded, else the host's primary address.",
+        "Listen on, and advertise, the interface in this subnet, for example 10.162.222.0/24. null = loopback if the "
+        "registry is embedded, otherwise the host's primary address.",
         group="network",
     )
     advertise: str | None = key(
         "jobpipe.sinkserver.advertise",
         optional(HOST),
         None,
-        "Host name or address that subscribers are told to connect to, where it is not the one listened on (NAT, "
-        "containers). null = the address listened on.",
+        "Host name or address that subscribers connect to, if it is not the one that the publisher listens on (NAT, "
+        "containers). null = the address that it listens on.",
         group="network",
     )
     max_connections: int = key(
         "jobpipe.sinkserver.max_connections",
         whole(8, 100_000),
         1024,
-        "Connections each process of a coordinator holds at once. At this cap those that have not proven who they are "
-        "make room first.",
+        "Connections that each process of a coordinator holds at once. At this cap, connections whose clients have "
+        "not authenticated yet make room first.",
         group="network",
     )
     max_connections_per_address: int = key(
         "jobpipe.sinkserver.max_connections_per_address",
         whole(1, 100_000),
         512,
-        "How many of them may come from one address (IPv6: from one network of 64 bits).",
+        "How many of these connections may come from one address (IPv6: from one network of 64 bits).",
         group="network",
     )
     max_connections_per_identity: int = key(
         "jobpipe.sinkserver.max_connections_per_identity",
         whole(1, 100_000),
         512,
-        "How many of them may show the same names in their certificates.",
+        "How many of these connections may show the same names in their certificates.",
         group="network",
     )
     connection_rate: int = key(
         "jobpipe.sinkserver.connection_rate",
         whole(1, 100_000),
         200,
-        "Connections a second from one address, after twice as many at once; those above are dropped before the TLS "
-        "handshake. One that fails before it is welcomed counts for eleven.",
+        "Connections per second from one address, after a burst of twice as many. Connections above this rate are "
+        "dropped before the TLS handshake. A connection that fails before it is welcomed counts as eleven.",
         group="network",
     )
     discovery_timeout: float = key(
         "jobpipe.discovery.timeout",
         duration(0.1),
         "60s",
-        "How long a reader waits for a topic that was never published before it fails. Streams and plain clients wait "
-        "on for the publisher of one that was; load(), batch reads and commands do not.",
+        "How long a reader waits for a topic that was never published, before it fails. If the topic was published "
+        "before, streams and plain clients keep waiting for its publisher; load(), batch reads and commands do not.",
         group="network",
     )
 
@@ -91,7 +91,7 @@ class JobKeys:
         choice("driver", "shared", "host"),
         "driver",
         "Where segments are kept: driver = on the host of the publisher's driver; shared = in a spool.dir that every "
-        "host of the driver reaches, so that a driver that moves goes on with the same log; host = on the hosts that "
+        "host of the driver can reach, so that a driver that moves continues the same log; host = on the hosts that "
         "wrote them, by the host server there.",
         group="spool",
         recommended=("driver", "shared", "host"),
@@ -100,16 +100,16 @@ class JobKeys:
         "jobpipe.spool.fsync",
         BOOLEAN,
         True,
-        "Force sealed batches to the disk. false saves one to three forced writes a batch, but a power loss may then "
-        "take sealed batches; kill -9 does not.",
+        "Force sealed batches to disk. false saves one to three forced writes per batch, but then a power loss may "
+        "lose sealed batches. kill -9 does not lose them.",
         group="spool",
     )
     spool_max_bytes: int = key(
         "jobpipe.spool.max_bytes",
         size(1024),
         "8GiB",
-        "Hard cap of a topic's spool, at least segment.max_bytes. One batch may pass it; a batch that alone exceeds "
-        "it fails. The catalog's write-ahead log counts where it is over 3 MiB.",
+        "Hard cap of a topic's spool, at least segment.max_bytes. One batch may exceed it, but a batch that alone is "
+        "larger than the cap fails. The catalog's write-ahead log counts if it is over 3 MiB.",
         group="spool",
     )
     on_full: Literal["block", "drop_oldest"] = key(
@@ -117,7 +117,7 @@ class JobKeys:
         choice("block", "drop_oldest"),
         "block",
         "At the cap: block = the publisher waits for the slow subscription and names it; drop_oldest = the oldest "
-        "batches go, and subscriptions that needed them fail with data loss.",
+        "batches are removed, and subscriptions that needed them fail with data loss.",
         group="spool",
         recommended=("block", "drop_oldest"),
     )
@@ -126,23 +126,23 @@ class JobKeys:
         "jobpipe.hostserver.dir",
         optional(PATH),
         None,
-        "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host look "
-        "there for it. null = hostserver under home.",
+        "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host find "
+        "the host server through this folder. null = hostserver under home.",
         group="host server",
     )
     hostserver_port: tuple[int, int] = key(
         "jobpipe.hostserver.port",
         PORT_RANGE,
         28443,
-        "Port the host server listens on, or a range to take any free one from.",
+        "Port that the host server listens on, or a range from which it takes any free port.",
         group="host server",
     )
     hostserver_lost_after: float = key(
         "jobpipe.hostserver.lost_after",
         duration(1.0),
         "5min",
-        "A host server that is absent from the registry for so long counts as lost: subscribers that need its segments "
-        "fail with data loss. Until then they wait for it.",
+        "A host server that is absent from the registry for this long counts as lost: subscribers that need its "
+        "segments fail with data loss. Until then they wait for it.",
         group="host server",
     )
 
@@ -150,15 +150,15 @@ class JobKeys:
         "jobpipe.coordinator.linger",
         duration(),
         "60s",
-        "How long the coordinator goes on serving what is sealed after its job died.",
+        "How long the coordinator keeps serving sealed batches after its job has died.",
         group="publisher",
     )
     write_path: Literal["auto", "collect", "tasks"] = key(
         "jobpipe.write_path",
         choice("auto", "collect", "tasks"),
         "auto",
-        "How a batch reaches the spool: collect = through the driver, least latency for small batches; tasks = each "
-        "Spark task writes its rows; auto = by the size of the batches before.",
+        "How a batch reaches the spool: collect = through the driver, with the least latency for small batches; tasks "
+        "= each Spark task writes its rows; auto = depends on the size of earlier batches.",
         group="publisher",
         recommended=("auto", "collect", "tasks"),
     )
@@ -173,8 +173,8 @@ class JobKeys:
         "jobpipe.acks",
         choice("stored", "all"),
         "stored",
-        "How far a batch must have got before the sink returns to Spark: stored = durable in the spool; all = "
-        "committed by every required subscription (needs required_subscribers or min_subscribers of the sink, and "
+        "What the sink waits for before it returns to Spark: stored = the batch is durable in the spool; all = every "
+        "required subscription has committed it (needs required_subscribers or min_subscribers of the sink, and "
         "on_full block).",
         group="publisher",
         recommended=("stored", "all"),
@@ -183,7 +183,7 @@ class JobKeys:
         "jobpipe.acks.timeout",
         duration(0.1),
         "10min",
-        "How long the sink waits for subscribers (acks=all, or room in a full spool) before it fails with their names.",
+        "How long the sink waits for subscribers (acks=all, or room in a full spool) before it fails and names them.",
         group="publisher",
     )
     segment_max_bytes: int = key(
@@ -197,7 +197,7 @@ class JobKeys:
         "jobpipe.segment.compression",
         choice("none", "lz4", "zstd"),
         "none",
-        "Compression of the columns in segments, on the disk and on the wire.",
+        "Compression of the columns in segments, on disk and on the wire.",
         group="publisher",
         recommended=("none", "lz4", "zstd"),
     )
@@ -207,31 +207,31 @@ class JobKeys:
         duration(),
         "10min",
         "Batches that every subscription has acknowledged are kept this long after they were sealed, counted while a "
-        "coordinator is up. Batches not yet acknowledged are kept in any case.",
+        "coordinator is up. Batches that are not acknowledged yet are always kept.",
         group="retention",
     )
     retention_bytes: int = key(
         "jobpipe.retention.bytes",
         size(),
         "1GiB",
-        "Acknowledged batches beyond this size of the topic go before retention.time is over.",
+        "If a topic is larger than this, acknowledged batches are removed before retention.time is over.",
         group="retention",
     )
     ack_grace: float = key(
         "jobpipe.retention.ack_grace",
         duration(),
         "60s",
-        "Least time from the last acknowledgement of a batch to its removal: Spark's own checkpoint is not forced to "
-        "the disk.",
+        "Minimum time between the last acknowledgement of a batch and its removal. Spark does not force its own "
+        "checkpoint to disk, so after a power loss it may read the batch again.",
         group="retention",
     )
     subscription_expiry: float = key(
         "jobpipe.subscription.expiry",
         duration(1.0),
         "24h",
-        "A subscription that is not required and was not seen for this long, while a coordinator was up, is dropped; "
-        "it fails when it returns. What a reader that vanished was reading is kept for jobpipe.read.timeout, and it "
-        "does not expire before that is over.",
+        "A subscription that is not required is dropped if it is not seen for this long while a coordinator is up. It "
+        "fails when it returns. Batches that a vanished reader was reading are kept for jobpipe.read.timeout, and its "
+        "subscription does not expire before that.",
         group="retention",
     )
 
@@ -239,8 +239,8 @@ class JobKeys:
         "jobpipe.subscription.max",
         whole(1, 100_000),
         1000,
-        "Subscriptions of one topic; a new name above that is refused. One identity of the access list gets no more "
-        "than half of them. Each makes a seal slower: 1,200 make it 37 ms.",
+        "Maximum number of subscriptions of one topic. Further names are refused. One identity of the access list "
+        "gets at most half of them. Each subscription makes a seal slower: with 1,200, a seal takes 37 ms.",
         group="retention",
     )
 
@@ -248,9 +248,8 @@ class JobKeys:
         "jobpipe.hold.max_time",
         duration(1.0),
         "168h",
-        "The longest time for which a hold of a scheduled job keeps batches without being moved, counted while a "
-        "coordinator is up. Then it is dropped, and reported as a gap, so that no schedule blocks the publisher for "
-        "good.",
+        "How long a hold of a scheduled job keeps batches without being moved, counted while a coordinator is up. "
+        "Then the hold is dropped and reported as a gap, so that no schedule blocks the publisher forever.",
         group="retention",
     )
 

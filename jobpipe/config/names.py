@@ -65,4 +65,4 @@ def suggest(name: str, spell: Callable[[Key], str], *, others: Sequence[str] = (
         return f"did you mean {spell(known)}?"
     if len(others) > SHOWN:
         return "`jobpipe config explain` lists what is possible"
-    return f"possible are {', '.join(others)}{' and ' if others else ''}the keys that `jobpipe config show` lists"
+    return f"possible names are {', '.join(others)}{' and ' if others else ''}the keys that `jobpipe config show` lists"

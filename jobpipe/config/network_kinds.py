@@ -110,5 +110,5 @@ ZNODE = ValueKind(
     "registry path", "an absolute path such as /jobpipe/topics, outside /zookeeper, without . and ..", _parse_znode
 )
 ACL = ValueKind(
-    "ACL", "auth, open, or scheme:id:permissions (of c r w d a), or several of these with commas between", _parse_acl
+    "ACL", "auth, open, or scheme:id:permissions (of c r w d a), or several of these, separated by commas", _parse_acl
 )

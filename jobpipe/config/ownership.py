@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 ROOT = 0
-USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or name it by libnss_wrapper"
+USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or give it a name with libnss_wrapper"
 NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users
 
 
@@ -37,7 +37,7 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
         return f"it belongs to another user, {user_name(found.st_uid)}"
     sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX
     if mode & stat.S_IWOTH and not sticky:
-        return f"everybody may write to it (mode {mode:04o})"
+        return f"everyone may write to it (mode {mode:04o})"
     if mode & stat.S_IWGRP and found.st_uid != ROOT and not _is_private(found.st_gid):
         return f"the group {_group(found.st_gid)} may write to it (mode {mode:04o})"
     return None
@@ -108,5 +108,5 @@ def why_nameless() -> str | None:
     try:
         pwd.getpwuid(user)
     except KeyError:
-        return f"user {user} is not in the passwd database, and Spark's JVM does not start without"
+        return f"user {user} has no name in the passwd database, and Spark's JVM does not start without one"
     return None

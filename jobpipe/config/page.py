@@ -23,8 +23,8 @@ NAME=VALUE` those of a source's options.
 _SOURCE = """
 ## Source
 
-`spark.readStream.format("jobpipe").option(name, value)`, and `spark.read` alike. Names are not case-sensitive. Where
-Spark's Kafka source has the option it means the same here; [kafka.md](kafka.md) compares them all.
+`spark.readStream.format("jobpipe").option(name, value)`, and the same with `spark.read`. Names are not case-sensitive.
+An option that Spark's Kafka source also has means the same here; [kafka.md](kafka.md) compares them all.
 """
 _SINK = """
 ## Sink
@@ -35,7 +35,7 @@ underscores: `JobPipeSink("orders", retention_time="1h")`.
 _KEYS = """
 ## Configuration
 
-The first that is set wins: an option (`retention.time`, in Python also `retention_time`), Spark's
+The first of these that is set takes precedence: an option (`retention.time`, in Python also `retention_time`), Spark's
 `spark.jobpipe.retention.time`, the environment's `JOBPIPE__RETENTION__TIME`, the file
 ([conf/jobpipe.yaml](../conf/jobpipe.yaml)), the default. Times: `500ms`, `60s`, `10min`, `24h`; sizes: `64MiB`, `8GB`.
 """
@@ -64,7 +64,7 @@ def _table(definitions: Iterable[Definition]) -> Iterable[str]:
 def _meaning(about: Definition) -> str:
     said = [about.documentation]
     if isinstance(about, Option):
-        said += [f"Kafka's `{name}` is another name of it." for name in about.also]
+        said += [f"Kafka's name `{name}` works too." for name in about.also]
         if about.needs:
             said.append(f"Needs {_listed(about.needs, 'or')}.")
         if about.excludes:

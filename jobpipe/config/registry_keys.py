@@ -39,7 +39,7 @@ class RegistryKeys:
         "jobpipe.registerserver.handler",
         HANDLER,
         "zookeeper",
-        "What speaks to the registry: zookeeper, or your own RegisterServerHandler as package.module:Class.",
+        "Client of the registry: zookeeper, or your own RegisterServerHandler as package.module:Class.",
         group="registry",
         recommended=("zookeeper",),
     )
@@ -54,7 +54,7 @@ class RegistryKeys:
         "jobpipe.registerserver.session.timeout",
         duration(1.0),
         "10s",
-        "How long the registry keeps the registrations of a process it does not hear from.",
+        "How long the registry keeps the registrations of a process that it no longer hears from.",
         group="registry",
     )
     registry_connect_timeout: float = key(
@@ -69,9 +69,9 @@ class RegistryKeys:
         "jobpipe.registerserver.sasl.mechanism",
         optional(choice("DIGEST-MD5", "GSSAPI")),
         None,
-        "How this process proves to the registry who it is: DIGEST-MD5 = by sasl.username and sasl.password; GSSAPI = "
-        "by Kerberos, whose ticket cache or client keytab is found as usual (KRB5CCNAME, KRB5_CLIENT_KTNAME) and which "
-        "needs pip install 'kerberos>=1.3.1'. null = not at all.",
+        "How this process authenticates to the registry: DIGEST-MD5 = with sasl.username and sasl.password; GSSAPI = "
+        "with Kerberos. Kerberos finds its ticket cache or client keytab as usual (KRB5CCNAME, KRB5_CLIENT_KTNAME) "
+        "and needs pip install 'kerberos>=1.3.1'. null = without SASL.",
         group="registry",
         recommended=("DIGEST-MD5", "GSSAPI"),
     )
@@ -79,14 +79,14 @@ class RegistryKeys:
         "jobpipe.registerserver.sasl.username",
         optional(TEXT),
         None,
-        "Name for DIGEST-MD5.",
+        "User name for DIGEST-MD5.",
         group="registry",
     )
     registry_sasl_password: Secret | None = key(
         "jobpipe.registerserver.sasl.password",
         optional(SECRET),
         None,
-        "Password for DIGEST-MD5. Anyone who records the connection can guess it offline: use ssl.enabled, too.",
+        "Password for DIGEST-MD5. Anyone who records the connection can guess it offline: set ssl.enabled as well.",
         group="registry",
         secret=True,
     )
@@ -109,8 +109,9 @@ class RegistryKeys:
         "jobpipe.registerserver.ssl.enabled",
         BOOLEAN,
         False,
-        "TLS to the registry; its port is then the secureClientPort. The servers must have a certificate of "
-        "registerserver.ssl.ca with the host name by which registerserver.connect names them.",
+        "Use TLS to the registry. The ports of registerserver.connect must then be the servers' secureClientPort. "
+        "Each server needs a certificate of registerserver.ssl.ca, with the host name that registerserver.connect "
+        "uses.",
         group="registry",
     )
     registry_ssl_ca: Path | None = key(
@@ -124,7 +125,7 @@ class RegistryKeys:
         "jobpipe.registerserver.ssl.cert",
         optional(PATH),
         None,
-        "This process's certificate for the registry (PEM), where the servers require one, or know us by it.",
+        "This process's certificate for the registry (PEM), if the servers require one or identify clients by it.",
         group="registry",
     )
     registry_ssl_key: Path | None = key(
@@ -138,11 +139,11 @@ class RegistryKeys:
         "jobpipe.registerserver.acl",
         optional(ACL),
         None,
-        "The access rights of each node that jobpipe makes in the registry. auth: its creator may do everything; open: "
-        "everyone may do everything; scheme:id:permissions: that identity has these permissions (create, read, write, "
-        "delete, administer: crwda). Separate several with commas. null = auth with sasl.mechanism or "
-        "registerserver.ssl.cert, else open. Publishers and subscribers that authenticate by different names must name "
-        "each other, as in auth,sasl:reader:r.",
+        "The access rights of each node that jobpipe makes in the registry. auth: its creator may do everything; "
+        "open: everyone may do everything; scheme:id:permissions: that identity has these permissions (create, read, "
+        "write, delete, administer: crwda). Separate several with commas. null = auth with sasl.mechanism or "
+        "registerserver.ssl.cert, otherwise open. Publishers and subscribers that authenticate under different names "
+        "must name each other, as in auth,sasl:reader:r.",
         group="registry",
         recommended=("auth", "open", "auth,world:anyone:r"),
     )

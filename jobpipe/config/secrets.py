@@ -104,7 +104,7 @@ def make_key(reference: Secret) -> Path:
         with open(descriptor, "wb") as file:
             file.write(Fernet.generate_key() + b"\n")
     except OSError as error:
-        raise ConfigError(f"{path}: no key can be made there ({error.strerror})", file=str(path)) from error
+        raise ConfigError(f"{path}: a key cannot be made there ({error.strerror})", file=str(path)) from error
     return path
 
 
@@ -145,7 +145,7 @@ def _fernet(environ: Mapping[str, str]) -> Fernet:
     try:
         return Fernet(key)
     except ValueError:
-        raise ConfigError(f"{reference} holds no key of `jobpipe config encrypt`", key=KEY_VARIABLE) from None
+        raise ConfigError(f"{reference} does not hold a key of `jobpipe config encrypt`", key=KEY_VARIABLE) from None
 
 
 def _from_file(path: Path) -> str:

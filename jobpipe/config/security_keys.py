@@ -28,22 +28,22 @@ class SecurityKeys:
         "jobpipe.ssl.ca",
         optional(PATH),
         None,
-        "Certificate of the CA (PEM) that all jobs of the namespace trust. null + embedded registry = made on first "
-        "use under home; else run: jobpipe certs init.",
+        "Certificate of the CA (PEM) that all jobs of the namespace trust. null = with the embedded registry, made "
+        "under home on first use; otherwise make it with: jobpipe certs init.",
         group="security",
     )
     ssl_cert: Path | None = key(
         "jobpipe.ssl.cert",
         optional(PATH),
         None,
-        "This process's certificate (PEM), for serving and for connecting. null as with ssl.ca.",
+        "This process's certificate (PEM), for serving and for connecting. null = as for ssl.ca.",
         group="security",
     )
     ssl_key: Path | None = key(
         "jobpipe.ssl.key",
         optional(PATH),
         None,
-        "Private key of ssl.cert (PEM), which only its owner may read. null as with ssl.ca.",
+        "Private key of ssl.cert (PEM), which only its owner may read. null = as for ssl.ca.",
         group="security",
     )
     ssl_key_password: Secret | None = key(
@@ -59,16 +59,16 @@ class SecurityKeys:
         "jobpipe.ssl.crl",
         optional(PATH),
         None,
-        "Revocation list (PEM) of the CAs in ssl.ca; every one of them needs its own in it. null = the file next to "
-        "ssl.ca with the ending .crl, if there is one.",
+        "Revocation lists (PEM) of the CAs in ssl.ca. The file must hold one list for each CA. null = the file next "
+        "to ssl.ca with the extension .crl, if there is one.",
         group="security",
     )
     ssl_max_connection_age: float = key(
         "jobpipe.ssl.max_connection_age",
         duration(1.0),
         "24h",
-        "A server ends links that are older, so that their clients prove who they are again; they dial again by "
-        "themselves.",
+        "A server closes links that are older than this, so that their clients authenticate again. Clients reconnect "
+        "by themselves.",
         group="security",
     )
     platform_ssl: bool = key(
@@ -89,8 +89,9 @@ class SecurityKeys:
         "security.access",
         optional(PATH),
         None,
-        "Access list of the topics that this job publishes (YAML): who may publish, read under which subscription "
-        "names, or administer which topics. Read again when it changes. null = with the embedded registry and its own "
-        "CA, every holder of one of its certificates; else only holders of this process's own certificate.",
+        "Access list of the topics that this job publishes (YAML): who may publish or administer which topics, and "
+        "who may read them under which subscription names. It is read again when it changes. null = with the embedded "
+        "registry and its own CA, every holder of one of its certificates has access; otherwise only holders of this "
+        "process's own certificate.",
         group="security",
     )

@@ -21,15 +21,16 @@ class ServerKeys:
         "jobpipe.server.host",
         HOST,
         "127.0.0.1",
-        "Address the control server listens on. Beyond loopback it takes only TLS, with people's certificates; its own "
-        "must carry the host name by which they reach it (jobpipe certs issue NAME --host HOST).",
+        "Address that the control server listens on. Except on loopback, it accepts only TLS with client "
+        "certificates, and its own certificate must carry the host name that clients use (jobpipe certs issue NAME "
+        "--host HOST).",
         group="server",
     )
     server_port: tuple[int, int] = key(
         "jobpipe.server.port",
         PORT_RANGE,
         8998,
-        "Port the control server listens on, or a range to take any free one from.",
+        "Port that the control server listens on, or a range from which it takes any free port.",
         group="server",
     )
     server_access: Path | None = key(
@@ -37,24 +38,24 @@ class ServerKeys:
         optional(PATH),
         None,
         "Access list of the control server beyond loopback (YAML): the names of certificates under view and operate. "
-        "Read again when it changes. null = only holders of the server's own certificate.",
+        "It is read again when it changes. null = only holders of the server's own certificate.",
         group="server",
     )
     server_roots: tuple[Path, ...] | None = key(
         "jobpipe.server.roots",
         optional(PATHS),
         None,
-        "Folders in which a submitted pipeline's folder, libraries, application, and storage with file: must lie, with "
-        "links followed. null = the home folder of the server's user, and jobpipe.home.",
+        "Folders that must contain a submitted pipeline's folder, libraries, application, and storage with file:, "
+        "after links are resolved. null = the home folder of the server's user, and jobpipe.home.",
         group="server",
     )
     server_environment: tuple[str, ...] | None = key(
         "jobpipe.server.environment",
         optional(VARIABLES),
         None,
-        "Environment variables that jobs get from the control server, besides those of the system, Java, Python, "
-        "Spark, Hadoop and jobpipe: each by its name, or with * at the end. Secrets env:NAME of jobs need an entry. "
-        "null = none.",
+        "Environment variables that jobs get from the control server, in addition to those of the system, Java, "
+        "Python, Spark, Hadoop and jobpipe. Each is a name, or the start of names followed by *. A job's secret "
+        "env:NAME needs an entry here. null = none.",
         group="server",
     )
     server_webhooks: tuple[str, ...] | None = key(

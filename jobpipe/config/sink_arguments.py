@@ -48,14 +48,14 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
         name="topic",
         kind=NAME,
         default=None,
-        documentation="Name of the topic; the one argument that must be given.",
+        documentation="Name of the topic. This is the only argument that must be given.",
         group="sink",
     ),
     Option(
         name="name",
         kind=optional(TEXT),
         default=None,
-        documentation="Who publishes, for listings and errors. null = topic and host.",
+        documentation="Name of the publisher in listings and errors. null = topic and host.",
         group="sink",
     ),
     Option(
@@ -77,10 +77,10 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
         name="partitioner",
         kind=optional(_PARTITIONER),
         default=None,
-        documentation="How rows are dealt out to the partitions: hash = by partition_by; fixed = the DataFrame's "
+        documentation="How rows are assigned to the partitions: hash = by partition_by; fixed = by the DataFrame's "
         "partitions as they come, modulo the parallelism; round-robin = in turn; or a function of a "
-        "pyarrow.RecordBatch and the parallelism that returns a partition from 0 for each row. null = hash with "
-        "partition_by, fixed without.",
+        "pyarrow.RecordBatch and the parallelism that returns a partition, counted from 0, for each row. null = hash "
+        "with partition_by, otherwise fixed.",
         group="sink",
         recommended=("hash", "fixed", "round-robin"),
     ),
@@ -88,53 +88,55 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
         name="schema",
         kind=optional(_SCHEMA),
         default=None,
-        documentation="Columns, told to subscribers before the first batch, and required of every batch. null = those "
-        "of the first batch.",
+        documentation="Columns of the topic. Subscribers know them before the first batch, and every batch must have "
+        "them. null = the columns of the first batch.",
         group="sink",
     ),
     Option(
         name="acks",
         kind=_KINDS["acks"],
         default=None,
-        documentation="How far a batch must have got before Spark goes on. null = jobpipe.acks.",
+        documentation="What the sink waits for before Spark continues. null = jobpipe.acks.",
         group="sink",
     ),
     Option(
         name="required_subscribers",
         kind=optional(_NAMES),
         default=None,
-        documentation="Subscriptions that exist from the log's start, keep what they have not read, and that acks=all "
-        "waits for.",
+        documentation="Subscriptions that exist from the start of the log. Batches that they have not read are kept, "
+        "and acks=all waits for them.",
         group="sink",
     ),
     Option(
         name="min_subscribers",
         kind=optional(whole(0, 10_000)),
         default=None,
-        documentation="How many subscriptions acks=all waits for; nothing is removed before they exist.",
+        documentation="Number of subscriptions that acks=all waits for. Nothing is removed before they exist.",
         group="sink",
     ),
     Option(
         name="write_path",
         kind=_KINDS["write_path"],
         default=None,
-        documentation="Through the driver, or from the executors. null = jobpipe.write_path.",
+        documentation="How a batch reaches the spool: through the driver, or from the executors. null = "
+        "jobpipe.write_path.",
         group="sink",
     ),
     Option(
         name="on_new_checkpoint",
         kind=choice("publish", "refuse"),
         default="publish",
-        documentation="What a query may do that is new to a topic to which another query published, as after its "
-        "checkpoint was deleted: publish = go on, and say so in the log; refuse = fail before anything is published.",
+        documentation="What happens if a new query publishes to a topic that another query has published to, for "
+        "example because the checkpoint was deleted: publish = continue, and log it; refuse = fail before anything is "
+        "published.",
         group="sink",
     ),
     Option(
         name="replace",
         kind=BOOLEAN,
         default=False,
-        documentation="Close this process's own sink of the topic first, if there is one, and stop its queries: for a "
-        "notebook's cell that is run again.",
+        documentation="First close this process's own sink of the topic, if there is one, and stop its queries. For a "
+        "notebook cell that is run again.",
         group="sink",
     ),
     Option(

@@ -41,7 +41,7 @@ def _topics(raw: object, _base: Path) -> tuple[str, ...]:
 
 def _require_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
-        raise BadValueError(f"names of topics, and {name!r} is none: {_NAMES}")
+        raise BadValueError(f"names of topics, but {name!r} is not one: {_NAMES}")
 
 
 def _pattern(raw: object, _base: Path) -> str:
@@ -61,7 +61,7 @@ def _assign(raw: object, _base: Path) -> dict[str, tuple[int, ...]]:
         right = isinstance(numbers, list) and numbers and all(type(n) is int and n >= 1 for n in numbers)
         if not right or len(set(numbers)) != len(numbers):
             raise BadValueError(
-                f"of each topic the numbers of parallel-1, parallel-2, ..., from 1 and each once, as in "
+                f"for each topic the numbers of its partitions (parallel-1 is 1), from 1 and each once, as in "
                 f'{{"orders": [1, 3]}}; {topic} has {json.dumps(numbers)}'
             )
     return {topic: tuple(sorted(numbers)) for topic, numbers in found.items()}
@@ -148,7 +148,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadValueError(f"each name once, and {twice!r} is there twice")
+        raise BadValueError(f"each name once, but {twice!r} is given twice")
     return found
 
 
@@ -188,14 +188,14 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-_TIME = "a time: milliseconds since 1970 UTC, or as 2026-11-21T10:00:00Z"
+_TIME = "a time: milliseconds since 1970 UTC, or text such as 2026-11-21T10:00:00Z"
 
 NAME = ValueKind("name", _NAMES, _name)
 TOPICS = ValueKind("topics", "topic, or topic,topic", _topics, ",".join)
 PATTERN = ValueKind("regular expression", "a Python regular expression that must match the whole topic name", _pattern)
 ASSIGN = ValueKind(
     "JSON",
-    'JSON such as {"orders": [1, 3]}: of each topic the numbers of parallel-1, parallel-2, ...; they begin at 1',
+    'JSON such as {"orders": [1, 3]}: for each topic the numbers of its partitions, from 1 (parallel-1 is 1)',
     _assign,
     lambda value: json.dumps({topic: list(numbers) for topic, numbers in value.items()}),
 )
@@ -214,7 +214,7 @@ ENDING = ValueKind(
 TIME = ValueKind("time", _TIME, lambda raw, _base: one_time(raw))
 TIMES = ValueKind(
     "JSON",
-    'JSON such as {"orders": 1795255200000, "payments": "2026-11-21T10:00:00Z"}: of each topic a time',
+    'JSON such as {"orders": 1795255200000, "payments": "2026-11-21T10:00:00Z"}: a time for each topic',
     lambda raw, _base: by_topic(raw, one_time),
     _written,
 )

@@ -22,7 +22,8 @@ MAX_TOPICS = Option(
     name="maxTopics",
     kind=whole(1, 10_000),
     default=100,
-    documentation="How many topics subscribePattern may match; more are an error, since each has a link of its own.",
+    documentation="How many topics subscribePattern may match. More are an error, because each topic needs a link of "
+    "its own.",
     group="topics",
     needs=("subscribePattern",),
 )
@@ -42,9 +43,9 @@ class PlainOptions:
         name="maxRowsPerTrigger",
         kind=optional(whole(1)),
         default=None,
-        documentation="Rows of one micro-batch, shared fairly among the topics: whole published batches where one "
-        "fits, else a part of one, exact to one record batch. null = only maxBytesPerTrigger limits. Ignored by a "
-        "batch read.",
+        documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. It takes whole "
+        "published batches if at least one fits, otherwise a part of one, exact to one record batch. null = only "
+        "maxBytesPerTrigger is a limit. Ignored by a batch read.",
         group="how much",
         also=("maxOffsetsPerTrigger",),
     )
@@ -52,8 +53,8 @@ class PlainOptions:
         name="maxBytesPerTrigger",
         kind=size(1),
         default="4GiB",
-        documentation="Bytes of one micro-batch, as stored in the spool, exact to one record batch. Ignored by a batch "
-        "read.",
+        documentation="Maximum number of bytes in one micro-batch, as stored in the spool, exact to one record batch. "
+        "Ignored by a batch read.",
         group="how much",
     )
     min_rows: int | None = _option(
@@ -61,7 +62,7 @@ class PlainOptions:
         kind=optional(whole(1)),
         default=None,
         documentation="Start no micro-batch before this many rows are available, unless maxTriggerDelay has passed, a "
-        "publisher waits for this subscription, or nothing more will come. Ignored by a batch read.",
+        "publisher waits for this subscription, or no more rows will come. Ignored by a batch read.",
         group="how much",
         also=("minOffsetsPerTrigger",),
     )
@@ -77,16 +78,17 @@ class PlainOptions:
         name="minPartitions",
         kind=optional(whole(1, 100_000)),
         default=None,
-        documentation="Least number of tasks that a read is split into, if it has enough record batches. Above the "
-        "publisher's parallelism rows of one partition come out of several tasks, and order within it holds from "
-        "batch to batch only.",
+        documentation="Minimum number of tasks that a read is split into, if it has enough record batches. Above the "
+        "publisher's parallelism, several tasks read the rows of one partition, and order within it holds only from "
+        "batch to batch.",
         group="how much",
     )
     max_rows_per_partition: int | None = _option(
         name="maxRowsPerPartition",
         kind=optional(whole(1)),
         default=None,
-        documentation="Rows of one task, within one record batch; a larger read is split, as with minPartitions.",
+        documentation="Maximum number of rows of one task, exact to one record batch. A larger read is split, as with "
+        "minPartitions.",
         group="how much",
         also=("maxRecordsPerPartition",),
     )
@@ -94,11 +96,11 @@ class PlainOptions:
         name="readAhead",
         kind=BOOLEAN,
         default=False,
-        documentation="Plan each micro-batch before its rows are there: its tasks start at once and wait for news, so "
-        "that rows are read as soon as they are published. While nothing comes, an empty micro-batch runs each second, "
-        "whose tasks hold their cores. For one topic by subscribe, with a trigger that goes on. A batch read takes no "
-        "notice. foreachBatch must look at each DataFrame: after one that no task read, a new coordinator and a "
-        "restart of the query end it with DataLoss.",
+        documentation="Plan each micro-batch before its rows exist. Its tasks start at once and wait, so that rows "
+        "are read as soon as they are published. While nothing is published, an empty micro-batch runs each second, "
+        "and its tasks hold their cores. Only for one topic, given with subscribe, and with a trigger that keeps "
+        "running. Ignored by a batch read. foreachBatch must read each DataFrame: after one that no task read, a new "
+        "coordinator and a restart of the query end it with DataLoss.",
         group="how much",
     )
     include_metadata: bool = _option(
@@ -113,9 +115,10 @@ class PlainOptions:
         name="schemaEvolution",
         kind=choice("compatible", "strict"),
         default="compatible",
-        documentation="What may differ between the schema of the query and that of a batch. compatible = columns that "
-        "only the batch has are left out, nullable ones that only the query has are null, numbers widen; anything "
-        "else ends the query before that batch. strict = nothing may differ. Flow jobs: schema_evolution=.",
+        documentation="How the schema of a batch may differ from that of the query. compatible = columns that only "
+        "the batch has are left out, nullable columns that only the query has are null, and numbers are widened; any "
+        "other difference ends the query before that batch. strict = there may be no difference. Flow jobs use "
+        "schema_evolution=.",
         group="rows",
         recommended=("compatible", "strict"),
     )
@@ -123,16 +126,16 @@ class PlainOptions:
         name="mergeSchema",
         kind=BOOLEAN,
         default=False,
-        documentation="Read topics of different schemas as one: all their columns, null where a topic has none, "
-        "numbers widened. Without it different schemas are an error.",
+        documentation="Read topics with different schemas as one: the result has all their columns, null where a "
+        "topic lacks one, and numbers are widened. Without this option, different schemas are an error.",
         group="rows",
     )
     fail_on_data_loss: bool = _option(
         name="failOnDataLoss",
         kind=BOOLEAN,
         default=True,
-        documentation="Fail when batches are gone that were to be read, with their offsets; false = skip, count and "
-        "log them.",
+        documentation="Fail if batches that were to be read have been removed, and name their offsets. false = skip, "
+        "count and log them.",
         group="rows",
     )
 
@@ -145,7 +148,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="subscribe",
         kind=TOPICS,
         default=None,
-        documentation="Topics to read, separated by commas. Exactly one of subscribe, subscribePattern and assign.",
+        documentation="Topics to read, separated by commas. Give exactly one of subscribe, subscribePattern and "
+        "assign.",
         group="topics",
         excludes=("subscribePattern", "assign"),
     ),
@@ -153,8 +157,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="subscribePattern",
         kind=PATTERN,
         default=None,
-        documentation="Topics whose whole name matches. Topics that appear while a stream runs are added, and begin "
-        "at earliest.",
+        documentation="Read all topics whose whole name matches. Topics that appear while a stream runs are added, "
+        "and begin at earliest.",
         group="topics",
         excludes=("subscribe", "assign"),
     ),
@@ -162,7 +166,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="assign",
         kind=ASSIGN,
         default=None,
-        documentation="Topics, and which of the publisher's partitions to read of each.",
+        documentation="Topics to read, and which of the publisher's partitions to read of each.",
         group="topics",
         excludes=("subscribe", "subscribePattern"),
     ),
@@ -172,17 +176,18 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         kind=NAME,
         default=None,
         documentation="Name of the subscription: the position that the publishers keep for this query. A stream must "
-        "have one, each load() its own; a batch read only for startingOffsets=committed.",
+        "have a name, and each load() needs its own. A batch read needs one only for startingOffsets=committed.",
         group="topics",
     ),
     Option(
         name="startingOffsets",
         kind=STARTING,
         default=None,
-        documentation="Where a new checkpoint begins (one that exists wins), or a batch read: a word for all topics, "
-        "or JSON that names every topic. committed = where the subscription stands. null = committed for a stream, "
-        "where a new name begins at latest; earliest for a batch read. With subscribePattern, topics that JSON does "
-        "not name begin at earliest. A value may also be a whole position, as a query's progress shows it.",
+        documentation="Where a query with a new checkpoint begins, or a batch read. An existing checkpoint takes "
+        "precedence. Give one word for all topics, or JSON that names every topic. committed = at the position of the "
+        "subscription. null = committed for a stream, where a new name begins at latest; earliest for a batch read. "
+        "With subscribePattern, topics that the JSON does not name begin at earliest. A value may also be a whole "
+        "position, as a query's progress shows it.",
         group="where to start and end",
         recommended=("earliest", "latest", "committed"),
     ),
@@ -190,8 +195,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="startingTimestamp",
         kind=TIME,
         default=None,
-        documentation="Begin with the first batch published then or later. Wins over startingOffsetsByTimestamp, "
-        "which wins over startingOffsets.",
+        documentation="Begin with the first batch published then or later. Takes precedence over "
+        "startingOffsetsByTimestamp, which takes precedence over startingOffsets.",
         group="where to start and end",
     ),
     Option(
@@ -215,8 +220,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="endingOffsets",
         kind=ENDING,
         default=None,
-        documentation="Where to end; the end itself is not read. latest = what is there when the query starts. null = "
-        "latest for a batch read, no end for a stream. A stream that has reached its end waits there, and "
+        documentation="Where to end. The end itself is not read. latest = the end of the topic when the query starts. "
+        "null = latest for a batch read, no end for a stream. A stream that has reached its end waits there, and "
         "jobpipe.await_end(query) stops it.",
         group="where to start and end",
         recommended=("latest",),
@@ -225,9 +230,9 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="endingTimestamp",
         kind=TIME,
         default=None,
-        documentation="End before the first batch published then or later; if there is none, a batch read ends at "
-        "latest, and a stream goes on until that time has come. Wins over endingOffsetsByTimestamp, which wins over "
-        "endingOffsets.",
+        documentation="End before the first batch published then or later. If there is none, a batch read ends at "
+        "latest, and a stream continues until that time has come. Takes precedence over endingOffsetsByTimestamp, "
+        "which takes precedence over endingOffsets.",
         group="where to start and end",
     ),
     Option(
@@ -241,7 +246,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="boundaryType",
         kind=BOUNDARY,
         default=None,
-        documentation="What lowerBound and upperBound are; instead of the options that begin with starting and ending.",
+        documentation="Whether lowerBound and upperBound are times or offsets. These two replace the options that "
+        "begin with starting and ending.",
         group="where to start and end",
         recommended=("TIME", "OFFSET"),
         excludes=(*_STARTS, *_ENDS),
@@ -250,8 +256,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="lowerBound",
         kind=BOUND,
         default=None,
-        documentation="Where to start, this bound included: an offset or a time for all topics, or JSON with one for "
-        "each. null = as without startingOffsets.",
+        documentation="Where to start; the bound is included. An offset or a time for all topics, or JSON with one "
+        "for each. null = as without startingOffsets.",
         group="where to start and end",
         needs=("boundaryType",),
     ),
@@ -259,7 +265,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="upperBound",
         kind=BOUND,
         default=None,
-        documentation="Where to end, this bound excluded: an offset or a time for all topics, or JSON with one for "
+        documentation="Where to end; the bound is excluded. An offset or a time for all topics, or JSON with one for "
         "each. null = as without endingOffsets.",
         group="where to start and end",
         needs=("boundaryType",),
@@ -276,8 +282,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="discoveryTimeout",
         kind=optional(duration(0.1)),
         default=None,
-        documentation="How long to wait for a topic's publisher at load(), and at the start of a stream for a topic "
-        "that was never published. null = jobpipe.discovery.timeout.",
+        documentation="How long load() waits for a topic's publisher, and how long a stream waits at its start for a "
+        "topic that was never published. null = jobpipe.discovery.timeout.",
         group="general",
     ),
 )

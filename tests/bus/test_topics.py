@@ -435,9 +435,9 @@ def test_topics_that_the_options_do_not_name_any_more(topics: Topics) -> None:
         ({"assign": '{"a": []}'}, ["a has []"]),
         ({"assign": '{"a": [true]}'}, ["a has [true]"]),
         ({"assign": '{"a": [1, 1]}'}, ["a has [1, 1]"]),
-        ({"assign": '{"a": [1], "a": [2]}'}, ["each name once, and 'a' is there twice"]),
+        ({"assign": '{"a": [1], "a": [2]}'}, ["each name once, but 'a' is given twice"]),
         ({"subscribe": "a", "maxTopics": "3"}, ["maxTopics = 3: expected subscribePattern as well"]),
-        ({"assign": '{"a b": [1]}'}, ["'a b' is none", "letters, digits"]),
+        ({"assign": '{"a b": [1]}'}, ["'a b' is not one", "letters, digits"]),
         ({"topicsPattern": "a"}, ["did you mean subscribePattern?"]),
     ],
 )

@@ -94,7 +94,8 @@ def test_other_paths(nobody: int) -> None:
 def test_the_demo_does_not_start_spark_in_vain(nobody: int, tmp_path: Path) -> None:
     result = run("demo", "--work", str(tmp_path / "demo"))
     assert result.exit_code not in (0, 70)
-    assert f"user {nobody} is not in the passwd database, and Spark's JVM does not start without" in result.output
+    why = f"user {nobody} has no name in the passwd database, and Spark's JVM does not start without one"
+    assert why in result.output
 
 
 def test_a_home_that_is_not_absolute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_file_that_everybody_may_write(lonely: Path, named_by: str) -> None:
     file = write(lonely / "conf" / "jobpipe.yaml", mode=0o666)
     environ = {sources.ENVIRONMENT_FILE: str(file)} if named_by == "environment" else {}
     message = refused(file if named_by == "option" else None, **environ)
-    assert "everybody may write to it (mode 0666)" in message
+    assert "everyone may write to it (mode 0666)" in message
     file.chmod(0o644)
     assert load(file if named_by == "option" else None, environ=environ).retention_time == 7.0
 
@@ -119,7 +119,7 @@ def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_access_list_of_somebody_else(tmp_path: Path, of_another_user: Callable[[Path], Path]) -> None:
     """S9: who may write it decides who reads and publishes."""
     path = write(tmp_path / "access.yaml", "orders: {read: [a.jobpipe]}\n", 0o646)
-    with pytest.raises(ConfigError, match="everybody may write"):
+    with pytest.raises(ConfigError, match="everyone may write"):
         read_access(path)
     path.chmod(0o644)
     assert read_access(path).entries
@@ -133,10 +133,10 @@ def test_a_spool_that_others_may_write(tmp_path: Path, of_another_user: Callable
     spool = tmp_path / "spool"
     prepare_topic(spool / "orders", "orders")
     spool.chmod(0o777)
-    with pytest.raises(SpoolError, match="everybody may write"):
+    with pytest.raises(SpoolError, match="everyone may write"):
         prepare_topic(spool / "orders", "orders")
     finding = spool_finding(Config(spool_dir=spool))
-    assert (finding.status, "everybody may write" in finding.detail) == ("fail", True)
+    assert (finding.status, "everyone may write" in finding.detail) == ("fail", True)
     assert "chmod" in finding.remedy
     spool.chmod(0o1777)
     prepare_topic(spool / "orders", "orders")
@@ -162,7 +162,7 @@ def test_a_host_servers_folder_that_others_may_write(tmp_path: Path, of_another_
     assert announced(path) is None
     folder.close()
     path.chmod(0o777)
-    with pytest.raises(SpoolError, match="everybody may write"):
+    with pytest.raises(SpoolError, match="everyone may write"):
         HostFolder(path)
     path.chmod(0o755)
     of_another_user(path)

@@ -111,7 +111,7 @@ def test_another_key_and_a_changed_value_are_refused(key: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     with pytest.raises(ConfigError, match="another one"):
         Secret(value).reveal()
-    with pytest.raises(ConfigError, match="no key can be made"):
+    with pytest.raises(ConfigError, match="a key cannot be made"):
         make_key(key_reference())
 
 

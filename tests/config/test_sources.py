@@ -315,7 +315,7 @@ def test_a_key_given_twice_by_one_source(overrides: dict[str, str], environ: dic
         ),
         (
             {"overrides": {"zzz": "1"}},
-            "option: zzz = 1 is unknown; possible are the keys that `jobpipe config show` lists",
+            "option: zzz = 1 is unknown; possible names are the keys that `jobpipe config show` lists",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_arguments_of_the_caller_are_suggested_too() -> None:
         (problem,) = problems(overrides={wrong: "earliest"}, caller=subscribe)
         assert problem["expected"] == "did you mean starting?"
     (problem,) = problems(overrides={"zzz": 1}, caller=subscribe)
-    assert problem["expected"].startswith("possible are topic, starting and the keys that")
+    assert problem["expected"].startswith("possible names are topic, starting and the keys that")
 
 
 def test_the_value_of_what_sounds_secret_is_not_repeated() -> None:

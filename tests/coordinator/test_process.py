@@ -81,7 +81,7 @@ def test_a_log_in_a_strangers_home(start, tmp_path: Path) -> None:  # type: igno
         start("never", "sys.exit(5)")
     (tmp_path / "program.log").unlink()
     tmp_path.chmod(0o777)
-    with pytest.raises(ConfigError, match="everybody may write to it"):
+    with pytest.raises(ConfigError, match="everyone may write to it"):
         start("never", "sys.exit(5)")
     assert (tmp_path / "mine").read_text() == ""
     assert not (tmp_path / "never.starts").exists()

@@ -80,7 +80,7 @@ def start(df: DataFrame, place: Place, name: str) -> None:
         ),
         ({"name": "a b/c"}, ["name = a b/c", "letters, digits"]),
         ({"subscribe": " , "}, ["subscribe = ' , '", "topic,topic"]),
-        ({"subscribe": "ok,not ok"}, ["subscribe = ok,not ok", "'not ok' is none"]),
+        ({"subscribe": "ok,not ok"}, ["subscribe = ok,not ok", "'not ok' is not one"]),
     ],
 )
 def test_wrong_options(spark: SparkSession, place: Place, options: dict[str, str], phrases: list[str]) -> None:
