@@ -108,9 +108,9 @@ class Deleter:
                 )
             if not unread and not is_set_aside(directory):
                 raise SpoolError(
-                    f"topic {topic!r} has no spool in {directory.parent}, so whether all was read is not known here: "
-                    "delete it on the host, and with the jobpipe.spool.dir, of its publisher, or pass --unread if that "
-                    "spool is gone",
+                    f"topic {topic!r} has no spool in {directory.parent}, so it is not known here whether all was "
+                    "read: delete it on the host, and with the jobpipe.spool.dir, of its publisher, or pass --unread "
+                    "if that spool is lost",
                     topic=topic,
                     directory=str(directory),
                 )
@@ -119,7 +119,7 @@ class Deleter:
         if spool.namespace not in (None, self._config.namespace):
             raise SpoolError(
                 f"{directory} holds the topic {topic!r} of namespace {spool.namespace}, not of "
-                f"{self._config.namespace}; to delete it set jobpipe.registerserver.topic.storage to that one",
+                f"{self._config.namespace}; to delete it set jobpipe.registerserver.topic.storage to that namespace",
                 topic=topic,
                 namespace=spool.namespace,
             )
@@ -131,8 +131,8 @@ class Deleter:
         if spool.unread and not unread:
             names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.unread.items()))
             raise DataLoss(
-                f"topic {topic!r} has not been fully read by {names}: `jobpipe serve {topic}` lets them read "
-                "on, --unread deletes it anyway",
+                f"topic {topic!r} has not been fully read by {names}: `jobpipe serve {topic}` lets them "
+                "continue, --unread deletes it anyway",
                 topic=topic,
                 unread=spool.unread,
             )

@@ -119,8 +119,8 @@ def _lost_before_the_wait_is_over(config: Config) -> str | None:
     waits = config.spool_placement == "host" and config.acks == "all"
     if waits and config.hostserver_lost_after >= config.acks_timeout:
         return (
-            f"less than jobpipe.acks.timeout ({config.acks_timeout:g} s): else acks=all gives up before a host counts "
-            "as lost, at each start, and a batch that was lost with it is never written again"
+            f"less than jobpipe.acks.timeout ({config.acks_timeout:g} s): otherwise acks=all gives up before a host "
+            "counts as lost, at each start, and a batch that was lost with it is never written again"
         )
     return None
 

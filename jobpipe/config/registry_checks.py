@@ -67,7 +67,7 @@ def _acl(config: Config) -> str | None:
     )
     words = [word.strip() for word in (config.registry_acl or "").split(",")]
     if "auth" in words and not known:
-        return "no auth while the registry does not know us: set registerserver.sasl.mechanism or ssl.cert"
+        return "no auth without authentication to the registry: set registerserver.sasl.mechanism or ssl.cert"
     return None
 
 

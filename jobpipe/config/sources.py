@@ -99,7 +99,7 @@ def resolve(
 @functools.cache
 def _tell_once(file: Path | None) -> None:
     """Log that the working folder's file is in force, which no option asked for."""
-    log.info("%s of the working folder is in force: its registry, certificates and handler are used", file)
+    log.info("%s of the working folder is in use, with its registry, certificates and handler", file)
 
 
 def node_settings(attributes: Iterable[str]) -> dict[str, Any]:

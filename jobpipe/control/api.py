@@ -111,7 +111,7 @@ class Api:
 
     def _events(self, after: int) -> Response:
         if not self._streams.take():
-            raise WaitTimeout("as many clients follow the server's events as may at once; end one, or try again later")
+            raise WaitTimeout("too many clients follow the server's events; stop one, or try again later")
         return _EventsResponse(self._streams, after)
 
 
@@ -145,7 +145,7 @@ def _problem(error: BaseException, status: int | None) -> Response:
 async def _http_problem(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{request.method} {shown(request.url.path)}"
-    remedy = f"GET {OPENAPI} says what there is"
+    remedy = f"GET {OPENAPI} lists all addresses"
     said = f"{what}: there is no such address" if status == 404 else f"{what} is not possible"
     response = _problem(JobpipeError(f"{said}; {remedy}"), status)
     if isinstance(error, HTTPException) and error.headers:
@@ -158,7 +158,7 @@ def _last_event(request: Request, after: int) -> int:
     if not given:
         return after
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise ConfigError(f"Last-Event-ID: {shown(given)} is no number of an event", key="Last-Event-ID")
+        raise ConfigError(f"Last-Event-ID: {shown(given)} is not the number of an event", key="Last-Event-ID")
     return int(given)
 
 
@@ -172,7 +172,7 @@ def _query(route: Route, request: Request) -> dict[str, str | int | bool | None]
     for name, value in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise ConfigError(f"{shown(name)} is no parameter of {route.path}; there are: {listed}", key=name[:100])
+            raise ConfigError(f"{shown(name)} is not a parameter of {route.path}; there are: {listed}", key=name[:100])
         found[name] = _query_value(known[name], value)
     return found
 
@@ -210,11 +210,11 @@ async def _body(route: Route, request: Request) -> BaseModel | None:
     if not content:
         if route.body is None:
             return None
-        raise ConfigError("a body of JSON is missing", key="body")
+        raise ConfigError("the JSON body is missing", key="body")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise _HttpError(
-            415, ConfigError(f"content type {shown(kind)} is not taken; send application/json", key="content-type")
+            415, ConfigError(f"content type {shown(kind)} is not accepted; send application/json", key="content-type")
         )
     if route.body is None:
         raise ConfigError(f"{route.path} takes no body", key="body")
@@ -232,8 +232,8 @@ def _parsed(model: type[BaseModel], content: bytes) -> BaseModel:
         lines = "".join(f"\n  {each['key']}: {each['what']}" for each in problems)
         raise ConfigError(f"the body is wrong:{lines}", problems=problems) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the body is no JSON ({type(error).__name__}: {str(error)[:200]})", key="body") from None
+        raise ConfigError(f"the body is not JSON ({type(error).__name__}: {str(error)[:200]})", key="body") from None
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")

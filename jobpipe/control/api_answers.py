@@ -169,7 +169,7 @@ class Answers:
         """List runs, the newest first; without a pipeline those of all."""
         pipeline, job = call.text("pipeline"), call.text("job")
         if job is not None and pipeline is None:
-            raise ConfigError("job needs pipeline: names of jobs are unique in a pipeline only", key="job")
+            raise ConfigError("job needs pipeline: names of jobs are unique only within a pipeline", key="job")
         return self._control.runs(pipeline, job, limit=call.whole("limit"))
 
     def run(self, call: Call) -> RunView:
@@ -271,7 +271,7 @@ def _only_kind(plugins: Plugins, type_: str) -> PlugInKind:
         return kinds[0]
     if kinds:
         listed = " and a ".join(kinds)
-        raise PipelineError(f"{shown(type_)} is a {listed}; say by kind which one is meant", problems=[])
+        raise PipelineError(f"{shown(type_)} is a {listed}; use kind to choose one", problems=[])
     names = sorted({each.type for each in plugins.all()})
     raise PipelineNotFound(f"there is no plug-in of type {shown(type_)}; {nearest(type_, names)}", type=type_[:100])
 

@@ -218,7 +218,7 @@ class Listener:
                 if self._refresh is not None:
                     await asyncio.to_thread(self._refresh)
             except Exception:
-                log.exception("certificates or access list cannot be looked at; going on with those before")
+                log.exception("certificates or access list cannot be read; the previous ones stay in use")
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ class Listener:
             try:
                 conn, _ = await loop.sock_accept(self._sock)
             except OSError as error:  # no descriptor is free, or the client is gone already
-                log.warning("a connection cannot be taken: %s", error.strerror)
+                log.warning("a connection cannot be accepted: %s", error.strerror)
                 await asyncio.sleep(0.1)
                 continue
             full = len(self._state.connections) + self._handshakes >= self._limits.connections

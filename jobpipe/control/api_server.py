@@ -103,7 +103,7 @@ def _certificates(config: Config) -> Credentials:
     if not config.tls:
         raise ConfigError(
             f"jobpipe.server.host is {config.server_host}, and encryption is switched off by jobpipe.ssl.enabled or "
-            "security.ssl.enabled: beyond loopback the control server takes only TLS; switch it on, or listen on "
+            "security.ssl.enabled: beyond loopback the control server accepts only TLS; switch it on, or listen on "
             "127.0.0.1",
             key="jobpipe.server.host",
         )

@@ -65,7 +65,7 @@ class PipelineChanges:
         """
         row = self._store.run(run)
         if row is None:
-            raise RunNotFound(f"there is no run {run!r:.120}; those of a job are kept for a while only", run=run)
+            raise RunNotFound(f"there is no run {run!r:.120}; runs are kept only for a while", run=run)
         return row
 
     # -- changing ------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class PipelineChanges:
             before = {job.name: job for job in store.jobs(name)}
             added = len(pipeline.jobs.keys() - before.keys())
             if store.count_jobs() + added > MOST_JOBS:
-                raise ControlConflict(f"{MOST_JOBS} jobs are the most of one server; delete a pipeline", pipeline=name)
+                raise ControlConflict(f"one server has at most {MOST_JOBS} jobs; delete a pipeline", pipeline=name)
             known = store.pipeline(name)
             version = 1 if known is None else known.version + 1
             want = Want.RUN if known is None else known.want
@@ -216,7 +216,7 @@ class PipelineChanges:
                 if job.following or (run is not None and not run.is_over):
                     why = f"is {JobState.SUBMITTED if run is None else run.state}: stop the pipeline first"
                 elif store.open_attempt(pipeline, job.name) is not None:
-                    why, ending = "has ended, and its processes are seen to end: try again in some seconds", True
+                    why, ending = "has ended, but its processes are still ending: try again in a few seconds", True
                 if why is not None:
                     raise ControlConflict(
                         f"job {pipeline}.{job.name} {why}",
@@ -282,7 +282,7 @@ class PipelineChanges:
 
 def _lost(job: JobRow) -> ControlConflict:
     return ControlConflict(
-        f"job {job.pipeline}.{job.name} is LOST: it may still run where nobody sees it. See that it has ended, then "
+        f"job {job.pipeline}.{job.name} is LOST: it may still be running. Make sure that it has ended, then "
         "restart it with --force",
         pipeline=job.pipeline,
         job=job.name,
@@ -327,7 +327,7 @@ def _check_checkpoint(job: JobRow, *, renew: bool) -> None:
     if job.checkpoint and job.checkpoint != job.fits and not renew and not job.renew:
         raise ControlConflict(
             f"job {job.pipeline}.{job.name}: its sources, or a stage that keeps state, have changed, and its "
-            f"checkpoint is of those before; submit it with --new-checkpoint {job.name}, and it begins again without",
+            f"checkpoint does not fit them; submit it with --new-checkpoint {job.name}, and it starts over without it",
             pipeline=job.pipeline,
             job=job.name,
         )

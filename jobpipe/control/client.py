@@ -82,7 +82,7 @@ class ServerAddress:
         if parts.scheme == "https":
             return cls(plain, None if token_file is None else read_token(token_file), client_tls(config))
         if host not in ("127.0.0.1", "localhost", "::1"):
-            raise ConfigError(f"{plain}: beyond loopback a server is reached by https", key="--url")
+            raise ConfigError(f"{plain}: use https for any address but loopback", key="--url")
         if token_file is not None:
             return cls(plain, read_token(token_file))
         local = cls.local(config)
@@ -90,8 +90,8 @@ class ServerAddress:
         if local is not None and local.url in (plain, plain.replace("//localhost", "//127.0.0.1")):
             return local
         raise ConfigError(
-            f"{plain} is not the control server of {config.home}, whose token is for that one alone; give the token of "
-            "the other by --token-file",
+            f"{plain} is not the control server of {config.home}, and the token there is only for that one; give the "
+            "token of this server with --token-file",
             key="--token-file",
         )
 

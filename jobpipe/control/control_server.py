@@ -277,7 +277,7 @@ class ControlServer(Control):
 def _require_absolute(submission: Submission) -> None:
     for what, path in (("file", submission.file), ("folder", submission.folder)):
         if not path.is_absolute():
-            raise ConfigError(f"{what} {str(path)!r:.200} is no absolute path", key=what)
+            raise ConfigError(f"{what} {str(path)!r:.200} is not an absolute path", key=what)
     if len(json.dumps(dict(submission.tree))) > MOST_TREE_BYTES:
         raise ConfigError(f"the pipeline has more than {MOST_TREE_BYTES} bytes", key="tree")
 
@@ -285,14 +285,14 @@ def _require_absolute(submission: Submission) -> None:
 def _require_supported(pipeline: Pipeline) -> None:
     file = str(pipeline.file)
     problems = [
-        Problem(file, None, f"jobs.{name}.route", "it is not applied in this version", "leave it out")
+        Problem(file, None, f"jobs.{name}.route", "this version does not support routes", "leave it out")
         for name, job in pipeline.jobs.items()
         if job.spec.route
     ]
     for number, alert in enumerate(pipeline.spec.alerts):
         if silent := [name for name in alert.on if name not in TOLD]:
-            what = f"{' and '.join(silent)}: not told by this version"
-            remedy = f"leave out what is not one of {', '.join(sorted(TOLD))}"
+            what = f"{' and '.join(silent)}: this version does not report this"
+            remedy = f"use only {', '.join(sorted(TOLD))}"
             problems.append(Problem(file, None, f"pipeline.alerts[{number}].on", what, remedy))
     if problems:
         raise pipeline_error(problems)

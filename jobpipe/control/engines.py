@@ -156,7 +156,7 @@ class BuiltinEngine(ScheduleEngine):
         for thread in others:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in others):
-            LOG.warning("a call of a schedule has not ended within %d s; it is left to itself", STOP_SECONDS)
+            LOG.warning("a call of a schedule has not ended within %d s; the server does not wait for it", STOP_SECONDS)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
@@ -222,7 +222,7 @@ class BuiltinEngine(ScheduleEngine):
                 self.fire(id_, at)
             except Exception:
                 failed = True
-                LOG.exception("schedule %s: the call for %s failed; it is made again in %d s", id_, at, RETRY_SECONDS)
+                LOG.exception("schedule %s: the call for %s failed; trying again in %d s", id_, at, RETRY_SECONDS)
             with self._changed:
                 self._done(id_, entry, at if failed else None)
 

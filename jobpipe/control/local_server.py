@@ -32,7 +32,8 @@ def require_server(config: Config) -> ServerAddress:
     address = ServerAddress.local(config)
     if address is None:
         raise LinkBroken(
-            f"no control server of {config.home} runs; start it with `jobpipe server`, or name another by --url",
+            f"no control server of {config.home} is running; start it with `jobpipe server`, or name "
+            "another with --url",
             home=str(config.home),
         )
     return address
@@ -80,7 +81,7 @@ def _awaited(config: Config, files: ServerFiles, process: subprocess.Popen[bytes
             return address
         # Of two commands that start one at once, one server ends; the other one is waited for.
         if process is not None and process.poll() is not None and not files.running():
-            raise JobpipeError(f"the control server does not start. The end of its log:\n{_tail(files.log)}")
+            raise JobpipeError(f"the control server did not start. The end of its log:\n{_tail(files.log)}")
         if process is None and not files.running():
             return require_server(config)
         time.sleep(_POLL_SECONDS)
@@ -105,7 +106,7 @@ def stop_server(config: Config) -> bool:
         return False
     if not state.is_here:
         where = f"on {state.host} or in another container, as process {state.pid}"
-        raise ControlConflict(f"the control server runs {where}; end it there")
+        raise ControlConflict(f"the control server runs {where}; stop it there")
     os.kill(state.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS
     while files.running():

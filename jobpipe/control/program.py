@@ -57,5 +57,6 @@ def serve(
         stopped.wait()
         if rest.failure is not None:
             raise JobpipeError(
-                f"the REST interface has failed, so the control server ends ({rest.failure}). Jobs run on; start it"
+                f"the REST interface has failed, so the control server ends ({rest.failure}). Jobs keep running; "
+                "start it again"
             ) from rest.failure

@@ -49,7 +49,7 @@ class Roots:
             raise ConfigError(f"the pipeline's folder {folder} {self._outside}; {self._remedy}", folder=str(folder))
         real = Path(os.path.realpath(folder))
         if not real.is_dir():
-            what = f"the pipeline's folder {folder} is no folder of the server's host"
+            what = f"the pipeline's folder {folder} is not a folder of the server's host"
             raise ConfigError(f"{what}; copy the pipeline there, or share the folder", folder=str(folder))
         return real
 
@@ -68,7 +68,7 @@ class Roots:
 
     @property
     def _outside(self) -> str:
-        return f"lies outside {', '.join(map(str, self.folders))}, links followed"
+        return f"lies outside {', '.join(map(str, self.folders))} (after links are resolved)"
 
     @property
     def _remedy(self) -> str:

@@ -207,7 +207,7 @@ def backfill(
         ConfigError: there are no intervals in the range, or too many.
     """
     if not rule.bounded:
-        raise ControlConflict("runs of mode available-now have no bounds: they take whatever is there")
+        raise ControlConflict("runs of mode available-now have no bounds: they read everything that is available")
     inside = list(islice(rule.intervals(asked.lower, asked.upper), MOST_BACKFILLED + 1))
     if not inside:
         raise ConfigError(f"{asked} holds no whole interval of the schedule; `jobpipe schedule preview` shows them")

@@ -82,7 +82,7 @@ class Rule:
         if not 0 <= spec.delay <= _LONGEST_DELAY:
             raise ConfigError("schedule.delay is longer than a year; give a shorter one", key="delay")
         if (spec.crontab is None) == (spec.every is None):
-            raise ConfigError("a schedule needs one rule; give crontab or every, one of them", key="schedule")
+            raise ConfigError("a schedule needs one rule; give crontab or every", key="schedule")
         times: Times
         if spec.crontab is not None:
             times = CrontabTimes(spec.crontab, zone)
@@ -183,7 +183,7 @@ def _moment(key: str, text: str | None) -> datetime | None:
             raise ValueError
         moment = found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        what = f"schedule.{key}: {shown(text)} is no time; give it in ISO 8601 with its zone, as 2026-11-21T00:00:00Z"
+        what = f"schedule.{key}: {shown(text)} is not a time; give it in ISO 8601 with a zone, as 2026-11-21T00:00:00Z"
         raise ConfigError(what, key=key) from error
     if not _YEARS[0] <= moment.year <= _YEARS[1]:
         raise ConfigError(f"schedule.{key}: {shown(text)} is not in the years {_YEARS[0]} to {_YEARS[1]}", key=key)

@@ -92,7 +92,7 @@ class CrontabTimes(Times):
         fields = crontab.split()
         self._often = any(field.startswith("*") for field in fields[:2])
         if self.after(_EPOCH) is None:
-            raise ConfigError(f"crontab {crontab} never comes true; give a day that its months have", crontab=crontab)
+            raise ConfigError(f"crontab {crontab} never matches; give a day that its months have", crontab=crontab)
 
     def after(self, moment: datetime) -> datetime | None:
         """Return the first one that is later."""
@@ -149,7 +149,7 @@ def _simulation(crontab: str, shown: datetime, *, reverse: bool) -> CronSim:
         return CronSim(crontab, shown, reverse=reverse)
     except CronSimError as error:
         raise ConfigError(
-            f"crontab {crontab} never comes true ({error}); give a day that its months have", crontab=crontab
+            f"crontab {crontab} never matches ({error}); give a day that its months have", crontab=crontab
         ) from error
 
 

@@ -111,7 +111,7 @@ class ServerFiles:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
-            raise ConfigError(f"{self.folder}: expected a folder of ours ({error.strerror})") from error
+            raise ConfigError(f"{self.folder}: expected a folder of this user ({error.strerror})") from error
 
     def tokens(self) -> Mapping[Right, str]:
         """Return the tokens; those that are missing are made.
@@ -142,7 +142,7 @@ class ServerFiles:
                 found = self.read_state()
                 where = "it is starting" if found is None else f"at {found.url}, process {found.pid}"
                 raise ControlConflict(
-                    f"a control server of {self.folder.parent} runs already ({where}); stop it first, or use it",
+                    f"a control server of {self.folder.parent} is already running ({where}); stop it first, or use it",
                     folder=str(self.folder),
                 )
             self.state.unlink(missing_ok=True)
@@ -212,7 +212,7 @@ def read_token(path: Path) -> str:
     except UnicodeDecodeError:
         text = ""
     if len(text) < TOKEN_BYTES or not text.isprintable():
-        what = f"{path}: this is no token; delete it, and the server makes another one when it starts"
+        what = f"{path}: this is not a token; delete it, and the server makes another one when it starts"
         raise ConfigError(what, file=str(path))
     return text
 
@@ -223,7 +223,7 @@ def _read(path: Path) -> bytes:
         mode = stat.S_IMODE(found.st_mode)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or mode & 0o077:
             raise ConfigError(
-                f"{path}: expected a file of this user's that no other may read (chmod 600), not mode {mode:04o}",
+                f"{path}: expected a file of this user that no other user may read (chmod 600), not mode {mode:04o}",
                 file=str(path),
             )
         return file.read(MAX_BYTES)

@@ -169,7 +169,7 @@ def clear_storage(storage: str, run: str) -> str | None:
     """
     folder = local_folder(storage)
     if folder is None:
-        raise ConfigError(f"{storage} is no folder of this host: remove the checkpoint there by hand", key="storage")
+        raise ConfigError(f"{storage} is not a folder of this host: remove the checkpoint there by hand", key="storage")
     aside = folder.with_name(f"{folder.name}.before-{run}")
     try:
         folder.rename(aside)

@@ -150,7 +150,7 @@ def _order_missing(facts: Facts) -> Step:
 
 
 def _waits_for(facts: Facts) -> str:
-    return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still has"
+    return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still holds"
 
 
 def _with_lease(facts: Facts, launcher: LauncherAnswer) -> Verdict:
@@ -190,6 +190,6 @@ def _lost(facts: Facts, free: bool) -> Verdict:
         detail = "the launcher does not answer for it, and it has no lease; it may still run"
         return Verdict(state=JobState.LOST, step=_order_missing(facts), detail=detail)
     if facts.order in (*_FENCED, OrderOf.OTHER):
-        detail = "it was lost, and given up by a person"
+        detail = "it was lost, and an operator gave it up"
         return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=detail)
     return Verdict(state=None, step=Step.FENCE)

@@ -56,11 +56,11 @@ class Hook:
             parts = urlsplit(url.strip())
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise HookRefused("it is no address") from None
+            raise HookRefused("it is not an address") from None
         if len(url) > MAX_URL or not url.strip().isascii() or not url.strip().isprintable() or not host:
-            raise HookRefused("it is no address")
+            raise HookRefused("it is not an address")
         if parts.scheme not in ("https", "http") or parts.username is not None or parts.password is not None:
-            raise HookRefused("it is no address https://HOST/PATH")
+            raise HookRefused("it is not an address such as https://HOST/PATH")
         hook = cls(
             parts.scheme,
             host.lower(),
@@ -68,7 +68,7 @@ class Hook:
             (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         )
         if hook.scheme == "http" and not hook.is_loopback:
-            raise HookRefused("http is possible to loopback only; use https")
+            raise HookRefused("http is allowed only to loopback; use https")
         return hook
 
     @property

@@ -410,7 +410,7 @@ class Coordinator:
         except TopicNotFound:
             return True  # given up meanwhile
         except (JobpipeError, TimeoutError) as error:
-            log.info("topic %s: who lags cannot be known now: %s", topic.topic, error)
+            log.info("topic %s: cannot tell now which subscriptions lag: %s", topic.topic, error)
             return False
 
     async def close(self) -> None:

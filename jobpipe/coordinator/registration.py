@@ -185,7 +185,7 @@ class Registration:
             point = readable_point(store.topic, text, store.epoch)
             store.restore(point)
             log.warning(
-                "topic %s: its spool is gone; log %s goes on at offset %d", store.topic, point.log, point.start_n
+                "topic %s: its spool is gone; log %s continues at offset %d", store.topic, point.log, point.start_n
             )
 
     def keep_recovery_point(self, store: TopicLog, acks: str) -> Callable[[str], None] | None:

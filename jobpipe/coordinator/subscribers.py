@@ -117,8 +117,8 @@ class Subscribers:
         names = store.subscriptions.names()
         if name not in names and len(names) >= most:
             raise ConfigError(
-                f"topic {self._name!r} has {len(names)} subscriptions, and takes no new one: its publisher's "
-                f"jobpipe.subscription.max is {most}. Drop those that nobody needs by `jobpipe subscriptions drop`, or "
+                f"topic {self._name!r} has {len(names)} subscriptions, and accepts no new one: its publisher's "
+                f"jobpipe.subscription.max is {most}. Drop unused ones with `jobpipe subscriptions drop`, or "
                 "raise it",
                 topic=self._name,
                 name=name,
@@ -127,9 +127,9 @@ class Subscribers:
         share = max(1, most // 2)
         if name not in names and owner and (held := store.subscriptions.owners()[owner]) >= share:
             raise ConfigError(
-                f"topic {self._name!r}: {owner} holds {held} subscriptions, and takes no new one: one identity may "
-                f"hold half of what its publisher's jobpipe.subscription.max allows, which is {most}. Drop those that "
-                "nobody needs by `jobpipe subscriptions drop`, or raise it",
+                f"topic {self._name!r}: {owner} holds {held} subscriptions, and gets no new one: one identity may "
+                f"hold half of what its publisher's jobpipe.subscription.max allows, which is {most}. Drop unused "
+                "ones with `jobpipe subscriptions drop`, or raise it",
                 topic=self._name,
                 name=name,
                 identity=owner,
@@ -184,7 +184,7 @@ class Subscribers:
             store = self._topic.store
             if start.kind != "committed" and store.recovery.undecided:
                 raise TopicNotFound(
-                    f"topic {self._name!r}: its spool was lost; where it goes on is known once its publisher has "
+                    f"topic {self._name!r}: its spool was lost; where it continues is known once its publisher has "
                     "sealed the next batch",
                     topic=self._name,
                 )

@@ -180,7 +180,7 @@ class ServedTopic(TopicState):
         for line in self.leases.lines(status["leases"][:1]):
             if line["first"] < (acked if hold is None else hold.offset):  # no subscription needs what the lease holds
                 return (
-                    f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} holds what lies "
+                    f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} keeps batches "
                     f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
                 )
         missing = self.asked.min_subscribers
@@ -272,14 +272,14 @@ class ServedTopic(TopicState):
             self._storing_point = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
             await asyncio.wait({self._storing_point}, timeout=RECOVERY_POINT_SECONDS)
         if not self._storing_point.done():
-            log.warning("topic %s: the registry does not answer; losing the spool now is data loss", self.topic)
+            log.warning("topic %s: the registry does not answer; if the spool is lost now, so are rows", self.topic)
             return
         try:
             self._storing_point.result()
         except TopicOwned as error:
             raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
         except RegistryUnavailable as error:
-            log.warning("topic %s: %s; losing the spool now is data loss", self.topic, error)
+            log.warning("topic %s: %s; if the spool is lost now, so are rows", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a repeated batch is partly lost, and not every subscription has read it (or there is none)."""

@@ -59,8 +59,8 @@ class TopicHolds:
 def hold_words(topic: str, hold: Hold) -> str:
     """Say which hold keeps a spool full, whose it is, and until when."""
     return (
-        f"hold {hold.name!r} of {hold.owner} keeps what lies from offset {hold.offset} on until a scheduled job has "
-        f"read it, until {_until(hold.left or 0.0)} at the latest; `jobpipe holds drop {topic} {hold.name}` ends it"
+        f"hold {hold.name!r} of {hold.owner} keeps batches from offset {hold.offset} on until a scheduled job has "
+        f"read them, until {_until(hold.left or 0.0)} at the latest; `jobpipe holds drop {topic} {hold.name}` ends it"
     )
 
 
@@ -75,7 +75,7 @@ def _located(store: TopicLog, to: Boundary, name: str) -> Position:
     known = isinstance(to.value, Position) and store.recovery.resolve(to.value) is not None
     if not known and store.recovery.undecided is not None:
         raise TopicNotFound(
-            f"topic {store.topic!r}: its spool was lost; where it goes on is known once its publisher has sealed the "
+            f"topic {store.topic!r}: its spool was lost; where it continues is known once its publisher has sealed the "
             "next batch",
             topic=store.topic,
         )

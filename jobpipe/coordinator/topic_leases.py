@@ -48,8 +48,8 @@ class ReadLease:
 class TopicLeases:
     """Counts leases by identity, and ends them; the batches are held by the log.
 
-    A lease is known by its name, a hash of the secret that its reader made. Any reader that shows the secret may renew it and
-    give it back: tasks of a read run on other hosts, and under other certificates, than the driver that took it.
+    A lease is known by its name, a hash of the secret that its reader made. Any reader that shows the secret may renew
+    it and give it back: tasks of a read run on other hosts, and under other certificates, than the driver that took it.
 
     An entry is kept until the log has answered, whatever becomes of the request: each call to the log about an entry
     is a task of its own, and there is one at a time.
@@ -160,8 +160,8 @@ class TopicLeases:
     def _add(self, name: str, link: Link) -> ReadLease:
         if len(self._known) >= MAX_LEASES:
             raise LinkError(
-                f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and takes no new one; `jobpipe leases list` "
-                "tells whose they are",
+                f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and accepts no new one; `jobpipe leases list` "
+                "shows their owners",
                 topic=self._topic.topic,
                 limit=MAX_LEASES,
             )

@@ -55,7 +55,7 @@ def handler_class(name: str) -> type[RegisterServerHandler]:
         ) from error
     if not (isinstance(found, type) and issubclass(found, RegisterServerHandler)):
         raise ConfigError(
-            f"jobpipe.registerserver.handler={name!r} is no jobpipe_registry.handler.RegisterServerHandler",
+            f"jobpipe.registerserver.handler={name!r} is not a jobpipe_registry.handler.RegisterServerHandler",
             key="jobpipe.registerserver.handler",
         )
     return found

@@ -170,13 +170,13 @@ class TopicLocator:
             return (
                 f"nobody has ever published it under {self._config.namespace}: "
                 f"{'is the name right?' if meant is None else f'did you mean {meant}?'} `jobpipe topics --all` lists "
-                "what there is"
+                "all topics"
             )
         place_of_spool = self._config.spool_dir / topic
         where = f"from {place_of_spool}" if place_of_spool.exists() else "on the host of its spool"
         return (
-            f"no publisher is registered now, the last one had epoch {epoch}; start it again, or let "
-            f"`jobpipe serve {topic}` serve what is sealed, {where}"
+            f"no publisher is registered now, the last one had epoch {epoch}; start it again, or serve its "
+            f"sealed batches with `jobpipe serve {topic}`, {where}"
         )
 
     def wait(self, topic: str, timeout: float) -> Location:

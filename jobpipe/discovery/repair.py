@@ -30,11 +30,11 @@ def implausible(topic: str, registered: int | None, known: int | None) -> Config
         known: The log's; None if it was not looked at.
     """
     if known is not None and known >= MAX_EPOCH:
-        what = f"the epoch of its log is {known}, above which there is none (at most {MAX_EPOCH})"
+        what = f"the epoch of its log is {known}, which is too high (at most {MAX_EPOCH})"
     elif registered is None:
         what = "the epoch that the registry holds is not a valid number"
     else:
-        what = f"the registry holds epoch {registered}, its log {known}; more than {MAX_STEP} apart, it cannot be right"
+        what = f"the registry holds epoch {registered}, its log {known}; a difference above {MAX_STEP} cannot be right"
     return _refusal(topic, what, registered=registered, epoch=known)
 
 
@@ -55,7 +55,7 @@ def readable_point(topic: str, text: str, known: int) -> RecoveryPoint:
 
 def _refusal(topic: str, what: str, **facts: int | None) -> ConfigError:
     return ConfigError(
-        f"topic {topic!r}: {what}. Nothing was taken over. Another program has written to the registry: see who may "
+        f"topic {topic!r}: {what}. Nothing was taken over. Another program has written to the registry: check who may "
         f"(docs/registry-security.md). Then run `jobpipe registry repair {topic} --dry-run` on the host of the spool "
         "to see what it would change, and without --dry-run to change it",
         topic=topic,
@@ -70,7 +70,7 @@ def _point(text: str, known: int) -> tuple[RecoveryPoint | None, str]:
     except RemoteProtocolError:
         return None, "cannot be read"
     if point.highest_epoch > known + MAX_STEP:
-        return None, f"has epoch {point.highest_epoch}, the log {known}; more than {MAX_STEP} apart, it cannot be right"
+        return None, f"has epoch {point.highest_epoch}, the log {known}; a difference above {MAX_STEP} cannot be right"
     return point, ""
 
 

@@ -60,5 +60,5 @@ def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
         if config not in _found:
             raise
         files = _found[config]
-        log.warning("%s; going on with the certificates as they were", error.message)
+        log.warning("%s; the previous certificates stay in use", error.message)
     return None if files is None else latest_context(files)

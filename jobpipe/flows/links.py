@@ -83,7 +83,7 @@ class ControlLink:
             found = look_up(self._config, self._topic, self._location, attempts.deadline)
             self._location = found or self._location
             if self._location is None:
-                raise TopicNotFound(f"topic {self._topic!r}: nobody serves it now", topic=self._topic)
+                raise TopicNotFound(f"topic {self._topic!r}: it is not served now", topic=self._topic)
             endpoint = self._location.control
             self._link = BlockingLink.connect(endpoint, self._hello, tls=on_this_node(self._config, endpoint))
         return self._link

@@ -356,8 +356,8 @@ class FlowSealer:
             if self._closed or self._stopped() or deadline.passed:
                 topic = self._publishes.target.topic
                 raise SpoolFull(
-                    f"topic {topic!r}: no room within {self._publishes.room_timeout:g} s: {reply.full}. Read on, drop "
-                    "the subscription, or raise jobpipe.spool.max_bytes",
+                    f"topic {topic!r}: no room within {self._publishes.room_timeout:g} s: {reply.full}. Let its "
+                    "reader catch up, drop the subscription, or raise jobpipe.spool.max_bytes",
                     topic=topic,
                     reason=reply.full,
                 )

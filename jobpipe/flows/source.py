@@ -138,7 +138,7 @@ class SourceReader:
     def _tell_of_loss(self, at: Position, part: FollowedPart) -> None:
         if part.start.n > at.n:
             log.warning(
-                "topic %s, partition %d: batches %d to %d are missing; failOnDataLoss=false: reading goes on at %d",
+                "topic %s, partition %d: batches %d to %d are missing; failOnDataLoss=false: reading continues at %d",
                 *(self.topic, part.partition, at.n, part.start.n - 1, part.start.n),
             )
 

@@ -39,9 +39,9 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not _is_host(self.host):
-            raise AddressError(f"{self.host!r} is no host name or IP address", host=self.host)
+            raise AddressError(f"{self.host!r} is not a host name or an IP address", host=self.host)
         if isinstance(self.port, bool) or not isinstance(self.port, int) or not 1 <= self.port <= 65535:
-            raise AddressError(f"{self.port!r} is no port: expected 1-65535", port=self.port)
+            raise AddressError(f"{self.port!r} is not a port: expected 1-65535", port=self.port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -58,7 +58,7 @@ class Endpoint:
         if bracketed:
             host = host[1:-1]
         if not colon or bracketed != (":" in host) or not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise AddressError(f"{text!r} is no endpoint: expected host:port or [IPv6 address]:port", endpoint=text)
+            raise AddressError(f"{text!r} is not an endpoint: expected host:port or [IPv6 address]:port", endpoint=text)
         return cls(host, int(port))
 
 
@@ -163,8 +163,8 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
 
 def _not_bound(host: str, port_range: tuple[int, int], reason: str, key: str) -> AddressError:
     first, last = port_range
-    ports = f"port {first} cannot" if first == last else f"no port of {first}-{last} can"
-    text = f"{ports} be listened on at {host} ({reason}); see {key}"
+    ports = f"port {first}" if first == last else f"any port of {first}-{last}"
+    text = f"cannot listen on {ports} at {host} ({reason}); see {key}"
     return AddressError(text, host=host, port_range=list(port_range), reason=reason)
 
 
@@ -172,7 +172,7 @@ def _in_subnet(subnet: str) -> str:
     try:
         network = ipaddress.ip_network(subnet, strict=False)
     except ValueError as error:
-        raise AddressError(f"{subnet!r} is no subnet", subnet=subnet) from error
+        raise AddressError(f"{subnet!r} is not a subnet", subnet=subnet) from error
     inside = [address for address in _parsed() if address.version == network.version and address in network]
     if not inside:
         raise _no_interface(f"no interface of this host lies in the subnet {subnet}", subnet=subnet)

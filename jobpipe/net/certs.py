@@ -134,9 +134,7 @@ def issue(
         revoked = files.cert.exists() and is_revoked(directory, files.cert)
         for path in (files.cert, files.key):
             if path.exists() and not replace and not revoked:
-                raise ConfigError(
-                    f"{path}: the file exists; `jobpipe certs renew {name}` makes it last longer", file=str(path)
-                )
+                raise ConfigError(f"{path}: the file exists; `jobpipe certs renew {name}` renews it", file=str(path))
         if revoked:
             read_ca(directory)  # before anything goes
             files.key.unlink(missing_ok=True)
@@ -166,7 +164,7 @@ def renew(directory: Path, name: str, *, now: datetime | None = None) -> Path:
             )
         if not files.key.exists():
             raise ConfigError(
-                f"{files.key}: expected the key of {path}; renew where it is, or issue one under another name",
+                f"{files.key}: expected the key of {path}; renew where the key is, or issue one under another name",
                 file=str(files.key),
             )
         _issue(directory, name, known.names, known.usages, at)

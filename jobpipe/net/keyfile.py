@@ -102,7 +102,9 @@ def _make_folder(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
+        raise ConfigError(
+            f"{directory}: expected a folder of this user ({error.strerror})", file=str(directory)
+        ) from error
 
 
 def make_home(home: Path) -> None:
@@ -127,7 +129,9 @@ def close_folder(directory: Path) -> None:
     try:
         directory.chmod(0o700)
     except OSError as error:
-        raise ConfigError(f"{directory}: expected a folder of ours ({error.strerror})", file=str(directory)) from error
+        raise ConfigError(
+            f"{directory}: expected a folder of this user ({error.strerror})", file=str(directory)
+        ) from error
 
 
 @contextlib.contextmanager

@@ -65,8 +65,8 @@ def revoke(
             certificate = read_certificate(path)
             if name == "ca" or certificate.issuer != ca.subject:
                 raise ConfigError(
-                    f"{path}: expected a certificate that the CA in {directory} has issued; a CA is not revoked but "
-                    "taken out of everybody's ssl.ca",
+                    f"{path}: expected a certificate that the CA in {directory} has issued; a CA is not revoked: "
+                    "remove it from ssl.ca on every host",
                     file=str(path),
                 )
             numbers.append(certificate.serial_number)
@@ -162,7 +162,7 @@ def _crls(path: Path) -> list[x509.CertificateRevocationList]:
 
 def _end(crl: x509.CertificateRevocationList, path: Path) -> datetime:
     if crl.next_update_utc is None:
-        raise _bad(path, "a revocation list that says until when it holds", "it has no next update")
+        raise _bad(path, "a revocation list with the date of its next update", "it has none")
     return crl.next_update_utc
 
 

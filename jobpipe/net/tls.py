@@ -87,7 +87,7 @@ def latest_context(credentials: Credentials, *, server: bool = False) -> ssl.SSL
         if known is None:
             raise
         if _troubles.get(credentials) != error.message:
-            log.error("%s; going on with the certificates as they were", error.message)
+            log.error("%s; the previous certificates stay in use", error.message)
         _troubles[credentials] = error.message
         return known[1]
     _troubles.pop(credentials, None)

@@ -118,21 +118,21 @@ def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         for stage in job.sinks:
             if Mode.BATCH not in stage.plugin.modes:
                 what = f"sink {stage.type} is for streams, and the job is BATCH"
-                yield _below(job, stage), what, "take another sink, or leave out execution.runtime-mode", "error"
+                yield _below(job, stage), what, "use another sink, or leave out execution.runtime-mode", "error"
             elif "output-mode" in _given(pipeline, stage):
                 yield (*_below(job, stage), "output-mode"), "a BATCH job has none", "leave it out", "error"
         return
     for stage in job.sinks:
         if Mode.STREAMING not in stage.plugin.modes:
             what = f"sink {stage.type} is for runs with an end, and the job is STREAMING"
-            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or take another sink", "error"
+            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or use another sink", "error"
     for stage in job.stages:
         for name in sorted({*run_references(stage.given)} & {"run.lower", "run.upper"}):
             what = f"${{{name}}} has no value in a STREAMING job"
             yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or leave it out", "error"
     trigger = spec.trigger
     if trigger is not None and trigger.available_now and trigger.processing_time is not None:
-        yield ("trigger",), "it says two things", "give available-now or processing-time", "error"
+        yield ("trigger",), "it has two triggers", "give available-now or processing-time", "error"
 
 
 def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
@@ -140,7 +140,7 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if schedule is None:
         return
     if (schedule.crontab is None) == (schedule.every is None):
-        yield ("schedule",), "it needs one rule", "give crontab or every, one of them", "error"
+        yield ("schedule",), "it needs one rule", "give crontab or every", "error"
     for key, text in (("start", schedule.start), ("end", schedule.end)):
         if text is not None and not _is_time(text):
             remedy = "give it in ISO 8601 with its zone, as 2026-11-21T00:00:00Z"
@@ -203,7 +203,7 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield path, what, "give row-function or batch-function of type python for rows that may be bad", "warning"
         elif stage.plugin.may_fail and not stage.plugin.tolerant:
             what = f"errors.tolerance does not cover {stage.type}: a value on which it fails, fails the job"
-            yield path, what, "in SQL take try_cast and the other try_ functions, or a row-function", "warning"
+            yield path, what, "in SQL use try_cast and the other try_ functions, or a row-function", "warning"
 
 
 def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def _launcher(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         placement = stage.given.get(_PLACEMENT, configured or default)
         if placement == "driver":
             what = f"{_PLACEMENT} is driver, and launcher {pipeline.launcher.type} may take another host each time"
-            remedy = f"give {_PLACEMENT}: shared or host, so that the topic goes on with the same log"
+            remedy = f"give {_PLACEMENT}: shared or host, so that the topic keeps the same log"
             yield (*_below(job, stage), _PLACEMENT), what, remedy, "error"
 
 

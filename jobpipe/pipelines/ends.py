@@ -59,7 +59,7 @@ def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -
     """
     code = status.exit_code
     if status.state is LaunchState.UNKNOWN:
-        return End(JobState.LOST, "", f"nobody can say whether it has ended: {status.detail}")
+        return End(JobState.LOST, "", f"it is not known whether it has ended: {status.detail}")
     if code == 0 and stopped:  # before it had the lease
         return End(JobState.STOPPED)
     if stopping:

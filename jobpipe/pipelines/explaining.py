@@ -49,7 +49,7 @@ def _lines(found: Any) -> Iterator[str]:
         yield f"  promise: {found.promise}"
         yield f"  jobs:    {', '.join(sorted(found.modes))}"
     if issubclass(found, Source) and found.takes_bounds:
-        yield "  bounds:  those of a scheduled run reach it by themselves"
+        yield "  bounds:  those of a scheduled run are applied by themselves"
     if issubclass(found, Launcher) and found.cluster:
         yield "  driver:  may run on any host of a cluster"
     schema = options_schema(found.Options)

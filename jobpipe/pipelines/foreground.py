@@ -150,7 +150,7 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
             raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
     names = list(dict.fromkeys(only)) or [name for name, job in pipeline.jobs.items() if job.spec.schedule is None]
     if not names:
-        raise ConfigError("all jobs have a schedule; name one by --only, to run it once now", key="jobs")
+        raise ConfigError("all jobs have a schedule; name one with --only to run it once now", key="jobs")
     return names
 
 

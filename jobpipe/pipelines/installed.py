@@ -106,7 +106,7 @@ def _wrong_shape(found: object, about: Installed) -> str | None:
         return f"says that its type is {getattr(found, 'type', None)!r}"
     model: object = getattr(found, "Options", None)
     if not (inspect.isclass(model) and issubclass(model, BaseModel)):
-        return "has Options that are no pydantic model"
+        return "has Options that are not a pydantic model"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"lacks {', '.join(missing)}"
     if not (found.__doc__ or "").strip():

@@ -30,7 +30,7 @@ def locked(path: Path, what: str, remedy: str, key: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             who = file.read(20).strip() or "another process"
-            raise ConfigError(f"{what} runs already, by process {who}; {remedy}", key=key) from None
+            raise ConfigError(f"{what} is already running, by process {who}; {remedy}", key=key) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -93,7 +93,7 @@ def nearest(name: str, known: Iterable[str], *, spell: Callable[[str], str] = st
     if (found := closest(name, names)) is not None:
         return f"did you mean {spell(found)}?"
     if not names:
-        return "none is possible there"
+        return "no name is possible there"
     rest = len(names) - LISTED
     more = f" and {rest} more" if rest > 0 else ""
-    return f"possible are {', '.join(map(spell, names[:LISTED]))}{more}"
+    return f"possible names: {', '.join(map(spell, names[:LISTED]))}{more}"

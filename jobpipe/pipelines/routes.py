@@ -27,14 +27,14 @@ def problem_of(route: RouteSpec) -> tuple[str, str] | None:
     name, symbol = route.sink_table, route.replace_symbol
     numbers = [int(number) for number in _GROUP.findall(name)]
     if symbol is not None and numbers:
-        return "groups of the expression stand for nothing beside replace-symbol", "leave out one of them"
+        return "groups of the expression have no meaning with replace-symbol", "leave out one of them"
     groups = re.compile(route.source_table).groups
     if numbers and max(numbers) > groups:
-        remedy = "put that part of source-table in parentheses, or take another number"
+        remedy = "put that part of source-table in parentheses, or use another number"
         return f"source-table has {groups} groups, and group {max(numbers)} is named", remedy
     example = _GROUP.sub("x", name if symbol is None else name.replace(symbol, "x"))
     if not is_topic(example):
-        return f"{shown(name)} cannot name a topic", "take letters, digits, '.', '_' and '-', and groups as $1"
+        return f"{shown(name)} cannot name a topic", "use letters, digits, '.', '_' and '-', and groups as $1"
     return None
 
 

@@ -128,7 +128,7 @@ def _text_of(path: FilePath, report: ProblemList) -> str | None:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        problem("it is no text in UTF-8", "save it in UTF-8", line)
+        problem("it is not text in UTF-8", "save it in UTF-8", line)
         return None
 
 
@@ -173,7 +173,7 @@ def _code(character: object) -> int:
 def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     said = " ".join(filter(None, (error.context, error.problem)))
     if "\\t" in said:
-        return "a tab stands where YAML wants spaces", "indent with spaces"
+        return "there is a tab where YAML needs spaces", "indent with spaces"
     if error.problem and error.problem.startswith("the file may have"):
         return error.problem, "make it simpler"
     if "but found another document" in said:
@@ -215,7 +215,7 @@ class _Walk:
         try:
             return TreeNode(_scalar(raw.value, kind), place)
         except ValueError:
-            self._problem(place, path, f"{shown(raw.value)} is no {kind}", "write the value without a tag")
+            self._problem(place, path, f"{shown(raw.value)} is not of type {kind}", "write the value without a tag")
             return TreeNode(str(raw.value), place)
 
     def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, TreeNode]:

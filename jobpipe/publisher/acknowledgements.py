@@ -29,7 +29,7 @@ def wait_acked(channel: Channel, timeout: float, position: Position, *, stopped:
             raise SpoolError(
                 f"topic {topic!r}, offset {position.n - 1}: host server {', '.join(reply.gone)}, which keeps "
                 f"part of the batch, is lost, and {', '.join(missing)} did not commit it. Publish the batch again, "
-                "as a query does that is started again",
+                "as a query does when it is started again",
                 topic=topic,
                 offset=position.n - 1,
                 hosts=list(reply.gone),

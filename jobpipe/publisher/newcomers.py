@@ -53,7 +53,7 @@ class Newcomers:
         if not author(query_id).startswith("query "):
             self._told = query_id
             log.warning(
-                "%s. Batch ids count by name: if it is the same program under another name, what it writes again is "
+                "%s. Batch ids belong to a name: if it is the same program under another name, what it writes again is "
                 "published again",
                 said,
             )

@@ -299,7 +299,7 @@ def _kept_metadata(field: Field, path: str, bad: dict[str, str], *, variant: boo
         if name == SPARK_METADATA:
             told = _parsed(value)
             if told is None:
-                bad[path] = f"its metadata {SPARK_METADATA.decode()} are no JSON object"
+                bad[path] = f"its metadata {SPARK_METADATA.decode()} are not a JSON object"
             elif plain := {each: what for each, what in told.items() if _is_plain(each, what)}:
                 kept[name] = value if plain == told else json.dumps(plain).encode()
         elif name not in _GEOMETRY and (variant or name != b"variant") and _is_text(name) and _is_text(value):

@@ -92,8 +92,8 @@ class JobPipeBatchReader(DataSourceReader):
             head, begin = bounds.head, bounds.start
             if bounds.end is None and end.kind == "offset":
                 raise ConfigError(
-                    f"topic {topic!r}: the read is to end at offset {end.value}, and the log ends at {head.n}. Read it "
-                    "when so many batches are there, as a stream with this end waits for them; or end at latest",
+                    f"topic {topic!r}: the read is to end at offset {end.value}, but the log ends at {head.n}. Read "
+                    "later, when it has these batches; or end at latest; or use a stream with this end, which waits",
                     topic=topic,
                     end=end.value,
                     head=head.to_json(),

@@ -105,9 +105,9 @@ def _require_no_callback(spark: SparkSession, topic: str) -> None:
 def _two_queries(topic: str, of_thread: str, of_frame: str) -> ConfigError:
     return ConfigError(
         f"topic {topic!r}: the thread {threading.current_thread().name!r} works for query {of_thread}, and these rows "
-        f"are of a micro-batch of query {of_frame}. A thread of a pool keeps what it was told last: wrap each function "
-        "that a callback gives to a pool in pyspark.inheritable_thread_target(spark), or publish in the callback's own "
-        "thread",
+        f"are of a micro-batch of query {of_frame}. A thread of a pool keeps the query that was set last: wrap each "
+        "function that a callback gives to a pool in pyspark.inheritable_thread_target(spark), or publish in the "
+        "callback's own thread",
         topic=topic,
         queries=[of_thread, of_frame],
     )

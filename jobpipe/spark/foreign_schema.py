@@ -40,9 +40,9 @@ def parse_spark_schema(topic: str, text: str) -> StructType:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _refused(topic, f"its Spark schema is no JSON ({error!s:.{SHOWN}})") from None
+        raise _refused(topic, f"its Spark schema is not JSON ({error!s:.{SHOWN}})") from None
     if not isinstance(value, dict) or value.get("type") != "struct":
-        raise _refused(topic, "its Spark schema is no struct")
+        raise _refused(topic, "its Spark schema is not a struct")
     _check(topic, value)
     try:
         return StructType.fromJson(value)

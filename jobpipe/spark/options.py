@@ -234,7 +234,7 @@ def _require_ahead(read: _Reading) -> None:
     """Demand what a slot can be: a range of one topic, without holes, that is read by as many tasks as were planned."""
     topics = read.values.get("subscribe", ())
     if "subscribe" in read.given and len(topics) > 1:
-        read.complain("readAhead", "subscribe of one topic alone: each would wait for the others")
+        read.complain("readAhead", "subscribe of one topic only: each would wait for the others")
     elif "subscribePattern" in read.given or "assign" in read.given:
         read.complain("readAhead", "subscribe of one topic as well, not subscribePattern or assign")
     else:
@@ -253,5 +253,5 @@ def _suggest(name: str) -> str:
     if name in MEANT:
         return f"did you mean {MEANT[name]}?"
     if name.startswith("kafka."):
-        return "Kafka's clients are not configured here; docs/kafka.md has what does their work"
+        return "Kafka's clients are not configured here; docs/kafka.md says what to use instead"
     return suggest(name, lambda key: key.name, others=[about.name for about in SOURCE_OPTIONS])

@@ -220,7 +220,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise loss
         tail = session.tail(topic)
-        log.warning("%s; failOnDataLoss=false: reading goes on at offset %d", loss, tail.n)
+        log.warning("%s; failOnDataLoss=false: reading continues at offset %d", loss, tail.n)
         return tail
 
     @hide_traceback

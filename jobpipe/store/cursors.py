@@ -103,7 +103,7 @@ class Cursors:
         if row is None:
             raise FlowNotFound(
                 f"flow {key.flow!r} has no cursor for partition {partition} of topic {key.topic!r}, log {key.log}: it "
-                "was reset while it ran. Start it again; it begins where its subscription stands",
+                "was reset while it ran. Start it again; it begins at the position of its subscription",
                 flow=key.flow,
                 topic=key.topic,
                 partition=partition,

@@ -200,8 +200,8 @@ class Holds:
         if row["owner"] != owner and not others:
             topic = self._batches.topic
             raise NotAuthorized(
-                f"topic {topic!r}: hold {row['name']!r} is of {row['owner']}, not of {owner}; to move or release it "
-                "takes the right `admin` on the topic",
+                f"topic {topic!r}: hold {row['name']!r} belongs to {row['owner']}, not to {owner}; to move or release "
+                "it needs the right `admin` on the topic",
                 topic=topic,
                 name=row["name"],
                 owner=row["owner"],
@@ -214,8 +214,8 @@ class Holds:
         if there >= MAX_HOLDS or own >= MAX_OWN_HOLDS:
             whose, most = (owner, MAX_OWN_HOLDS) if own >= MAX_OWN_HOLDS else ("all", MAX_HOLDS)
             raise ConfigError(
-                f"topic {topic!r} has {most} holds of {whose}, and takes no new one; `jobpipe holds list` tells whose "
-                "they are, `jobpipe holds drop` ends one",
+                f"topic {topic!r} has {most} holds of {whose}, and accepts no new one; `jobpipe holds list` shows "
+                "their owners, `jobpipe holds drop` ends one",
                 topic=topic,
                 limit=most,
             )

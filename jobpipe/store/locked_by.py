@@ -20,7 +20,7 @@ def explain(error: sqlite3.Error, catalog: Path) -> str:
     """Return SQLite's message, with the reason where it only says that the file is locked, or cannot be opened."""
     said, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_BUSY and (other := holder(catalog)):
-        said += f" by {other}, which is in the middle of a change: let it go on or end it, then try again"
+        said += f" by {other}, which is in the middle of a change: let it continue or end it, then try again"
     if code == sqlite3.SQLITE_CANTOPEN:
         with contextlib.suppress(OSError):  # the file is not opened for this, see above
             if os.statvfs(catalog).f_flag & os.ST_RDONLY:

@@ -224,7 +224,7 @@ class Recovery:
         if not again and db.value("SELECT outcome FROM restored") == TAKEN_BACK:
             raise SpoolError(
                 f"topic {self._batches.topic!r}: batch {point.batch_id} of query {point.query_id}, at offset "
-                f"{point.start_n}, lay in part with a lost host server, and not every subscription has read it: "
+                f"{point.start_n}, was partly on a lost host server, and not every subscription has read it: "
                 "it must be published again before anything else. Start that query again with its checkpoint",
                 topic=self._batches.topic,
                 offset=point.start_n,

@@ -229,7 +229,8 @@ class TopicLog:
         with self._db.take_over():
             if not self.is_new:
                 raise Fenced(
-                    f"topic {self.topic!r}: another publisher has taken the new log over meanwhile", topic=self.topic
+                    f"topic {self.topic!r}: another publisher has taken over the new log in the meantime",
+                    topic=self.topic,
                 )
             self.recovery.begin(point)
         self.batches.log_id = point.log
@@ -312,7 +313,7 @@ class TopicLog:
     def _require_room(self) -> None:
         if not self._reserve.take():
             raise SpoolFull(
-                f"the disk of {self.directory} is full; what little is left is for the catalog alone, until batches "
+                f"the disk of {self.directory} is full; the little room left is only for the catalog, until batches "
                 "can be removed or the disk has room again",
                 file=str(self.directory),
             )

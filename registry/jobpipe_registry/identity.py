@@ -117,5 +117,5 @@ def parse_acl(text: str) -> tuple[Grant, ...]:
         grants.append(_WORDS[match[1]] if match[1] else Grant(match[2], match[3], match[4]))
         at = match.end()
     if not grants or at < len(text) or text.rstrip().endswith(","):
-        raise BadOption("acl", "auth, open, or scheme:id:permissions (of c r w d a), or several with commas")
+        raise BadOption("acl", "auth, open, or scheme:id:permissions (of c r w d a), or several, separated by commas")
     return tuple(grants)

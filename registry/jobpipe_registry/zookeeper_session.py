@@ -173,7 +173,7 @@ class Session:
             client = self._client
             if client is None or _stopped(client):
                 if client is not None:
-                    logger.warning("the ZooKeeper client stopped unasked (%s); making a new one", client.client_state)
+                    logger.warning("the ZooKeeper client stopped by itself (%s); making a new one", client.client_state)
                     self._retire(client)
                     delay = self._back_off(delay)
                 self._make_client()

@@ -267,7 +267,7 @@ def test_ends_that_are_not_there(topics: Topics) -> None:
             with pytest.raises(DataLoss, match=name) as caught:
                 read()
             assert caught.value.fields["reason"] == ("beyond head" if start == 2 else "log")
-    with pytest.raises(ConfigError, match=f"'{name}': the read is to end at offset 2, and the log ends at 1"):
+    with pytest.raises(ConfigError, match=f"'{name}': the read is to end at offset 2, but the log ends at 1"):
         read_once(**topics.options(subscribe=name, endingOffsets=json.dumps({name: 2})))
 
 

@@ -101,7 +101,7 @@ def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> Non
                 publish(publisher, rows, bus.journal, [n])
                 read(client, checker, 1000 * (n + 1))
 
-        with pytest.raises(SpoolFull, match=r"hold 'nightly\.audit' of .* keeps what lies from offset 0 on") as caught:
+        with pytest.raises(SpoolFull, match=r"hold 'nightly\.audit' of .* keeps batches from offset 0 on") as caught:
             fill()
         on_page(caught.value, "SpoolFull: topic '…': no room within … s: the spool is full (… bytes); hold")
         words = ("until a scheduled job has read it", " UTC at the latest", "jobpipe holds drop", f"of {owner} keeps")

@@ -104,9 +104,7 @@ def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
 
     with contextlib.closing(greet(own_bus.config(), own_bus.topic)) as link:
         take(link, "holding", 0, 1)
-        with pytest.raises(
-            SpoolFull, match=rf"lease {name('holding')} of .* holds what lies from offset 0 on"
-        ) as caught:
+        with pytest.raises(SpoolFull, match=rf"lease {name('holding')} of .* keeps batches from offset 0 on") as caught:
             fill()
         assert "jobpipe leases drop" in str(caught.value)
 

@@ -84,6 +84,6 @@ def test_a_plain_publisher_is_no_query(bus: Bus, caplog: pytest.LogCaptureFixtur
     (record,) = [record for record in caplog.records if record.name == "jobpipe.publisher.newcomers"]
     assert record.getMessage() == (
         f"topic {bus.topic!r}: publisher till-8 publishes here for the first time, after an unnamed publisher, whose "
-        "last batch is 1 (up to offset 2). Batch ids count by name: if it is the same program under another name, "
+        "last batch is 1 (up to offset 2). Batch ids belong to a name: if it is the same program under another name, "
         "what it writes again is published again"
     )

@@ -120,4 +120,4 @@ def test_what_is_wrong(run: Run, pipe: Pipe, arguments: tuple[str, ...], message
 def test_a_crontab_that_never_comes_true(run: Run, pipe: Pipe) -> None:
     found = run("schedule", "preview", pipe(FILE.replace("* * *", "31 6 *")))
     assert found.exit_code == 2
-    assert found.stderr.startswith("jobpipe: crontab 0 2 31 6 * never comes true")
+    assert found.stderr.startswith("jobpipe: crontab 0 2 31 6 * never matches")

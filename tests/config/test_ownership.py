@@ -176,7 +176,7 @@ def test_the_working_folders_file_is_named_once(lonely: Path, caplog: pytest.Log
     file = write(lonely / "conf" / "jobpipe.yaml")
     for _ in range(3):
         assert resolve(environ={}).in_working_folder
-    assert caplog.text.count(f"{file} of the working folder is in force") == 1
+    assert caplog.text.count(f"{file} of the working folder is in use") == 1
     assert not resolve(file, environ={}).in_working_folder
 
 

@@ -276,7 +276,7 @@ def test_the_program(tmp_path: Path) -> None:
         second = started(tmp_path)
         _, err = second.communicate(timeout=DEADLINE * 3)
         assert second.returncode == 1
-        assert "runs already" in err
+        assert "is already running" in err
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=DEADLINE * 3)
         assert (process.returncode, out) == (0, "the core has ended\n"), err

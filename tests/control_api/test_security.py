@@ -50,7 +50,7 @@ def test_it_listens_on_loopback_and_keeps_its_tokens_to_itself(served: Served) -
     assert files.tokens() == tokens
     assert tokens[Right.OPERATE] not in repr(served.address)
     files.token(Right.VIEW).chmod(0o640)
-    with pytest.raises(ConfigError, match="no other may read"):
+    with pytest.raises(ConfigError, match="no other user may read"):
         read_token(files.token(Right.VIEW))
 
 
@@ -246,7 +246,7 @@ def test_a_folder_outside_the_roots_is_refused(served: Served, tmp_path: Path) -
         with pytest.raises(ConfigError) as caught:
             served.client.submit(replace(served.submission(), folder=folder))
         on_page(caught.value, "ConfigError: the pipeline's folder")
-    with pytest.raises(ConfigError, match="is no folder of the server's host"):
+    with pytest.raises(ConfigError, match="is not a folder of the server's host"):
         served.client.submit(replace(served.submission(), folder=served.folder / "missing"))
     served.client.submit(replace(served.submission(), folder=served.folder / "inside"))
     assert served.control.calls[-1][1].folder == served.folder / "real"
@@ -314,7 +314,7 @@ def test_a_port_that_is_the_scheme_s_own_may_be_left_out() -> None:
 
 def test_beyond_loopback_without_tls_is_refused(tmp_path: Path, control: MemoryControl) -> None:
     given = {"home": str(tmp_path), "server.host": "0.0.0.0", "server.port": PORTS}  # noqa: S104
-    with pytest.raises(ConfigError, match="beyond loopback the control server takes only TLS") as caught:
+    with pytest.raises(ConfigError, match="beyond loopback the control server accepts only TLS") as caught:
         RestServer(control, load(overrides={**given, "ssl.enabled": "false"}, environ={}))
     on_page(caught.value, "ConfigError: jobpipe.server.host")
     with pytest.raises(ConfigError, match="carries no host name"):

@@ -247,8 +247,8 @@ def test_backfill_that_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"start": "2026-11-21"}, "schedule.start: '2026-11-21' is no time"),
-        ({"end": "0001-01-01T00:00:00+14:00"}, "schedule.end: .* is no time"),
+        ({"start": "2026-11-21"}, "schedule.start: '2026-11-21' is not a time"),
+        ({"end": "0001-01-01T00:00:00+14:00"}, "schedule.end: .* is not a time"),
         ({"start": "9998-01-01T00:00:00Z"}, "not in the years 1970 to 2999"),
         ({"start": "2026-11-21T00:00:00Z", "end": "2026-11-21T01:00:00+01:00"}, "not later than schedule.start"),
         ({"delay": "400d"}, "longer than a year"),

@@ -49,7 +49,7 @@ def test_who_keeps_a_spool_full(world: World) -> None:
         slowest = topic._slowest
         assert await topic.run(slowest) == "nobody has read it yet"
         await hold(topic, Boundary("offset", 1))
-        assert "hold 'night' of control keeps what lies from offset 1 on" in await topic.run(slowest)
+        assert "hold 'night' of control keeps batches from offset 1 on" in await topic.run(slowest)
         await read_to(topic, 1)
         assert "'billing' is slowest" in await topic.run(slowest)
         await read_to(topic, 3)

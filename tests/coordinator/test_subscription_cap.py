@@ -64,7 +64,7 @@ def test_an_identity_takes_half_of_the_names(world: World) -> None:
         await host.close()
         host = world.host("two")
         topic = await host.open_topic("orders", world.order(subscription__max="4"))
-        with pytest.raises(ConfigError, match="billing holds 2 subscriptions, and takes no new one") as caught:
+        with pytest.raises(ConfigError, match="billing holds 2 subscriptions, and gets no new one") as caught:
             await grant(topic, "billing-3", "i", "billing")
         assert caught.value.fields["limit"] == 2
         assert await grant(topic, "billing-1", "j", "billing") == 2

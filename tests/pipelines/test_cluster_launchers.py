@@ -324,7 +324,7 @@ def test_canceling_waits_for_the_end(master: Master) -> None:
 )
 def test_garbage_is_no_id(launched: str) -> None:
     for question in (launcher("http://h:1").status, launcher("http://h:1").cancel):
-        with pytest.raises(ConfigError, match="no id of launcher spark-rest"):
+        with pytest.raises(ConfigError, match="not an id of launcher spark-rest"):
             question(launched)
 
 
@@ -507,5 +507,5 @@ def test_wrong_options_of_spark_submit(key: str, value: Any) -> None:
 @pytest.mark.parametrize("launched", ["", "yarn", "yarn/", "k8s/a b", "other/x"])
 def test_garbage_is_no_id_of_spark_submit(tmp_path: Path, launched: str) -> None:
     for question in (submitter(tmp_path, "").status, submitter(tmp_path, "").cancel):
-        with pytest.raises(ConfigError, match="no id of launcher spark-submit"):
+        with pytest.raises(ConfigError, match="not an id of launcher spark-submit"):
             question(launched)

@@ -80,11 +80,11 @@ def places(tmp_path: Path) -> Places:
 def test_a_second_run_is_refused(places: Places) -> None:
     with _locked(places, "flights"):
         with (
-            pytest.raises(ConfigError, match=f"flights runs already, by process {os.getpid()};") as told,
+            pytest.raises(ConfigError, match=f"flights is already running, by process {os.getpid()};") as told,
             _locked(places, "flights"),
         ):
             pass
-        on_page(told.value, "pipeline … runs already,")
+        on_page(told.value, "pipeline … is already running,")
         with _locked(Places.of(places.folder, "another"), "another"):
             pass
     with _locked(places, "flights"):

@@ -263,7 +263,7 @@ def test_a_number_that_is_used_again_is_another_process(runs: Runs) -> None:
 )
 def test_garbage_is_no_id(garbage: str) -> None:
     for question in (launcher().status, launcher().cancel):
-        with pytest.raises(ConfigError, match="no id of launcher local"):
+        with pytest.raises(ConfigError, match="not an id of launcher local"):
             question(garbage)
 
 
@@ -283,7 +283,7 @@ def test_garbage_is_no_id(garbage: str) -> None:
 def test_a_wrong_field_makes_no_id(field: str, value: Any) -> None:
     text = changed(local._Launched.of(os.getpid()).text(), **{field: value})
     for question in (launcher().status, launcher().cancel):
-        with pytest.raises(ConfigError, match="no id of launcher local"):
+        with pytest.raises(ConfigError, match="not an id of launcher local"):
             question(text)
 
 

@@ -239,7 +239,7 @@ def test_canceled_while_nobody_can_say_whether_it_runs(world: World) -> None:
     job.kill()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail == "nobody can say whether it has ended: the master is away"
+    assert view.detail == "it is not known whether it has ended: the master is away"
     assert set(world.launcher.canceled) == {"1"}
 
 

@@ -53,7 +53,7 @@ def test_delta_knows_a_micro_batch_that_is_repeated(tmp_path: Path) -> None:
 def test_iceberg_promises_no_more_than_it_holds(tmp_path: Path) -> None:
     """Its writer of runs has nothing by which it would know one again."""
     assert written(IcebergSink, Mode.BATCH, 0, tmp_path) == {}
-    assert str(IcebergSink.promise).startswith("at least once: a stream that has this sink alone writes a row once")
+    assert str(IcebergSink.promise).startswith("at least once: a stream with only this sink writes a row once")
     assert str(DeltaSink.promise).startswith("at least once: each commit says which micro-batch or run it is")
 
 

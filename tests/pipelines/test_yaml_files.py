@@ -71,7 +71,7 @@ def test_nul(write: Write) -> None:
 def test_no_utf_8(write: Write) -> None:
     line, text = told(write(b"a: b\n\nc: \xff\xfe\n"))
     assert line == 3
-    assert "no text in UTF-8" in text
+    assert "not text in UTF-8" in text
 
 
 def test_a_byte_order_mark_is_no_problem(write: Write) -> None:

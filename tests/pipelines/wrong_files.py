@@ -60,7 +60,7 @@ WRONG: tuple[Wrong, ...] = (
     whole("comment", "# nothing\n", (1, "", "it is empty", "jobpipe pipeline init")),
     whole("a list", "- a\n- b\n", (1, "", "a section with keys", "begin with pipeline:")),
     whole("a text", "pipeline\n", (1, "", "a section with keys", "begin with pipeline:")),
-    whole("a tab", "pipeline:\n\tname: x\n", (2, "", "a tab stands", "indent with spaces")),
+    whole("a tab", "pipeline:\n\tname: x\n", (2, "", "there is a tab", "indent with spaces")),
     whole("brackets", "pipeline: {name: x\njobs: {}\n", (2, "", "it is not YAML", "brackets")),
     whole("two documents", "pipeline: {name: x}\n---\njobs: {}\n", (2, "", "a second document", "one file is one")),
     whole("undefined alias", "pipeline: {name: *x}\n", (1, "", "undefined alias", "&NAME")),
@@ -373,7 +373,7 @@ WRONG: tuple[Wrong, ...] = (
     job(
         "triggers",
         f"{RATE}\n{CONSOLE}\ntrigger: {{available-now: true, processing-time: 1s}}",
-        (6, "trigger", "says two things", "give available-now or"),
+        (6, "trigger", "has two triggers", "give available-now or"),
     ),
     job(
         "routes",
@@ -404,7 +404,7 @@ WRONG: tuple[Wrong, ...] = (
         "- {source-table: '(.*)', sink-table: 'eu-$1', replace-symbol: <>}",
         (7, "route[0].sink-table", "has 1 groups, and group 2 is named", "in parentheses"),
         (8, "route[1].sink-table", "cannot name a topic", "groups as $1"),
-        (9, "route[2].sink-table", "stand for nothing beside replace-symbol", "leave out one"),
+        (9, "route[2].sink-table", "have no meaning with replace-symbol", "leave out one"),
     ),
     job(
         "routes that go round",
@@ -513,7 +513,7 @@ WRONG: tuple[Wrong, ...] = (
     job(
         "two rules",
         f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: hour, crontab: 0 * * * *}}",
-        (7, "schedule", "needs one rule", "one of them"),
+        (7, "schedule", "needs one rule", "crontab or every"),
     ),
     job(
         "a start without zone",
@@ -548,7 +548,9 @@ WRONG: tuple[Wrong, ...] = (
     ),
     transform("nothing to choose", "{type: sql}", (5, "", "it chooses nothing", "projection, filter or query")),
     transform(
-        "a query and a filter", "{type: sql, query: SELECT 1, filter: x}", (5, "query", "given too", "all in the query")
+        "a query and a filter",
+        "{type: sql, query: SELECT 1, filter: x}",
+        (5, "query", "given too", "put all of it in the query"),
     ),
     transform("no pairs", "{type: Cast, spec: temp}", (5, "spec", "'temp' does not fit", "temp:double")),
     transform(

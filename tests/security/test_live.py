@@ -153,7 +153,7 @@ def test_rotation_with_another_key(tmp_path: Path) -> None:
         fresh = issue(now.ca, "fresh", dns=[topic_server_name(TOPIC)])
         mine = now.files["publisher"]
         swap(mine.key, lambda path: shutil.copy(fresh.key, path))
-        now.rig.wait_until(lambda: "going on with the certificates as they were" in now.log, "a word of it", SOON)
+        now.rig.wait_until(lambda: "the previous certificates stay in use" in now.log, "a word of it", SOON)
         assert now.served_serial() == served
         swap(mine.cert, lambda path: shutil.copy(fresh.cert, path))
         now.rig.wait_until(lambda: now.served_serial() == describe(fresh.cert).serial, "the new pair", SOON)

@@ -104,7 +104,7 @@ def test_holds_of_others_are_theirs(served: Served) -> None:
     with pytest.raises(NotAuthorized, match="not for the role 'subscriber'"):
         ask(dial(served, world.billing, "subscriber", "billing-night"), "hold", args)
     taken = ask(dial(served, world.operations, "admin"), "hold", {**args, "to": LATEST.to_json()})
-    with pytest.raises(NotAuthorized, match=f"is of {taken['owner']}, not of billing"):
+    with pytest.raises(NotAuthorized, match=f"belongs to {taken['owner']}, not to billing"):
         ask(dial(served, world.billing, "admin"), "release_hold", release)
     assert ask(dial(served, world.operations, "admin"), "release_hold", release)["offset"] == taken["offset"]
     log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()

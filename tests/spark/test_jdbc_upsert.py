@@ -279,9 +279,9 @@ def test_a_batch_that_comes_again(place: Place) -> None:
     place.write(sink, 7, [(1, "other", 1)])
     place.write(place.opened(), 7, [(1, "other", 1)])
     sink = place.opened()
-    with pytest.raises(CheckpointTooOld, match=r"comes with batch 6, and .* has all to batch 7"):
+    with pytest.raises(CheckpointTooOld, match=r"comes with batch 6, but .* has all up to batch 7"):
         place.write(sink, 6, [(1, "other", 1)])
-    with pytest.raises(DataLoss, match=r"comes with batch 9, .* only the ones to batch 7.* set query to NULL"):
+    with pytest.raises(DataLoss, match=r"comes with batch 9, .* only those up to batch 7.* set query to NULL"):
         place.write(sink, 9, [(1, "other", 1)])
     assert place.rows() == [(1, "a", 1)]
     place.write(sink, 0, [(1, "new", 1)], query="q2")
@@ -304,7 +304,7 @@ def test_a_cut_off_attempt(place: Place, monkeypatch: pytest.MonkeyPatch) -> Non
         return copy(frame, order)  # into the staging table of the later one
 
     monkeypatch.setattr(jdbc_rows, "copy_rows", overtaken)
-    with pytest.raises(Fenced, match=r"p\.job writes to s\w+\.t no longer: this attempt has fence 1, .* fence 2"):
+    with pytest.raises(Fenced, match=r"p\.job no longer writes to s\w+\.t: this attempt has fence 1, .* fence 2"):
         place.write(first, 1, [(1, "of the earlier one", 1)])
     assert place.rows() == [(1, "a", 1)]
     place.write(later[0], 1, [(1, "of the later one", 1)])
@@ -630,7 +630,7 @@ def test_keys_by_partial_and_other_indexes(place: Place) -> None:
 
 def test_a_view_is_no_table(place: Place) -> None:
     place.sql("CREATE VIEW v AS SELECT * FROM t")
-    with pytest.raises(ConfigError, match="is no table"):
+    with pytest.raises(ConfigError, match="is not a table"):
         place.opened(table=f"{place.schema}.v")
 
 

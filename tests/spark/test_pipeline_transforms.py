@@ -162,7 +162,7 @@ def test_timestamp_converter(
 
 
 def test_timestamp_converter_of_other_types(people: DataFrame, apply: Apply) -> None:
-    with pytest.raises(ConfigError, match="active is of type boolean, which is no time"):
+    with pytest.raises(ConfigError, match="active is of type boolean, which is not a time"):
         apply("TimestampConverter", people, field="active", target__type="unix")
     with pytest.raises(ConfigError, match="name is a text: give its format"):
         apply("TimestampConverter", people, field="name", target__type="unix")

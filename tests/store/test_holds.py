@@ -139,7 +139,7 @@ def test_drop_oldest_passes_over_holds_and_reports_them(log: TopicLog) -> None:
 def test_owners(log: TopicLog) -> None:
     take(log, 2)
     for work in (lambda: take(log, 3, owner="mallory"), lambda: log.holds.release("nightly.audit", "mallory")):
-        with pytest.raises(NotAuthorized, match=r"'nightly\.audit' is of control, not of mallory"):
+        with pytest.raises(NotAuthorized, match=r"'nightly\.audit' belongs to control, not to mallory"):
             work()
     assert log.holds.all()[0].offset == 2
     moved = log.holds.take("nightly.audit", "admin", log.batches.at(3), DAY, others=True)
@@ -154,7 +154,7 @@ def test_they_are_bounded(log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "MAX_HOLDS", 3)
     for name in ("a", "b"):
         take(log, 1, name)
-    with pytest.raises(ConfigError, match="2 holds of control, and takes no new one"):
+    with pytest.raises(ConfigError, match="2 holds of control, and accepts no new one"):
         take(log, 1, "c")
     take(log, 1, "c", owner="other")
     with pytest.raises(ConfigError, match="3 holds of all"):

@@ -66,7 +66,7 @@ class _Launched:
                 return cls(**found)
         except (ValueError, TypeError):
             pass
-        raise ConfigError(f"{text[:200]!r} is no id of launcher local", key="launched")
+        raise ConfigError(f"{text[:200]!r} is not an id of launcher local", key="launched")
 
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -62,7 +62,7 @@ def _master(raw: Any, _folder: object) -> str:
     return raw
 
 
-_RestUrl = Annotated[str, *expected("http://HOST:6066, and no more", _url, {"type": "string"})]
+_RestUrl = Annotated[str, *expected("http://HOST:6066, and nothing after it", _url, {"type": "string"})]
 _MasterUrl = Annotated[str, *expected("spark://HOST:7077", _master, {"type": "string"})]
 
 
@@ -136,7 +136,7 @@ class SparkRestLauncher(Launcher):
         """Return the master that has an attempt, and the attempt's id there. Another master gets no token of ours."""
         found = _LAUNCHED.fullmatch(launched)
         if found is None:
-            raise ConfigError(f"{launched[:200]!r} is no id of launcher {self.type}", key="launched")
+            raise ConfigError(f"{launched[:200]!r} is not an id of launcher {self.type}", key="launched")
         url = found["url"]
         return Submissions(url, self.options.token if url == self.options.url else None), found["id"]
 

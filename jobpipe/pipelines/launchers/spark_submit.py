@@ -182,7 +182,7 @@ class SparkSubmitLauncher(Launcher):
     def _parsed(self, launched: str) -> tuple[str, str]:
         found = _LAUNCHED.fullmatch(launched)
         if found is None:
-            raise ConfigError(f"{launched[:200]!r} is no id of launcher {self.type}", key="launched")
+            raise ConfigError(f"{launched[:200]!r} is not an id of launcher {self.type}", key="launched")
         return found["kind"], found["id"]
 
 

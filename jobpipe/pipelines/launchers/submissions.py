@@ -171,8 +171,8 @@ class Submissions:
             found = None
         if not isinstance(found, dict):
             raise self._unavailable(
-                f"is no REST interface of Spark's master (HTTP {status}); launcher.url is http://HOST:6066, and the "
-                "master's configuration has spark.master.rest.enabled true",
+                f"is not the REST interface of Spark's master (HTTP {status}); launcher.url is http://HOST:6066, and "
+                "the master's configuration has spark.master.rest.enabled true",
                 perhaps_started=True,
             )
         if status in (400, 468):

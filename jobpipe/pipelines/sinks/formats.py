@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
-_BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and readers of Spark's see those alone"
+_BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and Spark's readers see only those"
 
 
 class FormatOptions(PluginOptions):
@@ -178,9 +178,7 @@ class IcebergSink(FormatSink):
 
     type = "iceberg"
     Options = FileOptions
-    promise = Promise(
-        False, "a stream that has this sink alone writes a row once; a run that is repeated may append its rows again"
-    )
+    promise = Promise(False, "a stream with only this sink writes a row once; a repeated run may append its rows again")
 
     def _path(self, job: JobContext) -> str | None:
         path = str(getattr(self.options, "path", ""))
@@ -192,7 +190,7 @@ class KafkaSink(FormatSink):
 
     type = "kafka"
     Options = FormatOptions
-    promise = Promise(False, "Spark's sink writes a micro-batch that is repeated once more")
+    promise = Promise(False, "Spark's sink writes a repeated micro-batch again")
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Spark would say so only when the job runs."""
@@ -206,7 +204,7 @@ class ConsoleSink(FormatSink):
 
     type = "console"
     Options = FormatOptions
-    promise = Promise(False, "a micro-batch that is repeated is printed once more")
+    promise = Promise(False, "a repeated micro-batch is printed again")
     modes = frozenset({Mode.STREAMING})
 
 
@@ -214,7 +212,7 @@ class SparkSink(FormatSink):
     """Writes any other format that Spark knows, by its name or class."""
 
     type = "spark"
-    promise = Promise(False, "what a format does with a micro-batch that is repeated, Spark does not know")
+    promise = Promise(False, "it is not known what the format does with a repeated micro-batch")
     idempotent: ClassVar[bool] = False
 
     class Options(FileOptions):

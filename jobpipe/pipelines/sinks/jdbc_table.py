@@ -123,7 +123,7 @@ class TargetPlan:
             what = f"there is no table {called} in {self.database.name}; make it, or let create: true make it"
             raise ConfigError(what, key="table", table=called)
         if found[1] not in ("r", "p"):
-            raise ConfigError(f"{called} is no table, but a view or the like", key="table", table=called)
+            raise ConfigError(f"{called} is not a table, but a view or the like", key="table", table=called)
         types: dict[str, str] = dict(connection.execute(_COLUMNS, found[:1]).fetchall())
         if missing := [name for name in self.columns if name not in types]:
             what = f"table {called} has no column {', '.join(missing)}; it has {', '.join(types)}"
@@ -240,19 +240,21 @@ class Target:
         row = connection.execute(statement.format(sql.Identifier(*self.ledger), self.plan.job, called)).fetchone()
         if row is None or row[0] != self.fence:
             now = "the row of the ledger is gone" if row is None else f"a later one has fence {row[0]}"
-            what = f"job {self.plan.job} writes to {called} no longer: this attempt has fence {self.fence}, and {now}"
+            what = f"job {self.plan.job} no longer writes to {called}: this attempt has fence {self.fence}, and {now}"
             raise Fenced(what, job=self.plan.job, table=called, fence=self.fence)
         _, last_query, last = row
         if last_query != query or last is None:
             return False
         if batch_id < last:
-            what = f"query {query} comes with batch {batch_id}, and {called} has all to batch {last}: the checkpoint "
+            what = (
+                f"query {query} comes with batch {batch_id}, but {called} has all up to batch {last}: the checkpoint "
+            )
             raise CheckpointTooOld(f"{what}is an old copy; use the newest, or a new one", table=called, last=last)
         if batch_id > last + 1:
-            what = f"query {query} comes with batch {batch_id}, and of those before {called} has only the ones to "
+            what = f"query {query} comes with batch {batch_id}, but of the earlier ones {called} has only those up to "
             remedy = (
-                f"batch {last}: was the database restored, or did the job run without this sink? To go on without "
-                f"them set query to NULL in its row of {'.'.join(self.ledger)}"
+                f"batch {last}: was the database restored, or did the job run without this sink? To continue without "
+                f"them, set query to NULL in its row of {'.'.join(self.ledger)}"
             )
             raise DataLoss(what + remedy, table=called, last=last)
         return bool(batch_id == last)

@@ -25,7 +25,7 @@ class PythonSink(Sink):
     """
 
     type = "python"
-    promise = Promise(False, "a micro-batch that is repeated is given again, with the same id: write it by that")
+    promise = Promise(False, "a repeated micro-batch is passed again with the same id: use the id to write it once")
 
     class Options(PluginOptions):
         """Which callback."""

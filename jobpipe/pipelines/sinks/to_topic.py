@@ -52,7 +52,7 @@ class JobpipeSink(Sink):
     """
 
     type = "jobpipe"
-    promise = Promise(True, "a micro-batch or run that is repeated is recognized by its id, and not published again")
+    promise = Promise(True, "a repeated micro-batch or run is recognized by its id, and not published again")
     idempotent: ClassVar[bool] = True
     Options = _OPTIONS
 

@@ -50,7 +50,7 @@ class SqlTransform(Transform):
         """It does one of both."""
         given = self.options
         if given.query is not None and (given.projection is not None or given.filter is not None):
-            yield Complaint("query", "projection or filter is given too", "say all in the query")
+            yield Complaint("query", "projection or filter is given too", "put all of it in the query")
         elif given.query is None and given.projection is None and given.filter is None:
             yield Complaint("", "it chooses nothing", "give projection, filter or query")
 

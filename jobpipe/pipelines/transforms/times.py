@@ -71,7 +71,7 @@ class TimestampConverter(Transform):
             return sf.timestamp_micros(number * sf.lit(_MICROS // per_second))
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType)):
             return column.cast("timestamp")
-        said = f"TimestampConverter: {self.options.field} is of type {kind.simpleString()}, which is no time"
+        said = f"TimestampConverter: {self.options.field} is of type {kind.simpleString()}, which is not a time"
         raise ConfigError(said, columns=[self.options.field])
 
     def _target(self, time: Column) -> Column:
