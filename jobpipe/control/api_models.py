@@ -48,11 +48,14 @@ class _Body(BaseModel):
 class SubmissionBody(_Body):
     """A pipeline, as :class:`Submission`."""
 
-    file: _Place = Field(description="Where the file was, for messages.")
-    folder: _Place = Field(description="Where its relative paths start; a folder of the server's host.")
-    tree: _Tree = Field(description="What the file says, jobs under `jobs`, parameters put in.")
+    file: _Place = Field(description="Path of the file, for messages.")
+    folder: _Place = Field(description="Folder that its relative paths start from, on the server's host.")
+    tree: _Tree = Field(description="Contents of the file, with jobs under `jobs` and parameters filled in.")
     new_checkpoint: tuple[JobName, ...] = Field(
-        default=(), alias="new-checkpoint", max_length=1000, description="Jobs that begin again without checkpoint."
+        default=(),
+        alias="new-checkpoint",
+        max_length=1000,
+        description="Jobs that start over without their checkpoint.",
     )
 
 

@@ -17,10 +17,10 @@ from jobpipe.control.problem_json import PROBLEM, ProblemDocument
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request, or what it names, is wrong.",
-    "401": "The server does not know who asks.",
-    "403": "The caller lacks the right, or another site's page asks.",
-    "404": "There is no such thing.",
-    "409": "It does not fit the state.",
+    "401": "The request is not authenticated.",
+    "403": "The caller lacks the right, or the request comes from another site's page.",
+    "404": "What the request names does not exist.",
+    "409": "The request does not fit the present state.",
     "503": "The server cannot answer now; try again.",
 }
 
@@ -46,7 +46,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "jobpipe server",
             "version": jobpipe.__version__,
-            "description": "Pipelines of Spark jobs: submit, look, stop, start. Changes need the right `operate`.",
+            "description": "Pipelines of Spark jobs: submit, inspect, stop, start. Changes need the right `operate`.",
         },
         "paths": paths,
         "components": {

@@ -114,7 +114,7 @@ ROUTES: tuple[Route, ...] = (
         "list-pipelines",
         Answers.pipelines,
         list[str] | dict[str, Expanded],
-        query=(Query("expand", QueryKind.TEXT, "status: with how each stands.", None, choices=("status",)),),
+        query=(Query("expand", QueryKind.TEXT, "status: with the state of each.", None, choices=("status",)),),
     ),
     Route("POST", "/pipelines", "submit", Answers.submit, Submitted, 202, Right.OPERATE, SubmissionBody),
     Route(
@@ -125,7 +125,7 @@ ROUTES: tuple[Route, ...] = (
         None,
         204,
         Right.OPERATE,
-        query=(Query("keep-subscriptions", QueryKind.FLAG, "Leave its subscriptions where they are.", False),),
+        query=(Query("keep-subscriptions", QueryKind.FLAG, "Keep its subscriptions.", False),),
     ),
     Route("GET", "/pipelines/{pipeline}/config", "show-config", Answers.config, Submission),
     Route(
@@ -148,7 +148,7 @@ ROUTES: tuple[Route, ...] = (
         "show-log",
         Answers.log,
         LogView,
-        query=(Query("lines", QueryKind.WHOLE, "How many, from the end.", 100, 1, 10_000),),
+        query=(Query("lines", QueryKind.WHOLE, "Number of lines, from the end.", 100, 1, 10_000),),
     ),
     Route(
         "GET",
@@ -157,9 +157,9 @@ ROUTES: tuple[Route, ...] = (
         Answers.runs,
         tuple[RunView, ...],
         query=(
-            Query("pipeline", QueryKind.TEXT, "Of this pipeline alone."),
-            Query("job", QueryKind.TEXT, "Of this job of it alone."),
-            Query("limit", QueryKind.WHOLE, "How many at most.", 100, 1, 1000),
+            Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),
+            Query("job", QueryKind.TEXT, "Only of this job of the pipeline."),
+            Query("limit", QueryKind.WHOLE, "Maximum number.", 100, 1, 1000),
         ),
     ),
     Route("GET", "/runs/{run}", "show-run", Answers.run, RunView),

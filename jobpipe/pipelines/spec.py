@@ -73,7 +73,7 @@ class WatermarkSpec(Section):
     """How late rows may be."""
 
     column: Text = Field(description="The column with each row's time.")
-    delay: Text = Field(description="How late a row may be, as Spark has it: `10 minutes`.")
+    delay: Text = Field(description="How late a row may be, in Spark's form: `10 minutes`.")
 
 
 class SourceSpec(StageSpec):
@@ -86,10 +86,11 @@ class SinkSpec(StageSpec):
     """Where rows go."""
 
     output_mode: OutputMode | None = Field(
-        default=None, description="What a micro-batch holds of changing rows: append (the default), update or complete."
+        default=None,
+        description="Which of the changing rows a micro-batch holds: append (the default), update or complete.",
     )
     at_least_once: Flag = Field(
-        default=False, description="Of several sinks: this one may see a micro-batch twice after a failure."
+        default=False, description="With several sinks: this one may see a micro-batch twice after a failure."
     )
 
 
@@ -103,7 +104,7 @@ class RouteSpec(Section):
     """To which topic the rows of a table, or of a topic of several, go."""
 
     source_table: RegularExpression = Field(description="Which tables or topics: a regular expression of whole names.")
-    sink_table: Text = Field(description="The topic; with replace-symbol, that is replaced by the table's name.")
+    sink_table: Text = Field(description="The topic. The replace-symbol in it stands for the name of the table.")
     replace_symbol: Text | None = Field(
         default=None, description="What stands for the table's name in sink-table, such as <>."
     )
@@ -113,8 +114,10 @@ class RouteSpec(Section):
 class TriggerSpec(Section):
     """When micro-batches begin; without it as soon as there are rows."""
 
-    available_now: Flag = Field(default=False, description="Read what is there, in several micro-batches, then end.")
-    processing_time: Duration | None = Field(default=None, description="So long from one start to the next.")
+    available_now: Flag = Field(
+        default=False, description="Read all rows that are available, in several micro-batches, then end."
+    )
+    processing_time: Duration | None = Field(default=None, description="Time from one start to the next.")
 
 
 class ExecutionSpec(Section):
@@ -130,25 +133,27 @@ class ScheduleSpec(Section):
 
     crontab: Crontab | None = Field(default=None, description="When an interval ends: five fields, as in 0 2 * * *.")
     every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,3} )?(minute|hour|day|week|month|year)s?$")] | None = Field(
-        default=None, description="Instead of crontab a period of the calendar: hour, 15 minutes, month."
+        default=None, description="Instead of crontab, a period of the calendar: hour, 15 minutes, month."
     )
-    timezone: TimeZone = Field(default="UTC", description="Of crontab, and of days and months.")
+    timezone: TimeZone = Field(default="UTC", description="Time zone of crontab, and of days and months.")
     delay: Duration = Field(
         default=0.0, description="How long after an interval's end its run begins, for rows that are late."
     )
-    start: Text | None = Field(default=None, description="Where the first interval begins, in ISO 8601 with its zone.")
-    end: Text | None = Field(default=None, description="No interval begins at it or later, in ISO 8601 with its zone.")
+    start: Text | None = Field(default=None, description="When the first interval begins, in ISO 8601 with a zone.")
+    end: Text | None = Field(
+        default=None, description="No interval begins at this time or later, in ISO 8601 with a zone."
+    )
     boundary_type: Literal["TIME", "OFFSET"] = Field(
         default="TIME", alias="boundaryType", description="What the bounds of a run are: publish times, or offsets."
     )
     catchup: Literal["all", "latest", "none"] = Field(
         default="all",
-        description="What is done about intervals that were missed: all = a run for each, latest = one run over all "
-        "of them, none = the last alone.",
+        description="How missed intervals are made up for: all = a run for each, latest = one run over all of them, "
+        "none = only the last one.",
     )
-    self_depend: Flag = Field(default=False, description="Wait until the run of the interval before has succeeded.")
+    self_depend: Flag = Field(default=False, description="Wait until the run of the previous interval has succeeded.")
     max_active_runs: Runs = Field(
-        default=2, description="How many runs may be there at once, of different intervals; at most 100."
+        default=2, description="How many runs, of different intervals, may exist at once; at most 100."
     )
     mode: Literal["bounded", "available-now"] = Field(
         default="bounded", description="available-now = start the streaming job with that trigger, without bounds."
@@ -160,7 +165,7 @@ class ErrorsSpec(Section):
 
     tolerance: Literal["none", "all"] = Field(
         default="none",
-        description="none = the job fails, and names the file, or what its micro-batch read of which topics; "
+        description="none = the job fails, and names the file, or the topics and offsets of its micro-batch; "
         "all = the row goes to the dead letters, with its place.",
     )
     dead_letters: TopicName | None = Field(
@@ -182,7 +187,7 @@ class JobSpec(Section):
         default=None,
         min_length=1,
         max_length=20,
-        description="Several of them, each a view that `sql` can query by its name.",
+        description="Several sources, each a view that `sql` can query by its name.",
     )
     transform: tuple[TransformSpec, ...] = Field(
         default=(), max_length=200, description="What is done to the rows, in order."
@@ -190,11 +195,11 @@ class JobSpec(Section):
     route: tuple[RouteSpec, ...] = Field(default=(), max_length=1000, description="Which rows go to which topic.")
     sink: SinkSpec | None = Field(default=None, description="Where rows go.")
     sinks: tuple[SinkSpec, ...] | None = Field(
-        default=None, min_length=1, max_length=20, description="Several; each is given the same micro-batches."
+        default=None, min_length=1, max_length=20, description="Several sinks; each gets the same micro-batches."
     )
     trigger: TriggerSpec | None = Field(default=None, description="When micro-batches begin.")
     execution: ExecutionSpec = Field(default_factory=lambda: ExecutionSpec(), description="How it runs.")
-    configuration: SparkKeys = Field(default_factory=dict, description="Spark's keys, for this job alone.")
+    configuration: SparkKeys = Field(default_factory=dict, description="Spark's keys, only for this job.")
     schedule: ScheduleSpec | None = Field(default=None, description="When bounded runs are made.")
     errors: ErrorsSpec = Field(default_factory=lambda: ErrorsSpec(), description="What happens to bad rows.")
     application: Text | None = Field(default=None, description="A Python program of your own, run as the job.")
@@ -202,17 +207,21 @@ class JobSpec(Section):
     secrets: dict[Text, SecretReference] = Field(
         default_factory=dict,
         max_length=100,
-        description='What jobpipe.secret("NAME") returns to code of your own in the driver, as references.',
+        description='References to what jobpipe.secret("NAME") returns to your own code in the driver.',
     )
     function: ObjectName | None = Field(default=None, description="Of a flow: called with each record batch.")
     setup: ObjectName | None = Field(
         default=None, description="Of a flow: called once in each task, before the first batch."
     )
-    publish: TopicName | None = Field(default=None, description="Of a flow: the topic for what its function returns.")
-    schema_: Text | None = Field(
-        default=None, alias="schema", description="Of a flow: the columns of what it publishes."
+    publish: TopicName | None = Field(
+        default=None, description="Of a flow: the topic for the rows that its function returns."
     )
-    partitions: Count | None = Field(default=None, description="Of a flow: the partitions of what it publishes.")
+    schema_: Text | None = Field(
+        default=None, alias="schema", description="Of a flow: the columns of the topic that it publishes."
+    )
+    partitions: Count | None = Field(
+        default=None, description="Of a flow: the partitions of the topic that it publishes."
+    )
 
     @property
     def mode(self) -> Mode:
@@ -223,7 +232,7 @@ class JobSpec(Section):
 class Glob(Section):
     """Files of the user's, relative to the pipeline's file."""
 
-    include: LibraryPattern = Field(description="A Python file, or a folder as folder/**.")
+    include: LibraryPattern = Field(description="A Python file, or a folder such as folder/**.")
 
 
 class LibrarySpec(Section):
@@ -235,11 +244,15 @@ class LibrarySpec(Section):
 class RestartSpec(Section):
     """What happens when a job's attempt ends by itself, with an error."""
 
-    policy: Literal["on-failure", "never"] = Field(default="on-failure", description="Whether it is started again.")
-    max_attempts: Count | None = Field(default=5, description="After so many attempts it is left FAILED; null = never.")
-    delay: Duration = Field(default=5.0, description="Before the second attempt; doubled for each further one.")
+    policy: Literal["on-failure", "never"] = Field(
+        default="on-failure", description="Whether the job is started again."
+    )
+    max_attempts: Count | None = Field(
+        default=5, description="After this many attempts the job stays FAILED; null = never."
+    )
+    delay: Duration = Field(default=5.0, description="Time before the second attempt. It doubles for each further one.")
     max_delay: Duration = Field(default=300.0, description="The longest delay.")
-    reset_after: Duration = Field(default=3600.0, description="An attempt that ran so long counts as the first.")
+    reset_after: Duration = Field(default=3600.0, description="An attempt that ran this long counts as the first one.")
 
 
 class AlertSpec(Section):
@@ -248,7 +261,7 @@ class AlertSpec(Section):
     type: Literal["webhook"] = Field(description="webhook: a POST request.")
     url: SecretReference = Field(description="Its address, as a reference: it is a secret. Read by the server.")
     on: tuple[Literal["FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"], ...] = Field(
-        default=("FAILED", "LOST"), min_length=1, description="What to tell."
+        default=("FAILED", "LOST"), min_length=1, description="Which events to report."
     )
 
 
@@ -260,7 +273,7 @@ class PipelineSpec(Section):
         default_factory=dict, max_length=1000, description="Values for ${var.NAME}; --set NAME=VALUE sets another."
     )
     topic_prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")] = Field(
-        default="", description="Put before the names of all topics, so that two environments do not meet."
+        default="", description="Prefix of the names of all topics, to keep two environments apart."
     )
     storage: Text | None = Field(
         default=None,

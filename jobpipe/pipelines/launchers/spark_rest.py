@@ -76,8 +76,8 @@ class SparkRestLauncher(Launcher):
     class Options(PluginOptions):
         """Where the cluster is."""
 
-        url: _RestUrl = Field(description="Of the master's REST interface: http://HOST:6066.")
-        master: _MasterUrl = Field(description="Of the cluster: spark://HOST:7077.")
+        url: _RestUrl = Field(description="Address of the master's REST interface: http://HOST:6066.")
+        master: _MasterUrl = Field(description="Address of the cluster: spark://HOST:7077.")
         token: SecretReference | None = Field(default=None, description="For a master with JWSFilter: a bearer token.")
         python: Text | None = Field(
             default=None,

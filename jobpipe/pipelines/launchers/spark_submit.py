@@ -81,13 +81,13 @@ class SparkSubmitLauncher(Launcher):
         )
         program: Text | None = Field(
             default=None,
-            description="Where nodes have jobpipe/pipelines/runner/submitted.py, as local:///PATH in an image; "
-            "default: spark-submit uploads this host's.",
+            description="Where nodes have jobpipe/pipelines/runner/submitted.py, such as local:///PATH in an image; "
+            "default: spark-submit uploads the one of this host.",
         )
         spark_submit: Text | None = Field(
-            default=None, description="Path of spark-submit; default: that of PySpark in this environment."
+            default=None, description="Path of spark-submit; default: the one of PySpark in this environment."
         )
-        yarn: Text = Field(default="yarn", description="Hadoop's program, which is asked for the application's state.")
+        yarn: Text = Field(default="yarn", description="Hadoop's program yarn, which reports the application's state.")
 
         @field_validator("arguments")
         @classmethod

@@ -35,9 +35,9 @@ class FileOptions(FormatOptions):
     """What formats of files have."""
 
     path: Text = Field(description="The folder, from the folder of the pipeline's file, or a URI.")
-    partition_by: Columns | None = Field(default=None, description="Columns that make folders of their own.")
+    partition_by: Columns | None = Field(default=None, description="Columns whose values become folders.")
     mode: SaveMode | None = Field(
-        default=None, description="Of a BATCH job: what happens if the folder is there already. error is the default."
+        default=None, description="Of a BATCH job: what happens if the folder exists already. error is the default."
     )
 
 
@@ -219,7 +219,7 @@ class SparkSink(FormatSink):
         """The format, and its options."""
 
         format: Text = Field(description="Spark's name of the format, or its class.")
-        path: Text | None = Field(default=None, description="Given to start() or save().")  # type: ignore[assignment]
+        path: Text | None = Field(default=None, description="Passed to start() or save().")  # type: ignore[assignment]
 
     options: Options
 

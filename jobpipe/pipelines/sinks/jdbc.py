@@ -43,24 +43,24 @@ class JdbcUpsertSink(Sink):
     class Options(PluginOptions):
         """Where, what, and by which key."""
 
-        url: DatabaseUrl = Field(description="The database, as JDBC or libpq have it, with libpq's parameters.")
+        url: DatabaseUrl = Field(description="The database, in the form of JDBC or libpq, with libpq's parameters.")
         table: TableName = Field(description="The table. Names are as in the database: case matters.")
-        user: Text | None = Field(default=None, description="Its name in the database.")
+        user: Text | None = Field(default=None, description="Name of the user in the database.")
         password: SecretReference | None = Field(
             default=None,
-            description="Of the user. Read by the driver and by each task, so env: and file: must be there.",
+            description="Password of the user. The driver and each task read it, so env: and file: must exist there.",
         )
         keys: Columns = Field(description="The columns of the primary key, or of a unique constraint.")
         columns: Columns | None = Field(
-            default=None, description="What is written; by default all columns of the rows."
+            default=None, description="Columns that are written; by default all columns of the rows."
         )
         delete_when: Text | None = Field(
-            default=None, description="A condition, as in Spark's SQL: a row for which it is true deletes its key."
+            default=None, description="A condition in Spark's SQL: a row for which it is true deletes its key."
         )
         order_by: Text | None = Field(
             default=None,
-            description="Of several rows of a key in a micro-batch, the one with the highest value in this column "
-            "counts. Without it they are an error, unless they are equal.",
+            description="If a micro-batch has several rows of a key, the one with the highest value in this column "
+            "counts. Without it, several rows are an error, unless they are equal.",
         )
         create: Flag = Field(default=False, description="Make the table if it is missing, with keys as primary key.")
         ledger: TableName = Field(
@@ -68,8 +68,8 @@ class JdbcUpsertSink(Sink):
             description="The table that notes what was written; staging is in its schema. Without a schema it is in "
             "that of the table.",
         )
-        connect_timeout: Duration = Field(default=30.0, description="Of a connection.")
-        statement_timeout: Duration = Field(default=600.0, description="Of a statement; 0 is none.")
+        connect_timeout: Duration = Field(default=30.0, description="Timeout of a connection.")
+        statement_timeout: Duration = Field(default=600.0, description="Timeout of a statement; 0 = none.")
 
     options: Options
 

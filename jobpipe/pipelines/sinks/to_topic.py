@@ -39,7 +39,7 @@ _OPTIONS = options_model(
     ),
     final=(
         Flag,
-        Field(default=False, description="End the topic when the job has come to its end: nothing more will follow."),
+        Field(default=False, description="End the topic when the job has finished: no more rows will follow."),
     ),
 )
 

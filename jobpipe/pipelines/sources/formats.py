@@ -212,7 +212,7 @@ class SparkSource(FormatSource):
         """The format, and its options."""
 
         format: Text = Field(description="Spark's name of the format, or its class.")
-        path: Text | None = Field(default=None, description="Given to load().")  # type: ignore[assignment]
+        path: Text | None = Field(default=None, description="Passed to load().")  # type: ignore[assignment]
 
     options: Options
 

@@ -33,14 +33,12 @@ class SqlTransform(Transform):
         """What is chosen."""
 
         projection: Text | None = Field(
-            default=None, description="What stands between SELECT and FROM: *, upper(name) AS name."
+            default=None, description="The part between SELECT and FROM: *, upper(name) AS name."
         )
-        filter: Text | None = Field(
-            default=None, description="What stands after WHERE; applied to the rows as they come."
-        )
+        filter: Text | None = Field(default=None, description="The part after WHERE; applied to the incoming rows.")
         query: Text | None = Field(
             default=None,
-            description="A whole SELECT instead: over input, the rows that come, and the sources by their names.",
+            description="A whole SELECT instead, over input (the incoming rows) and the sources by their names.",
         )
         description: str | None = Field(default=None, description="For people.")
 

@@ -91,8 +91,8 @@ def _replace(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
 class Predicated(PluginOptions):
     """Which rows are meant."""
 
-    predicate: Text | None = Field(default=None, description="Only the rows for which this SQL condition is true.")
-    negate: Flag = Field(default=False, description="Only the rows for which it is not true.")
+    predicate: Text | None = Field(default=None, description="Only rows for which this SQL condition is true.")
+    negate: Flag = Field(default=False, description="Only rows for which the condition is not true.")
 
 
 def _meant(options: Predicated) -> Column | None:
@@ -204,7 +204,7 @@ class Flatten(Transform):
     class Options(PluginOptions):
         """How the columns are named."""
 
-        delimiter: Text = Field(default=".", description="Between the parts of a name.")
+        delimiter: Text = Field(default=".", description="Separates the parts of a name.")
 
     options: Options
 
@@ -254,13 +254,17 @@ class InsertField(Transform):
         static_field: Text | None = Field(
             default=None, alias="static.field", description="A column with a fixed value."
         )
-        static_value: PlainText | None = Field(default=None, alias="static.value", description="That value.")
+        static_value: PlainText | None = Field(default=None, alias="static.value", description="The fixed value.")
         timestamp_field: Text | None = Field(
-            default=None, alias="timestamp.field", description="When it was published."
+            default=None, alias="timestamp.field", description="Column for the time when the row was published."
         )
-        topic_field: Text | None = Field(default=None, alias="topic.field", description="Its topic.")
-        partition_field: Text | None = Field(default=None, alias="partition.field", description="Its partition.")
-        offset_field: Text | None = Field(default=None, alias="offset.field", description="Its batch's offset.")
+        topic_field: Text | None = Field(default=None, alias="topic.field", description="Column for the row's topic.")
+        partition_field: Text | None = Field(
+            default=None, alias="partition.field", description="Column for the row's partition."
+        )
+        offset_field: Text | None = Field(
+            default=None, alias="offset.field", description="Column for the offset of the row's batch."
+        )
 
     options: Options
 
@@ -315,7 +319,7 @@ class MaskField(Transform):
         """Which columns."""
 
         fields: Columns = Field(description="The columns.")
-        replacement: PlainText | None = Field(default=None, description="Instead of each value; of texts and numbers.")
+        replacement: PlainText | None = Field(default=None, description="Replaces each value. For texts and numbers.")
 
     options: Options
 
@@ -357,9 +361,9 @@ class ReplaceField(Transform):
     class Options(PluginOptions):
         """Which columns."""
 
-        include: Columns | None = Field(default=None, description="Only these stay.")
-        exclude: Columns | None = Field(default=None, description="These do not; wins over include.")
-        renames: Pairs | None = Field(default=None, description="OLD:NEW,OLD:NEW, by the names in the rows that come.")
+        include: Columns | None = Field(default=None, description="Keep only these columns.")
+        exclude: Columns | None = Field(default=None, description="Leave these out, even if include names them.")
+        renames: Pairs | None = Field(default=None, description="OLD:NEW,OLD:NEW, by the names in the incoming rows.")
 
     options: Options
 

@@ -33,9 +33,11 @@ class TimestampConverter(Transform):
         target_type: Literal["string", "unix", "Date", "Time", "Timestamp"] = Field(
             alias="target.type", description="string, unix (a number), Date, Time (a text HH:mm:ss) or Timestamp."
         )
-        format: Text | None = Field(default=None, description="Of texts, as Spark's patterns: yyyy-MM-dd HH:mm:ss.")
+        format: Text | None = Field(
+            default=None, description="Format of texts, as a pattern of Spark: yyyy-MM-dd HH:mm:ss."
+        )
         unix_precision: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] = Field(
-            default="milliseconds", alias="unix.precision", description="Of numbers since 1970."
+            default="milliseconds", alias="unix.precision", description="Unit of numbers since 1970."
         )
 
     options: Options
@@ -100,7 +102,7 @@ class Watermark(Transform):
         """Of which column."""
 
         column: Text = Field(description="The column with each row's time.")
-        delay: Text = Field(description="How late a row may be, as Spark has it: 10 minutes.")
+        delay: Text = Field(description="How late a row may be, in Spark's form: 10 minutes.")
 
     options: Options
 
@@ -118,7 +120,7 @@ class Deduplicate(Transform):
     class Options(PluginOptions):
         """Which rows are the same."""
 
-        keys: Columns = Field(description="Columns that are equal in equal rows.")
+        keys: Columns = Field(description="Rows with equal values in these columns count as the same.")
         within_watermark: bool = Field(
             default=False,
             description="Rows of a key are the same if they are no further apart than the watermark's delay.",
