@@ -31,7 +31,7 @@ class PythonSink(Sink):
         """Which callback."""
 
         foreach_batch: ObjectName = Field(
-            description="(batch, batch_id, **options), or a class: made with the options, called with batch and batch_id."
+            description="(batch, batch_id, **options), or a class: made with the options, called with the rest."
         )
         options: Arguments = Field(default_factory=dict, description="Its keyword arguments.")
 
