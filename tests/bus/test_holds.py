@@ -104,7 +104,7 @@ def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> Non
         with pytest.raises(SpoolFull, match=r"hold 'nightly\.audit' of .* keeps batches from offset 0 on") as caught:
             fill()
         on_page(caught.value, "SpoolFull: topic '…': no room within … s: the spool is full (… bytes); hold")
-        words = ("until a scheduled job has read it", " UTC at the latest", "jobpipe holds drop", f"of {owner} keeps")
+        words = ("until a scheduled job has read them", " UTC at the latest", "jobpipe holds drop", f"of {owner} keeps")
         assert [word for word in words if word not in str(caught.value)] == []
         assert publisher.status()["head"] == 4
         publisher.close()
