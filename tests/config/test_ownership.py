@@ -112,7 +112,7 @@ def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members[1000] = ("ann", ["bob"])
     assert ownership.why_distrusted(found(1000, 1000, file)) is not None
     assert "another user" in (ownership.why_distrusted(found(1001, 1000, stat.S_IFREG | 0o600)) or "")
-    assert "everybody" in (ownership.why_distrusted(found(0, 0, stat.S_IFDIR | 0o777)) or "")
+    assert "everyone" in (ownership.why_distrusted(found(0, 0, stat.S_IFDIR | 0o777)) or "")
     assert load("/dev/null", environ={}) == load(None, environ={})
 
 
