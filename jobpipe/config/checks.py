@@ -11,7 +11,7 @@ from jobpipe.config.model import KEYS, Config
 from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
 MAKE_CERTIFICATES = """\
-certificates with it: jobs of several hosts meet at a registry that is not embedded, so each must prove who it is. \
+certificates with it: jobs on several hosts meet at this registry, so each must prove who it is. \
 Two commands are enough, with the same files on every host:
     jobpipe certs init --dir certs
     export JOBPIPE__SSL__CA="$PWD/certs/ca.crt" JOBPIPE__SSL__CERT="$PWD/certs/node.crt" \

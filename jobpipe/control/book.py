@@ -99,7 +99,7 @@ class JobBook:
             self.end_run(run, JobState.FAILED, detail)
             return
         tools.store.change_run(run.id, failures=restarts.attempts, next_at=tools.clock() + delay, delay=delay)
-        self.to(run, JobState.RESTARTING, f"attempt {attempt.number}: {detail}; the next one in {delay:.0f} s")
+        self.to(run, JobState.RESTARTING, f"attempt {attempt.number}: {detail}; the next attempt in {delay:.0f} s")
 
     def _wait_for_launcher(self, run: RunRow, attempt: AttemptRow) -> str:
         """Let the next attempt wait for the launcher, which counts as no failure; return for how long, for people."""
@@ -107,7 +107,7 @@ class JobBook:
         again = any(each.error == UNAVAILABLE for each in store.attempts(run.id, 2) if each.number < attempt.number)
         delay = min(2 * run.delay, RETRY_MOST_SECONDS) if again else RETRY_SECONDS
         store.change_run(run.id, next_at=self._tools.clock() + delay, delay=delay)
-        return f"tried again in {delay:.0f} s"
+        return f"trying again in {delay:.0f} s"
 
     def to(self, run: RunRow, state: JobState, detail: str) -> None:
         """Store a state, where it is another one than before."""

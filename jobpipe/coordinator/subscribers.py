@@ -310,7 +310,7 @@ class Subscribers:
                 self._require_room(name)
                 if len(known) >= MAX_REQUIRED:
                     raise ConfigError(
-                        f"topic {self._name!r} has {len(known)} required subscriptions, and takes no other one",
+                        f"topic {self._name!r} has {len(known)} required subscriptions, and accepts no new one",
                         topic=self._name,
                         name=name,
                         limit=MAX_REQUIRED,

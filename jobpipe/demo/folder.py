@@ -44,13 +44,14 @@ def private_folder(work: Path) -> Iterator[None]:
     work.mkdir(parents=True, exist_ok=True)
     if any(work.iterdir()) and not (work / LOCK).exists():
         raise ConfigError(
-            f"{work} is not empty and no folder of this demo, which wipes it; name another", folder=str(work)
+            f"{work} is not empty, and this demo, which would empty it, did not make it; give another folder",
+            folder=str(work),
         )
     with (work / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"another demo runs in {work}; name another folder", folder=str(work)) from None
+            raise ConfigError(f"another demo is running in {work}; give another folder", folder=str(work)) from None
         _wipe(work)
         (work / HOME).mkdir(mode=0o700)
         (work / CONFIG).write_text(_configuration(work))

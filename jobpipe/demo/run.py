@@ -93,7 +93,7 @@ def run_demo(
         try:
             facts = _run(work, examples, source, files, started + timeout, console, plain=plain)
         except KeyboardInterrupt:
-            console.print("interrupted; everything the demo started was ended")
+            console.print("interrupted; everything that the demo started was stopped")
             return INTERRUPTED
         except (_DemoFailedError, JobpipeError) as error:
             _explain(console, error, work)

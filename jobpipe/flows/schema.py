@@ -74,7 +74,7 @@ class Fitter:
                 raise SchemaMismatch(
                     f"topic {self._topic!r}, offset {n}: what is published does not fit the schema that the flow reads "
                     f"(schema_evolution={self._evolution}): {'; '.join(lines)}. Everything before it is done. Start "
-                    "the flow again, with a function that takes this schema: it begins there, and learns it",
+                    "the flow again, with a function that takes this schema: it begins there with the new schema",
                     topic=self._topic,
                     offset=n,
                     columns=lines,

@@ -302,7 +302,7 @@ LibraryPattern = Annotated[
 Columns = Annotated[
     tuple[str, ...],
     *expected(
-        "names of columns: a list, or a text with commas; each once",
+        "names of columns: a list, or a text separated by commas; each name once",
         _columns,
         {"type": ["string", "array"], "items": {"type": "string"}},
     ),

@@ -19,7 +19,7 @@ def copy_example(folder: Path) -> list[Path]:
     """
     there = [name for name in FILES if (folder / name).exists()]
     if there:
-        raise ConfigError(f"{folder} has {', '.join(there)} already; name another folder", folder=str(folder))
+        raise ConfigError(f"{folder} has {', '.join(there)} already; give another folder", folder=str(folder))
     source = _example()
     written = []
     for name in FILES:

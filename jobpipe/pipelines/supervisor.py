@@ -187,7 +187,7 @@ class SupervisedJob:
             delay = restarts.delay(end.error, time.monotonic() - began)
             if delay is None:
                 return end
-            self._to(JobState.RESTARTING, f"attempt {self._attempt}: {end.detail}; the next one in {delay:.0f} s")
+            self._to(JobState.RESTARTING, f"attempt {self._attempt}: {end.detail}; the next attempt in {delay:.0f} s")
             log.warning("job %s, attempt %d: %s", self._job.name, self._attempt, end.detail)
             self._stopping.wait(delay)
         return End(JobState.STOPPED)

@@ -53,7 +53,7 @@ def closing_warning(topic: str, reply: CloseReply, config: Config) -> str | None
         )
     if not lagging:
         return (
-            f"topic {topic}: closed, and served no longer: it has no subscription, so nothing waits for readers. Its "
+            f"topic {topic}: closed, and no longer served: it has no subscription, so nothing waits for readers. Its "
             f"batches are in {config.spool_dir / topic}; {longer} serves them. To wait for subscriptions that have not "
             "connected yet, name them in required_subscribers=[...]"
         )

@@ -239,13 +239,13 @@ class Batches:
         earliest, head = self.tail(), self.head()
         place = f"{position.n}.{position.r}" if position.r else str(position.n)
         texts = {
-            "log": f"it is of log {position.log}, the topic's log is {self.log_id}",
-            "epoch": f"epoch {self.epoch_before(position.n)} sealed what lies before it, not epoch {position.epoch}",
+            "log": f"it is of log {position.log}, but the topic's log is {self.log_id}",
+            "epoch": f"epoch {self.epoch_before(position.n)} sealed the batch before it, not epoch {position.epoch}",
             "removed": f"batches {position.n} to {earliest.n - 1} are missing",
-            "beyond head": f"the log ends at offset {head.n}; begin there, or before",
+            "beyond head": f"the log ends at offset {head.n}; begin there or earlier",
             "beyond batch": f"batch {position.n} has fewer record batches than {position.r + 1}",
-            "sealed again": "the spool was lost while this batch was read, its rows may lie in other record batches "
-            "now; start the query again, it reads the whole batch again",
+            "sealed again": "the spool was lost while this batch was read, and its rows may now be in other record "
+            "batches; start the query again: it reads the whole batch again",
             "divided again": "the spool was lost while this batch was read, and the batch was published again with "
             "another number of partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
             "start over",

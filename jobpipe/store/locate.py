@@ -159,7 +159,7 @@ class Locator:
         topic = self._batches.topic
         return ConfigError(
             f"topic {topic!r}: the read begins at {_place(begin)}, after its end at {_place(stop)}. Move one of "
-            "them; a stream of a new name begins at latest, unless it is told where",
+            "them; a stream with a new name begins at latest by default",
             topic=topic,
             start=begin.to_json(),
             end=stop.to_json(),

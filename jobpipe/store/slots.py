@@ -67,8 +67,8 @@ class Slots:
             topic = self._batches.topic
             raise DataLoss(
                 f"topic {topic!r}: slot {slot}, which the checkpoint of subscription {name!r} names, is not known: "
-                "the spool was lost, or is an older copy, or the checkpoint is. What that batch read cannot be told "
-                "any more. Bring the spool back, or begin with a new checkpoint",
+                "the spool was lost, or is an older copy, or the checkpoint is. It is no longer known what that "
+                "batch read. Bring the spool back, or begin with a new checkpoint",
                 topic=topic,
                 reason="slot",
                 name=name,

@@ -83,7 +83,7 @@ class Dialler:
             await link.close("a newer publisher was here")
             raise RemoteProtocolError(
                 f"topic {self._topic!r}: the publisher at {location.control} has epoch {link.welcome.epoch}, but epoch "
-                f"{hello.epoch} was here before; end the one that is out of date, and start the newest again",
+                f"{hello.epoch} was here before; stop the outdated one, and start the newest again",
                 topic=self._topic,
             )
         self._link, self._context = link, tls

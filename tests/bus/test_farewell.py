@@ -42,7 +42,7 @@ def test_nobody_is_waited_for(bus: Bus, caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING, LINES):
         publisher.close()
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
-    for part in ("served no longer", str(bus.config().spool_dir / bus.topic), f"`jobpipe serve {bus.topic}`"):
+    for part in ("no longer served", str(bus.config().spool_dir / bus.topic), f"`jobpipe serve {bus.topic}`"):
         assert part in record.getMessage()
     on_page(record.getMessage(), "topic …: closed, and")
 

@@ -179,7 +179,7 @@ def test_required_names_are_bounded(world: World, monkeypatch: pytest.MonkeyPatc
     async def work() -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order(required=("a", "b"), subscription__max="3"))
-        with pytest.raises(ConfigError, match="2 required subscriptions, and takes no other one"):
+        with pytest.raises(ConfigError, match="2 required subscriptions, and accepts no new one"):
             await topic.subscribers.require("c", required=True, dry_run=False)
         monkeypatch.setattr(subscribers, "MAX_REQUIRED", 9)
         await topic.subscribers.require("c", required=True, dry_run=False)

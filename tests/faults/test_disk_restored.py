@@ -78,7 +78,7 @@ def test_spool_restored_from_an_old_copy(tmp_path: Path) -> None:
         assert f"position {n} does not fit: the log ends at offset" in text
         rig.publisher.start(pause=0.0)
         rig.wait_until(lambda: head(rig) > n, "as many batches as before")
-        assert "sealed what lies before it, not epoch" in loss_of(rig)
+        assert "sealed the batch before it, not epoch" in loss_of(rig)
         assert rig.received() == before
 
 
