@@ -17,8 +17,10 @@ _REFUSALS = {
     # TLS 1.3: comes after the client's handshake is over
     "CERTIFICATE_REQUIRED": "it requires a certificate, and we showed none; set jobpipe.ssl.cert and jobpipe.ssl.key",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "",  # the same, seen by the server
-    "CERTIFICATE_EXPIRED": "ours has expired, or its list of our CA has; see `jobpipe certs show`, then renew",
-    "CERTIFICATE_REVOKED": "ours is revoked; whoever keeps the CA can issue another: `jobpipe certs issue`",
+    "CERTIFICATE_EXPIRED": (
+        "ours has expired, or its revocation list of our CA has; see `jobpipe certs show`, then renew"
+    ),
+    "CERTIFICATE_REVOKED": "ours is revoked; the owner of the CA can issue another: `jobpipe certs issue`",
     "UNKNOWN_CA": "it does not trust the CA that issued ours, or has no revocation list of it; compare jobpipe.ssl.ca",
     "UNSUPPORTED_CERTIFICATE": "ours is not made for this side of a link; see its usages in `jobpipe certs show`",
     "BAD_CERTIFICATE": "ours is damaged or not accepted; see `jobpipe certs show`, and the server's log",
