@@ -99,8 +99,8 @@ class PlainOptions:
         documentation="Plan each micro-batch before its rows exist. Its tasks start at once and wait, so that rows "
         "are read as soon as they are published. While nothing is published, an empty micro-batch runs each second, "
         "and its tasks hold their cores. Only for one topic, given with subscribe, and with a trigger that keeps "
-        "running. Ignored by a batch read. foreachBatch must read each DataFrame: after one that no task read, a new "
-        "coordinator and a restart of the query end it with DataLoss.",
+        "running. Ignored by a batch read. foreachBatch must read each DataFrame (df.isEmpty() is enough): if it "
+        "does not, and query and coordinator end together, the restarted query fails with DataLoss.",
         group="how much",
     )
     include_metadata: bool = _option(

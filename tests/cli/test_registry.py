@@ -83,14 +83,10 @@ def test_status_of_an_ensemble_reads_it(run: Run, write: Callable[..., str], hom
 
 @pytest.mark.slow
 @pytest.mark.zookeeper
-@pytest.mark.parametrize("tls", [True, False])
-def test_the_doctor_names_a_server_of_an_older_version(fresh: str, tmp_path: Path, tls: bool) -> None:
-    """Those had no TLS."""
-    EmbeddedZooKeeper(tmp_path / "fresh", tls=tls).ensure()
-    found = list(permissions(load(fresh, environ={})))
-    assert [(finding.status, finding.remedy) for finding in found] == (
-        [] if tls else [("warn", "stop it when no job needs it: jobpipe registry stop")]
-    )
+def test_the_doctor_finds_nothing_to_say_of_the_embedded_one(fresh: str, tmp_path: Path) -> None:
+    """Only who holds the home's certificate gets in."""
+    EmbeddedZooKeeper(tmp_path / "fresh").ensure()
+    assert list(permissions(load(fresh, environ={}))) == []
 
 
 def test_an_ensemble_that_does_not_answer_is_3(run: Run, write: Callable[..., str]) -> None:
