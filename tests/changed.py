@@ -27,6 +27,7 @@ PAGES = [  # what reads a page of docs
     "tests/test_pages.py",
     "tests/test_security_page.py",
     "tests/test_troubleshooting.py",
+    "tests/test_words.py",
     "tests/wire/test_state.py",
 ]
 MIRRORS = {  # where there is no folder of that name, or more than that

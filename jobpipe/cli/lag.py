@@ -1,4 +1,4 @@
-"""``jobpipe lag``: how far each subscription is behind."""
+"""``jobpipe lag``: what each subscription has not read yet."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bo
 
 
 def _row(line: dict[str, Any]) -> list[object]:
-    behind = line["lag"]
+    unread = line["lag"]
     return [
         line["topic"],
         line["name"],
         connection(line),
         position(line),
         count(line["head"]),
-        count(behind["batches"]),
-        count(behind["rows"]),
-        size(behind["bytes"]),
-        seconds(behind["seconds"]),
+        count(unread["batches"]),
+        count(unread["rows"]),
+        size(unread["bytes"]),
+        seconds(unread["seconds"]),
         line["reconnects"],
         last_seen(line),
     ]

@@ -143,8 +143,8 @@ def _print(lines: list[dict[str, Any]], *, everything: bool) -> None:
         columns[-1:] = ["ROWS", "DISK", "UNREAD BY", "SPOOL", "PUBLISHER"]
         for row, line in zip(rows, lines, strict=True):
             unread = line["unread"]
-            behind = None if unread is None else ", ".join(sorted(unread)) or "none"
-            row[-1:] = [count(line["rows"]), size(line["disk_bytes"]), behind, line["spool"], line["state"]]
+            readers = None if unread is None else ", ".join(sorted(unread)) or "none"
+            row[-1:] = [count(line["rows"]), size(line["disk_bytes"]), readers, line["spool"], line["state"]]
     emit_table(columns, rows, right=("PARALLELISM", "EPOCH", "ROWS", "DISK"))
     if everything and any(not line["served"] for line in lines):
         click.echo(

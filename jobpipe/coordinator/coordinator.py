@@ -183,7 +183,7 @@ class Coordinator:
 
         def check_wanted() -> None:
             if caller.gone or self.finished.is_set():
-                raise LinkEnded(f"topic {topic!r}: nobody waits for it any more", instance=self.instance)
+                raise LinkEnded(f"topic {topic!r}: no request waits for it any more", instance=self.instance)
 
         data_starts = self._data_starts
         served = await self._take_over(topic, asked, check_wanted)

@@ -337,7 +337,7 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One question at a time: they would pile up behind a hanging disk. An answered question is stale: ask again.
+        # One question at a time: they would pile up while a disk hangs. An answered question is stale: ask again.
         if self._asked_status is None or self._asked_status.done():
             # the answer is shared, so it counts to no identity
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

@@ -117,4 +117,4 @@ def lines_left_out() -> Counter[str]:
 
 def who(names: Sequence[str]) -> str:
     """Return the names of a certificate for people."""
-    return ", ".join(names)[:SHOWN] if names else "nobody known"
+    return ", ".join(names)[:SHOWN] if names else "an unknown peer"

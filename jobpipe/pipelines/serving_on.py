@@ -23,7 +23,7 @@ CLOSE_SECONDS = 10.0
 class ServingOn:
     """Looks every second, in a thread of its own; a context manager.
 
-    A coordinator of a job that has ended serves its topic until it was read, or nobody reads for
+    A coordinator of a job that has ended serves its topic until it was read, or nothing was read for
     ``jobpipe.coordinator.linger``. A job that starts late, or again, would wait for the topic without end.
 
     Args:
