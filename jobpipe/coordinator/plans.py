@@ -46,7 +46,7 @@ class _Group:
     Attributes:
         waiting: a future of each, by when it came.
         rings: of the bell of news, when the log was looked at last.
-        task: looks at the log when there are news; its work counts to the identity of the first one.
+        task: looks at the log when there is news; its work counts to the identity of the first one.
     """
 
     rings: int
