@@ -15,10 +15,15 @@ _HEAD = """# Options
 
 <!-- made from the definitions in jobpipe/config by `make docs`; do not edit -->
 
-Three kinds of settings: options of `format("jobpipe")`, arguments of `JobPipeSink`, and keys of the configuration,
-which both also accept. All problems are reported at once, when the query or the sink starts. `jobpipe config explain
-NAME` explains one setting, `jobpipe config check` reports all problems of a file, and `jobpipe config check --option
-NAME=VALUE` those of a source's options.
+Look up here every setting, with its default and its values. There are three kinds:
+
+    spark.readStream.format("jobpipe").option("startingOffsets", "earliest")   an option of the source
+    JobPipeSink("orders", partition_by="customer")                             an argument of the sink
+    jobpipe.retention.time: 1h                                                 a key of the configuration, in its file
+
+Source and sink also accept the keys of the configuration. All problems are reported at once, when the query or the sink
+starts. `jobpipe config explain NAME` explains one setting. `jobpipe config check` reports all problems of a file, and
+`jobpipe config check --option NAME=VALUE` those of a source's options.
 """
 _SOURCE = """
 ## Source
