@@ -44,8 +44,8 @@ class PlainOptions:
         kind=optional(whole(1)),
         default=None,
         documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. It takes whole "
-        "published batches if at least one fits, otherwise a part of one, exact to one record batch. null = only "
-        "maxBytesPerTrigger is a limit. Ignored by a batch read.",
+        "published batches if at least one fits, otherwise the record batches of one that fit, at least one. null = "
+        "only maxBytesPerTrigger is a limit. Ignored by a batch read.",
         group="how much",
         also=("maxOffsetsPerTrigger",),
     )
@@ -53,8 +53,8 @@ class PlainOptions:
         name="maxBytesPerTrigger",
         kind=size(1),
         default="4GiB",
-        documentation="Maximum number of bytes in one micro-batch, as stored in the spool, exact to one record batch. "
-        "Ignored by a batch read.",
+        documentation="Maximum number of bytes in one micro-batch, as stored in the spool. A single record batch that "
+        "is larger is still taken. Ignored by a batch read.",
         group="how much",
     )
     min_rows: int | None = _option(
@@ -87,8 +87,8 @@ class PlainOptions:
         name="maxRowsPerPartition",
         kind=optional(whole(1)),
         default=None,
-        documentation="Maximum number of rows of one task, exact to one record batch. A larger read is split, as with "
-        "minPartitions.",
+        documentation="Maximum number of rows of one task, unless a single record batch has more. A larger read is "
+        "split, as with minPartitions.",
         group="how much",
         also=("maxRecordsPerPartition",),
     )
@@ -183,7 +183,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="startingOffsets",
         kind=STARTING,
         default=None,
-        documentation="Where a query with a new checkpoint begins, or a batch read. An existing checkpoint takes "
+        documentation="Where a batch read begins, or a query with a new checkpoint. An existing checkpoint takes "
         "precedence. Give one word for all topics, or JSON that names every topic. committed = at the position of the "
         "subscription. null = committed for a stream, where a new name begins at latest; earliest for a batch read. "
         "With subscribePattern, topics that the JSON does not name begin at earliest. A value may also be a whole "
@@ -246,8 +246,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         name="boundaryType",
         kind=BOUNDARY,
         default=None,
-        documentation="Whether lowerBound and upperBound are times or offsets. These two replace the options that "
-        "begin with starting and ending.",
+        documentation="Whether lowerBound and upperBound are times or offsets. These two replace the other "
+        "starting… and ending… options, except startingOffsetsByTimestampStrategy.",
         group="where to start and end",
         recommended=("TIME", "OFFSET"),
         excludes=(*_STARTS, *_ENDS),
@@ -257,7 +257,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         kind=BOUND,
         default=None,
         documentation="Where to start; the bound is included. An offset or a time for all topics, or JSON with one "
-        "for each. null = as without startingOffsets.",
+        "for each. null = the default of startingOffsets.",
         group="where to start and end",
         needs=("boundaryType",),
     ),
@@ -266,7 +266,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         kind=BOUND,
         default=None,
         documentation="Where to end; the bound is excluded. An offset or a time for all topics, or JSON with one for "
-        "each. null = as without endingOffsets.",
+        "each. null = the default of endingOffsets.",
         group="where to start and end",
         needs=("boundaryType",),
     ),
@@ -310,4 +310,4 @@ MEANT = {
     "fetchoffset.retryintervalms": "jobpipe.read.timeout",
     "waitfornonexistedtopic": "discoveryTimeout",
 }
-"""What other sources, or other parts of jobpipe, call it, in lower case."""
+"""What other sources or parts of jobpipe call an option, in lower case, and the option or key that is meant."""

@@ -67,7 +67,7 @@ class ServedTopic(TopicState):
         self.flows = TopicFlows(self, self.subscribers)
         self._end_mark = NewBatch.end_mark(asked.parallelism)  # one object: sealing it again counts as the same call
         self._ticked_at = time.monotonic()
-        self.writing = {asked.writing}  # write ids of batches in progress; a running sweep reads this set object
+        self.writing = {asked.writing}  # write ids of batches in progress; changed in place: a running sweep reads it
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
@@ -146,7 +146,7 @@ class ServedTopic(TopicState):
             return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
-        if short > 0:  # no reason to wait, but free what retention allows: the disk has less room than the cap
+        if short > 0:  # the disk is nearly full: free what retention allows, but do not wait for it
             with contextlib.suppress(SpoolFull):
                 await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
@@ -237,7 +237,7 @@ class ServedTopic(TopicState):
             self.writing.discard(batch.write_id)  # its files are in the catalog now; other files of that id are orphans
             self.note_sealed(head, ended, segments)
 
-        # A batch must not use the disk's reserve. One turn of the log's thread: each costs about 1 ms under load.
+        # A batch must not use the disk's reserve. All in one turn of the log's thread: a turn costs 1 ms under load.
         position, _, _, room = await self._thread.run(work, sealed, reserve=False)
         return position, room
 
@@ -247,7 +247,7 @@ class ServedTopic(TopicState):
             await self.seal(self._end_mark, [])
 
     async def raise_epoch(self, epoch: int) -> None:
-        """Take ``epoch``, drawn from the registry, as the log's, so that later seals differ from earlier ones."""
+        """Make ``epoch``, drawn from the registry, the log's epoch, so that later seals differ from earlier ones."""
         self.epoch_drawn = epoch
 
         def raised(_: None) -> None:
@@ -268,7 +268,7 @@ class ServedTopic(TopicState):
         )
         if point is None:
             return
-        if self._storing_point is None or self._storing_point.done():  # an older point must not overwrite this one
+        if self._storing_point is None or self._storing_point.done():  # one at a time: a late one must not win
             self._storing_point = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
             await asyncio.wait({self._storing_point}, timeout=RECOVERY_POINT_SECONDS)
         if not self._storing_point.done():
@@ -282,7 +282,7 @@ class ServedTopic(TopicState):
             log.warning("topic %s: %s; if the spool is lost now, so are rows", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether a repeated batch is partly lost, and not every subscription has read it (or there is none)."""
+        """Tell whether a repeated batch is partly lost, and some subscription has not read it or none exists."""
         if not self.gone:
             return False
 
@@ -339,7 +339,7 @@ class ServedTopic(TopicState):
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
         # One question at a time: they would pile up while a disk hangs. An answered question is stale: ask again.
         if self._asked_status is None or self._asked_status.done():
-            # the answer is shared, so it counts to no identity
+            # the answer is shared, so it counts as the server's own work
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)

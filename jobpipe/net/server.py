@@ -50,7 +50,7 @@ RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
 TEND_SECONDS = 1.0  # between two looks at certificate files and the links' ages
-BUSY_SECONDS = 30.0  # how long a link that is due for renewal may finish its stream
+BUSY_SECONDS = 30.0  # how long a link that is due for renewal may take to finish its stream
 SPREAD_SECONDS = 2.0  # over which all links are renewed when trust changes, so that they do not all reconnect at once
 
 
@@ -74,8 +74,8 @@ class Server:
         handler: What to do with the links.
         tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
-        limits: How many connections, and how fast. At a cap the oldest connection not yet welcomed is dropped, from the
-            address with the most of them. If all are welcomed, the new one is dropped.
+        limits: How many connections, and how fast. At a cap the oldest connection not yet welcomed is dropped: of the
+            capped address, or else of the one with the most of them. If there is none, the new one is dropped.
         max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
         budgets: Counts and limits what each identity holds.
     """
@@ -196,7 +196,7 @@ class Server:
         while True:
             taken += 1
             if taken % ACCEPT_TURN == 0:
-                await asyncio.sleep(0)  # sock_accept does not yield while connections wait, as in a flood they do
+                await asyncio.sleep(0)  # sock_accept does not yield while connections wait, as they do in a flood
             try:
                 sock, address = await loop.sock_accept(listener)
             except OSError as error:

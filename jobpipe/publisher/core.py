@@ -131,7 +131,7 @@ class Publisher:
 
     @property
     def owner(self) -> Owner:
-        """The process that opened it: forks must not use or close it."""
+        """The process that opened this publisher; forks of it must not use or close the publisher."""
         return self._channel.owner
 
     @property
@@ -175,7 +175,7 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # Batch id -1 is never written: this only asks what is sealed. An admission, if nothing is, is ignored.
+        # Batch id -1 is never written: this asks what is sealed. If nothing is, the reply admits a batch: ignored.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -261,7 +261,8 @@ class Publisher:
             self._warned_of_placement = True
             log.warning(
                 "topic %s: spool.placement is host, but %d segments are stored with the coordinator, because no host "
-                "server was found on their hosts (registered: %s). Tasks look for one in jobpipe.hostserver.dir",
+                "server on the hosts of their tasks took them (registered: %s). Each task looks for the server of its "
+                "host in jobpipe.hostserver.dir",
                 *(self.topic, elsewhere, ", ".join(self._admissions.hosts) or "none"),
             )
 
@@ -287,8 +288,8 @@ class Publisher:
     def admit(self, key: BatchKey) -> Position | None:
         """Return None if the batch must be written, or, once a replayed one is acknowledged, the position after it.
 
-        A host server may turn out to be lost while a replay waits: a newly started coordinator does not know how long
-        that server has been unreachable. The batch must then be written again.
+        A newly started coordinator does not know how long a host server has been unreachable, so it may count it as
+        lost only while a replay waits. The batch must then be written again.
 
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.
@@ -382,8 +383,8 @@ class Publisher:
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.
 
-        After a KeyboardInterrupt the coordinator may not have been told: call it again. In a fork of the process that
-        opened it nothing is closed.
+        After a KeyboardInterrupt the coordinator may not have been told: call ``close`` again. In a fork of the process
+        that opened this publisher, nothing is closed.
 
         Raises:
             ForkedProcess: ``final`` was given in a forked process.

@@ -60,7 +60,8 @@ class JobPipeSink:
         schema: a StructType or DDL string; announced to subscribers before the first batch; every batch must have it.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
-        required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
+        required_subscribers: subscriptions that ``acks="all"`` waits for; missing ones are created, at the oldest kept
+            batch.
         min_subscribers: how many subscriptions ``acks="all"`` waits for; no batch is removed until that many exist.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
         on_new_checkpoint: ``publish`` or ``refuse``: what happens when a query is new to a topic that another query
@@ -243,7 +244,7 @@ class JobPipeSink:
         self._publisher.drain(timeout)
 
     def close(self, final: bool = False) -> None:
-        """Give the topic up; with ``final`` seal an end mark. What is sealed is served until all have read it."""
+        """Give the topic up; with ``final`` seal an end mark. It is served on as ``coordinator.linger`` says."""
         opened.forget(self)
         self._publisher.close(final)
 
@@ -270,8 +271,8 @@ class JobPipeSink:
         except LookupError as error:
             (missing,) = error.args
             raise ConfigError(
-                f"topic {self.topic!r}: partition_by names {', '.join(missing)}, and the rows have the columns "
-                f"{', '.join(schema.names)}; expected one column for each",
+                f"topic {self.topic!r}: partition_by names {', '.join(missing)}; each name must match exactly one "
+                f"column, and the rows have the columns {', '.join(schema.names)}",
                 topic=self.topic,
                 columns=missing,
             ) from None

@@ -1,10 +1,11 @@
 """The stream reader: offsets, plans and acknowledgements in the driver, ``read()`` in the workers.
 
-One instance lives in Spark's long-lived source runner and holds the links; copies of it, pickled without them, read in
-executor workers. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their text.
+One instance lives in Spark's long-lived source runner and holds the links. Executor workers read through copies of it,
+pickled without the links. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their
+text.
 
-When a topic is found while the query runs, the next end offset has only its start position, and no rows. So a batch
-that is replayed after a restart, however late, starts where Spark's offset log says.
+When a topic is found while the query runs, the next end offset names it at its start position, so that batch reads no
+rows of it. So a batch that is replayed after a restart, however late, starts where Spark's offset log says.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads.
 
-        If that fails, the next call raises the error. Raised here it would leak: Spark stops readers only after all are
-        prepared, so the others would keep their names until the application ends (PySpark 4.3.0).
+        If that fails, the next call raises the error. Raised here, it would leave names taken: Spark stops readers only
+        once all are prepared, so the other readers would keep theirs until the application ends (PySpark 4.3.0).
         """
         try:
             topics = self._open()
@@ -201,7 +202,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
                 self._ends.heard(topic, plan.stop)
-            if not self._ends.is_past_end(topic, plan.start):  # else what comes lies after our end
+            if not self._ends.is_past_end(topic, plan.start):  # past our end, what comes need not fit
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
@@ -255,7 +256,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return input_partitions(found, self._options, session.cut)
 
     def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
-        """Look up again a range from Spark's log, after a restart."""
+        """Look up a range from Spark's log again, after a restart."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "

@@ -104,7 +104,7 @@ class Sealer:
         return self._batches.at(last.n)
 
     def check(self, batch: NewBatch, segments: list[SegmentInfo]) -> list[SegmentInfo]:
-        """Check the segments against what is on disk; return them with large inline ones moved to a file.
+        """Check the segments against what is on disk; return them, all inline ones in a file if together too large.
 
         With fsync on, every byte that the batch needs is durable afterwards, file names included: the writers have
         forced the files, this forces the directory, and the catalog's commit comes last (:meth:`TopicLog.seal`).
@@ -139,7 +139,7 @@ class Sealer:
     def insert(self, batch: NewBatch, segments: list[SegmentInfo]) -> Position:
         """Enter the batch, inside a transaction; return the position after it.
 
-        A batch without rows takes no offset, except an end mark or one that a restored log waits for.
+        A batch without rows takes no offset, except an end mark, or a batch that is sealed again after a loss.
         """
         db = self._db
         waited_for = self._recovery.decide(batch.query_id, batch.batch_id)
@@ -150,7 +150,7 @@ class Sealer:
         assert meta is not None  # noqa: S101 - it has one row
         n = int(meta["next_n"])
         rows, size = sum(segment.rows for segment in segments), sum(segment.length for segment in segments)
-        # The batch that a restored log waits for takes its old offset, even if it has no rows now.
+        # A batch that is sealed again after a loss takes its old offset, even if it has no rows now.
         visible = rows > 0 or batch.end or self._batches.sealed_again(n)
         if visible:
             cum_rows, cum_bytes = meta["total_rows"] + rows, meta["total_bytes"] + size

@@ -42,9 +42,10 @@ _SHORTEN_AGAIN = 1.0  # seconds before the next try after readers have blocked o
 
 
 class TopicLog:
-    """One topic's log, for one thread at a time: its parts, and what involves several of them.
+    """One topic's log, used by one thread at a time: its parts, and the operations that involve several of them.
 
-    Every change, also by its parts, needs the catalog's epoch to be :attr:`epoch`; :meth:`Database.write` checks it.
+    Every change, by this object or its parts, requires that the catalog's epoch is :attr:`epoch`;
+    :meth:`Database.write` checks it.
 
     Attributes:
         topic: Its name.
@@ -56,7 +57,8 @@ class TopicLog:
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
-        cursors, parts: Progress of the flow jobs that store it in this catalog; what flow jobs read.
+        cursors: Progress of those flow jobs that keep it in this catalog.
+        parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
         retirer: Removes what no reader needs.
         hosts: What lies with host servers.
@@ -265,8 +267,9 @@ class TopicLog:
         The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. Only these may seal files: those of
-                any other call may be removed already, or about to be by a host server. None accepts every call.
+            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. Only these may seal files: the files
+                of any other call may be gone already, or a host server may be about to remove them. None accepts every
+                call.
 
         Raises:
             Fenced: the epoch is not ours any more, or was never taken over by this object.
@@ -328,7 +331,7 @@ class TopicLog:
         """After a SpoolFull: shrink the catalog's write-ahead log, so that the call may be repeated.
 
         Args:
-            reserve: Use the room kept for a full disk too. Nothing is sealed until the disk has room for it again.
+            reserve: Also use the room that is set aside for a full disk. Nothing is sealed until it is set aside again.
         """
         if reserve:
             self._reserve.release()
@@ -336,7 +339,7 @@ class TopicLog:
             self._db.make_room()
 
     def shorten(self) -> None:
-        """Truncate the catalog's write-ahead log if it exceeds the reserve; blocked by readers, a second later."""
+        """Truncate the catalog's write-ahead log if it exceeds the reserve; if readers block it, retry in a second."""
         if self._db.log_bytes() <= Reserve.BYTES or time.monotonic() < self._shorten_at:
             return
         if not self._db.make_room():

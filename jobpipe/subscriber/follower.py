@@ -239,7 +239,7 @@ class TopicFollower:
                     self._changed.wait_for(lambda gone=link: self._link is not gone, min(1.0, seconds))  # type: ignore[misc]
 
     def poll(self, position: Position, timeout: float) -> News | None:
-        """Ask for news beyond ``position`` and wait for it; without a link, wait for one. With ``polls=False``.
+        """Ask for news beyond ``position`` and wait for it; without a link, wait for one. Use it with ``polls=False``.
 
         Returns:
             The latest known after at most ``timeout`` seconds; None if nothing has been heard yet.

@@ -95,7 +95,7 @@ class RegisterServerHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Remove our registrations and claims, then try to delete the topic nodes we made; end all threads.
+        """Remove our registrations and claims, then topics that we created or registered in; end all threads.
 
         Topics in which others are registered stay. Returns within 10 s, even if the registry is unreachable: then the
         session expires by itself. Idempotent; the handler cannot be started again. Raises nothing.
@@ -118,9 +118,9 @@ class RegisterServerHandler(ABC):
         """Call ``callback`` with the registrations: once soon, then after each change, from a thread of the handler.
 
         Calls of one watch never overlap. States in quick succession may be skipped; the last one never is. The topic
-        need not exist; it may be deleted and made again; the session may be lost. No calls are made while the registry
-        is unreachable, so the last list may be out of date. Everything is listed again about every 30 s.
-        What the callback raises is logged.
+        need not exist yet. The watch outlives the topic's deletion and re-creation, and the loss of the session. No
+        calls are made while the registry is unreachable, so the last list may be out of date. Everything is listed
+        again about every 30 s. What the callback raises is logged.
         """
 
     @abstractmethod
