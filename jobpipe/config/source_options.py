@@ -43,9 +43,9 @@ class PlainOptions:
         name="maxRowsPerTrigger",
         kind=optional(whole(1)),
         default=None,
-        documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. It takes whole "
-        "published batches if at least one fits, otherwise the record batches of one that fit, at least one. null = "
-        "only maxBytesPerTrigger is a limit. Ignored by a batch read.",
+        documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. Whole "
+        "published batches are taken if at least one fits; otherwise as many record batches of the next one as fit, "
+        "and at least one. null = only maxBytesPerTrigger is a limit. Ignored by a batch read.",
         group="how much",
         also=("maxOffsetsPerTrigger",),
     )
@@ -79,8 +79,8 @@ class PlainOptions:
         kind=optional(whole(1, 100_000)),
         default=None,
         documentation="Minimum number of tasks that a read is split into, if it has enough record batches. Above the "
-        "publisher's parallelism, several tasks read the rows of one partition, and order within it holds only from "
-        "batch to batch.",
+        "publisher's parallelism, several tasks share the rows of one partition, whose order then holds only from one "
+        "micro-batch to the next.",
         group="how much",
     )
     max_rows_per_partition: int | None = _option(
@@ -185,7 +185,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         default=None,
         documentation="Where a batch read begins, or a query with a new checkpoint. An existing checkpoint takes "
         "precedence. Give one word for all topics, or JSON that names every topic. committed = at the position of the "
-        "subscription. null = committed for a stream, where a new name begins at latest; earliest for a batch read. "
+        "subscription. null = earliest for a batch read; for a stream committed, or latest if the name is new. "
         "With subscribePattern, topics that the JSON does not name begin at earliest. A value may also be a whole "
         "position, as a query's progress shows it.",
         group="where to start and end",

@@ -36,7 +36,7 @@ LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs befor
 BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
-SWEEP_SECONDS = 60.0  # between two searches for files that lost attempts left
+SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
 class ServedTopic(TopicState):
@@ -130,7 +130,7 @@ class ServedTopic(TopicState):
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Tell whether there is room for another batch without any clean-up; in the log's thread."""
+        """Tell whether another batch fits without any clean-up. Call it in the log's thread."""
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
@@ -138,7 +138,7 @@ class ServedTopic(TopicState):
         """Return None if the spool has room; else wait for an acknowledgement, and return why the spool is full.
 
         Args:
-            wait: At most so many seconds.
+            wait: Seconds to wait at most.
             has_room: What :meth:`has_room` returned just now.
         """
         if has_room:
@@ -172,7 +172,7 @@ class ServedTopic(TopicState):
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
     def _slowest(self) -> str:
-        """Say who keeps the log from shrinking; in the log's thread."""
+        """Say who keeps the log from shrinking. Call it in the log's thread."""
         status = self._store.status()
         subscriptions = status["subscriptions"]
         acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
@@ -247,7 +247,7 @@ class ServedTopic(TopicState):
             await self.seal(self._end_mark, [])
 
     async def raise_epoch(self, epoch: int) -> None:
-        """Make ``epoch``, drawn from the registry, the log's epoch, so that later seals differ from earlier ones."""
+        """Give the log ``epoch``, drawn from the registry, so that later seals differ from earlier ones."""
         self.epoch_drawn = epoch
 
         def raised(_: None) -> None:
@@ -256,7 +256,7 @@ class ServedTopic(TopicState):
         await self.run_then(lambda: self._store.take_over(epoch, self.asked.name), raised)
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
-        """With ``acks=all`` store a recovery point: where the log continues if the spool is lost from now on.
+        """With ``acks=all`` store a recovery point: where the log continues should its spool be lost later.
 
         While the registry does not answer, publishing continues without one. If the spool is lost too before the next
         batch, subscribers fail with DataLoss.
@@ -282,7 +282,7 @@ class ServedTopic(TopicState):
             log.warning("topic %s: %s; if the spool is lost now, so are rows", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether a repeated batch is partly lost, and some subscription has not read it or none exists."""
+        """Tell whether a repeated batch is partly lost and still needed: a subscription lacks it, or there is none."""
         if not self.gone:
             return False
 
@@ -337,7 +337,7 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One question at a time: they would pile up while a disk hangs. An answered question is stale: ask again.
+        # One call at a time: they would pile up while a disk hangs. A finished call has an old answer: begin another.
         if self._asked_status is None or self._asked_status.done():
             # the answer is shared, so it counts as the server's own work
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

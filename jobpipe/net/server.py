@@ -1,8 +1,8 @@
 """The server: accepts, greets, runs one task for each request, and ends all of it in bounded time.
 
-It accepts by itself rather than through ``loop.create_server``: so it owns each connection from its first moment, can
-cut those that hang in the handshake, and ``close`` needs none of ``Server.wait_closed``, which differs from Python
-3.11 to 3.13.
+It accepts connections itself, not through ``loop.create_server``. So it owns each connection from its first moment, can
+cut those that hang in the handshake, and does not need ``Server.wait_closed``, which behaves differently in Python 3.11
+to 3.13.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ class Server:
         handler: What to do with the links.
         tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
-        limits: How many connections, and how fast. At a cap the oldest connection not yet welcomed is dropped: of the
-            capped address, or else of the one with the most of them. If there is none, the new one is dropped.
+        limits: How many connections, and how fast. At a cap the server drops the oldest connection not yet welcomed: at
+            an address's own cap, of that address; at any other, of the address with the most such connections. If there
+            is none, it drops the new one.
         max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
         budgets: Counts and limits what each identity holds.
     """
@@ -102,7 +103,7 @@ class Server:
         self._log = RateLimitedLog(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        # In order of arrival: where it comes from, and the socket until asyncio owns it.
+        # By task, in order of arrival: the connection's source, and its socket until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
         self._served: dict[ServedLink, str] = {}  # links whose transport is still open, and their source
         self._identified: set[ServedLink] = set()

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SealedBatch:
-    """The outcome of one batch: where it lies, and whether it was a replay that published nothing."""
+    """The outcome of one batch: the position after it, and whether it was a replay that published nothing."""
 
     position: Position
     rows: int
@@ -175,7 +175,7 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # Batch id -1 is never written: this asks what is sealed. If nothing is, the reply admits a batch: ignored.
+        # No batch has id -1, so this only asks what is sealed. If nothing is, the reply admits a batch; it is not used.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -286,10 +286,10 @@ class Publisher:
             wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stop_reason)
 
     def admit(self, key: BatchKey) -> Position | None:
-        """Return None if the batch must be written, or, once a replayed one is acknowledged, the position after it.
+        """Return None if the batch must be written; for a replay, the position after it, once that is acknowledged.
 
-        A newly started coordinator does not know how long a host server has been unreachable, so it may count it as
-        lost only while a replay waits. The batch must then be written again.
+        A coordinator counts a host server's absence from its own start. So it may declare the server lost only after a
+        replay has begun to wait, and the batch must then be written again.
 
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.

@@ -35,7 +35,7 @@ from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, write_by_collec
 
 log = logging.getLogger(__name__)
 
-COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: a batch goes through the driver if the one before it had at most so many
+COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: the next batch goes through the driver if the last one was no larger
 
 
 class JobPipeSink:
@@ -55,8 +55,9 @@ class JobPipeSink:
         partitioner: ``hash`` (the default with ``partition_by``), ``fixed`` (the default without ``partition_by``:
             the DataFrame's partitions, modulo the parallelism), ``round-robin`` (each task deals its rows out in turn),
             or a function ``f(batch: pyarrow.RecordBatch, partitions: int)`` that returns one number of 0..partitions-1
-            for each row, as an array or a sequence. It gets some thousand rows per call, in the driver or in tasks.
-            To keep the order of a key, compute each number from its row alone.
+            for each row, as an array or a sequence. A call, in the driver or in a task, gets up to
+            ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000 unless set). To keep the order of a key,
+            compute each number from its row alone.
         schema: a StructType or DDL string; announced to subscribers before the first batch; every batch must have it.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
@@ -202,7 +203,7 @@ class JobPipeSink:
 
     @contextmanager
     def _one_at_a_time(self, active: Callable[[], bool], batch_id: int) -> Iterator[None]:
-        """Let one thread publish, the others wait: a publisher writes one batch after the other."""
+        """Let one thread publish while the others wait: a publisher writes one batch at a time."""
         while not self._lock.acquire(timeout=ACTIVE_SECONDS):
             if not active():
                 raise query_stopped(f"topic {self.topic!r}", batch_id)
@@ -244,7 +245,7 @@ class JobPipeSink:
         self._publisher.drain(timeout)
 
     def close(self, final: bool = False) -> None:
-        """Give the topic up; with ``final`` seal an end mark. It is served on as ``coordinator.linger`` says."""
+        """Give the topic up; ``final`` seals an end mark first. Serving then goes on as ``coordinator.linger`` says."""
         opened.forget(self)
         self._publisher.close(final)
 
@@ -278,7 +279,7 @@ class JobPipeSink:
             ) from None
         if self._declared is not None and arrow_schema(schema).names != arrow_schema(self._declared).names:
             raise SchemaMismatch(
-                f"topic {self.topic!r}: declared columns {', '.join(self._declared.names)}, the rows have "
+                f"topic {self.topic!r}: the declared columns are {', '.join(self._declared.names)}; the rows have "
                 f"{', '.join(schema.names)}",
                 topic=self.topic,
             )

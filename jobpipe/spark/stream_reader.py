@@ -4,8 +4,9 @@ One instance lives in Spark's long-lived source runner and holds the links. Exec
 pickled without the links. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their
 text.
 
-When a topic is found while the query runs, the next end offset names it at its start position, so that batch reads no
-rows of it. So a batch that is replayed after a restart, however late, starts where Spark's offset log says.
+When a topic is found while the query runs, the next end offset gives the topic's start position, so the batch up to
+that offset reads no rows of it. A replay of that batch after a restart, however late, starts where Spark's offset log
+says.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def commit(self, end: Offset) -> None:
-        """Acknowledge ``end``. Spark calls this one batch late: :meth:`latestOffset` has usually acknowledged it."""
+        """Acknowledge ``end``. Spark commits it a batch late, so :meth:`latestOffset` has usually acknowledged it."""
         topics = self._open()
         topics.follow(end)
         positions = self._positions(topics, end)
@@ -208,7 +209,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start
         if plan.rows:
-            self._options.partitions(topic, plan.partitions)  # reports a wrong `assign` before Spark logs it
+            self._options.partitions(topic, plan.partitions)  # a wrong `assign` fails here, before Spark logs plan.end
         # plan.start is `begin` with the epoch that the log now has for it.
         self._planned[_range_key(topic, start, plan.end)] = ReadRange(
             *(plan.start, plan.end, plan.partitions, begin != start, plan.lost, plan.rows, plan.data or "")

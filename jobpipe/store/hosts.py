@@ -1,4 +1,4 @@
-"""What lies with host servers, by the catalog: how much, which of it is out of reach, and a last batch taken back."""
+"""What host servers keep, by the catalog: how much, which of it is out of reach, and a last batch taken back."""
 
 from __future__ import annotations
 

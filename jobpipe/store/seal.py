@@ -25,7 +25,7 @@ class NewBatch:
     """A batch to be sealed.
 
     Attributes:
-        query_id: The dedupe key, with ``batch_id``; empty for a batch that is never repeated, such as an end mark.
+        query_id: The dedupe key, with ``batch_id``; empty for a batch that no query replays, such as an end mark.
         run_id: Spark's run id. A second call with another ``write_id`` in one run is a user's mistake.
         write_id: The id of the sink's call, which is in the names of all files of the batch.
         partitions, partitioner, schema_id: The shape; ``partitioner`` names how rows were divided.
@@ -104,7 +104,7 @@ class Sealer:
         return self._batches.at(last.n)
 
     def check(self, batch: NewBatch, segments: list[SegmentInfo]) -> list[SegmentInfo]:
-        """Check the segments against what is on disk; return them, all inline ones in a file if together too large.
+        """Check the segments against what is on disk; return them, inline ones moved to a file if too large in sum.
 
         With fsync on, every byte that the batch needs is durable afterwards, file names included: the writers have
         forced the files, this forces the directory, and the catalog's commit comes last (:meth:`TopicLog.seal`).

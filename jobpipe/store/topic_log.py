@@ -38,7 +38,7 @@ from jobpipe.store.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
 
-_SHORTEN_AGAIN = 1.0  # seconds before the next try after readers have blocked one; each try delays seals
+_SHORTEN_AGAIN = 1.0  # seconds until the next try if readers blocked the last one; each try delays seals
 
 
 class TopicLog:
@@ -61,7 +61,7 @@ class TopicLog:
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
         retirer: Removes what no reader needs.
-        hosts: What lies with host servers.
+        hosts: What host servers keep.
         recovery: Where the log continues after its spool is lost.
         write_token: The token of this log at host servers; set by :meth:`take_over`.
     """
@@ -268,8 +268,8 @@ class TopicLog:
 
         Args:
             writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. Only these may seal files: the files
-                of any other call may be gone already, or a host server may be about to remove them. None accepts every
-                call.
+                of any other call may be gone already, or a host server may be about to remove them. With
+                ``None``, every call may seal files.
 
         Raises:
             Fenced: the epoch is not ours any more, or was never taken over by this object.

@@ -99,7 +99,7 @@ class TopicFollower:
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
         self._since = time.monotonic()  # of the state
-        self._pause: float | None = None  # seconds before the next attempt, while it waits for it
+        self._pause: float | None = None  # seconds before the next attempt; None unless it waits for one
         self._dial_at = 0.0  # when that pause ends
         self._error: JobpipeError | None = None
         self._news: News | None = None

@@ -61,11 +61,11 @@ class RegisterServerHandler(ABC):
     def register(self, topic: str, record: RegisterRecord) -> None:
         """Publish the record as ``parallel-<record.index>`` until it is unregistered or the session ends for good.
 
-        Creates the topic's node too. Replaces a registration of the same instance, of a lower epoch, or one that cannot
-        be read; any other only while we hold the topic's claim. Registering the same index again replaces the record.
+        Creates the topic's node too. Replaces a registration that is of the same instance, has a lower epoch or cannot
+        be read; while we hold the topic's claim, any other too. Registering the same index again replaces the record.
 
         Raises:
-            TopicOwned: another instance with the same or a higher epoch has that index.
+            TopicOwned: another instance with the same or a higher epoch has that index, and we have no claim.
             BadRecord: the record is larger than 4 KiB.
             Unavailable: nothing was registered, and it will not be tried again.
         """
@@ -106,7 +106,7 @@ class RegisterServerHandler(ABC):
         """Return the names of all topics, sorted."""
 
     def known_topics(self) -> list[str]:
-        """Return, sorted, the names of :meth:`topics` and of those that were published once."""
+        """Return, sorted, the names of :meth:`topics` and of all topics that were ever published."""
         return self.topics()
 
     @abstractmethod

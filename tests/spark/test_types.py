@@ -372,7 +372,7 @@ def test_partition_by_in_another_case(spark: SparkSession, place: Place) -> None
 def test_rows_that_do_not_fit_the_declared_schema(spark: SparkSession, place: Place) -> None:
     """Values that fit are cast; a wrong name and a value that does not fit are errors, and nothing is published."""
     sink = place.sink("declared", schema="id bigint, n int", parallelism=1, write_path="collect")
-    with pytest.raises(SchemaMismatch, match=r"declared columns id, n, the rows have id, m"):
+    with pytest.raises(SchemaMismatch, match=r"the declared columns are id, n; the rows have id, m"):
         sink(spark.range(2).selectExpr("id", "1 as m"), 0)
     with pytest.raises(SchemaMismatch, match="'n'"):
         sink(spark.range(2).selectExpr("id", "5000000000L as n"), 0)
