@@ -249,4 +249,6 @@ def _frame(spark: SparkSession, source: Source, rows: list[Row], folder: Path) -
 def _rows(frame: DataFrame) -> list[Row]:
     from pyspark.sql import functions as sf
 
-    return [json.loads(str(line)) for (line,) in frame.select(sf.to_json(sf.struct("*"))).collect()]
+    from jobpipe.spark.collecting import collect_rows
+
+    return [json.loads(row["json"]) for row in collect_rows(frame.select(sf.to_json(sf.struct("*")).alias("json")))]

@@ -39,15 +39,16 @@ class SparkRunner:
         try:
             self._context.setJobGroup(self._group, said, interruptOnCancel=True)
             rows = self._context.parallelize([number], 1)
-            (end,) = rows.mapPartitions(partial(_run, order, self._function, self._setup)).collect()
+            ends: list[TaskEnd] = rows.mapPartitions(partial(_run, order, self._function, self._setup)).collect()
         except (Py4JError, PySparkException, OSError) as error:
             if stopped():
                 return TaskEnd()
             # Its executor is gone, or the session; a function that fails comes back as a TaskEnd.
             text = str(error).strip().splitlines() or [""]
             return TaskEnd(error=LinkError(f"{said}: Spark ended the task: {type(error).__name__}: {text[0][:500]}"))
-        found: TaskEnd = end
-        return found
+        if not ends:  # the JVM was lost while it sent it: see collecting.py
+            return TaskEnd() if stopped() else TaskEnd(error=LinkError(f"{said}: Spark is gone"))
+        return ends[0]
 
     def cancel(self) -> None:
         """End the tasks that have not ended by themselves."""

@@ -18,6 +18,7 @@ from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.target import WriteTarget
+from jobpipe.spark.collecting import collect_rows
 from jobpipe.spark.partitioner import Partitioner, unnamed
 from jobpipe.spark.workers import gc_freeze
 from jobpipe.store.index import SegmentInfo
@@ -103,10 +104,10 @@ def write_by_tasks(
         The segments of the attempts that won, in task order.
     """
     # mapInArrow takes names for expressions: a dot would be a path, and two that differ by case one name.
-    rows = unnamed(df).mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA).collect()
+    rows = collect_rows(unnamed(df).mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA))
     return [
-        SegmentInfo.from_json(json.loads(row.info), None if row.data is None else bytes(row.data))
-        for row in sorted(rows, key=lambda row: (row.task, row.ordinal))
+        SegmentInfo.from_json(json.loads(row["info"]), row["data"])
+        for row in sorted(rows, key=lambda row: (row["task"], row["ordinal"]))
     ]
 
 

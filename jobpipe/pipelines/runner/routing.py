@@ -17,6 +17,7 @@ from jobpipe.pipelines.plugins import ORIGIN, PluginOptions, Transform
 from jobpipe.pipelines.routes import Routes
 from jobpipe.pipelines.runner.routed_sources import RoutedSources
 from jobpipe.pipelines.sinks.to_topic import JobpipeSink
+from jobpipe.spark.collecting import collect_rows
 
 
 class RoutedSink(JobpipeSink):
@@ -62,9 +63,9 @@ class RoutedSink(JobpipeSink):
         try:
             origin = sf.col(ORIGIN)["topic"]
             sources: dict[str, list[str]] = {}
-            for row in sorted(kept.select(origin.alias("topic")).distinct().collect()):
-                for target in self._routes.targets(str(row[0]).removeprefix(job.topic_prefix)):
-                    sources.setdefault(target, []).append(row[0])
+            for topic in sorted(row["topic"] for row in collect_rows(kept.select(origin.alias("topic")).distinct())):
+                for target in self._routes.targets(topic.removeprefix(job.topic_prefix)):
+                    sources.setdefault(target, []).append(topic)
             self._keep(sources, job)
             for target, topics in sorted(sources.items()):
                 job.check()

@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 
 from jobpipe.errors import ConfigError, JobpipeError, SchemaMismatch, UnsupportedType, from_fault, to_fault
 from jobpipe.pipelines.postgres import PostgresDatabase
+from jobpipe.spark.collecting import collect_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,12 +140,12 @@ def copy_rows(frame: DataFrame, order: CopyOrder) -> Copied:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return copy_partition(order, batches)
 
-    reports = frame.mapInArrow(task, _REPORT).collect()
+    reports = collect_rows(frame.mapInArrow(task, _REPORT))
     for report in reports:
-        if report.error is not None:
-            raise from_fault(*json.loads(report.error))
-    with_rows = [report for report in reports if report.rows]
-    return Copied(tuple(report.tag for report in with_rows), sum(report.rows for report in with_rows))
+        if report["error"] is not None:
+            raise from_fault(*json.loads(report["error"]))
+    with_rows = [report for report in reports if report["rows"]]
+    return Copied(tuple(report["tag"] for report in with_rows), sum(report["rows"] for report in with_rows))
 
 
 def copy_partition(order: CopyOrder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
