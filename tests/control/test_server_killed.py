@@ -38,7 +38,7 @@ ROLES = {
 }
 NAME = "kills"
 ROOT = Path(__file__).parents[2]
-KILLS = 50
+KILLS = int(os.environ.get("JOBPIPE_KILLS", "20"))
 PATIENCE = 90.0  # of what a quiet machine does in a second
 TRUE_SECONDS = 10.0  # after a server has come back, on a quiet machine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(3600
 
 ROWS = 40  # of a file; each file is a micro-batch of the first job
 KEYS = 7
-KILLS = 10
+KILLS = int(os.environ.get("JOBPIPE_KILLS", "8"))
 KILL_SECONDS = (1.0, 12.0)  # between two kills
 WHOLE = "the whole pipeline"
 ALL = "the whole pipeline and its coordinators"
