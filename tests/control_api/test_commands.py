@@ -322,7 +322,7 @@ def test_a_server_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monkey
     """The end of its log is told; where the registry is not embedded none is started."""
     monkeypatch.setattr(local_server, "_program", lambda: [sys.executable, "-c", "import sys; sys.exit('no luck')"])
     home = {"home": str(tmp_path / "home")}
-    with pytest.raises(JobpipeError, match=r"does not start(.|\n)*no luck"):
+    with pytest.raises(JobpipeError, match=r"did not start(.|\n)*no luck"):
         local_server.ensure_server(load(overrides=home, environ={}), None)
     local_server._started.clear()
     there = {**home, "registerserver.connect": "zk1:2181", "ssl.enabled": "false", "security.allow_plaintext": "true"}

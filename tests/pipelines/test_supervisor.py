@@ -231,7 +231,7 @@ def test_between_two_attempts_it_says_what_comes(world: World) -> None:
     world.attempt()
     world.leave(world.run(1), 1, "FAILED", 1, error="OSError")
     view = world.wait(JobState.RESTARTING)
-    assert view.detail == "attempt 1: OSError; the next one in 300 s"
+    assert view.detail == "attempt 1: OSError; the next attempt in 300 s"
     job.stop()
     assert world.end().state is JobState.STOPPED
 

@@ -559,7 +559,7 @@ WRONG: tuple[Wrong, ...] = (
         (5, "predicate", "no such key", "Filter, InsertField and MaskField"),
     ),
     transform("no columns", "{type: MaskField}", (5, "fields", "it is missing", "The columns")),
-    transform("a column twice", "{type: MaskField, fields: 'a,a'}", (5, "fields", "'a,a' does not fit", "each once")),
+    transform("a column twice", "{type: MaskField, fields: 'a,a'}", (5, "fields", "'a,a' does not fit", "name once")),
     transform("no change", "{type: ReplaceField}", (5, "", "it changes nothing", "include, exclude or renames")),
     transform(
         "one name for two",

@@ -21,7 +21,6 @@ from jobpipe.net.stream import for_clients
 from jobpipe.operations.administration import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
 from jobpipe.operations.control import CONTROL
 from jobpipe.store.boundary import LATEST
-from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind
 from jobpipe.wire.messages import Fault
@@ -117,18 +116,6 @@ def test_certificates_say_that_they_are_for_clients(world: World) -> None:
     assert not for_clients(der(world.folder / "ca.crt")), "it has none"
     assert "client" in describe(world.billing.cert).usages
     assert not for_clients(b"nonsense")
-
-
-def test_what_was_stored_of_a_host_is_cut(tmp_path: Path) -> None:
-    """S5: one grant with a host of 10 MB made every `status` fail, over restarts."""
-    store = TopicLog.open(tmp_path / "orders", "orders", fsync=False)
-    store.take_over(1, "p")
-    store.subscriptions.subscribe("billing")
-    store.subscriptions.grant("billing", {"host": "h" * 10_000_000, "pid": 7, "instance": "i"})
-    (known,) = store.subscriptions.all()
-    assert known.holder == {"host": "h" * 255, "pid": 7, "instance": "i"}
-    assert len(str(store.status())) < 5000
-    store.close()
 
 
 def test_a_config_error_of_a_node_may_name_a_host() -> None:
