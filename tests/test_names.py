@@ -47,7 +47,7 @@ def _modules() -> Iterator[Path]:
 
 
 def test_a_file_name_stands_for_one_or_two_things() -> None:
-    """Whoever looks for `leases.py` shall not have to open four of them."""
+    """A reader who looks for `leases.py` should not have to open four of them."""
     names = Counter(path.name for path in _modules() if not path.name.startswith("__"))
     assert [name for name, count in names.items() if count > 2] == []
 

@@ -14,6 +14,7 @@ import jobpipe
 from jobpipe.spark import sink as sink_module
 from jobpipe.spark.collecting import collect_rows
 
+MANY = 50_000
 topic, what = sys.argv[1:]
 sink_module.end_with_jvm = lambda spark: None  # type: ignore[assignment,misc]  # this program looks on
 spark = session("local[2]")
@@ -43,7 +44,8 @@ if what == "sink":
 else:
     pyspark.util._create_local_socket = connect_and_kill  # type: ignore[assignment]
     try:
-        sealed = len(rows.collect() if what == "collect" else collect_rows(rows))
+        many = spark.range(MANY).selectExpr("repeat('x', 1000)")  # more than fits between the two processes
+        sealed = len(many.collect() if what == "collect" else collect_rows(many))
     except Exception as error:
         raised = type(error).__name__
 print(json.dumps({"raised": raised, "sealed": None if sealed is None else str(sealed)}), flush=True)
