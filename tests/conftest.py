@@ -18,6 +18,7 @@ from hypothesis import settings
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe_registry.embedded import EmbeddedZooKeeper
+from tests.harness.jvm import QUICK, quick_start
 from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ settings.load_profile("jobpipe")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Most of a test with a JVM of its own is that JVM's start, which the second compiler makes twice as long. Spark gives
-# these options to the JVM that it starts for a driver in this or another program, and to the one that starts that.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_START
+# The first are of the JVM that Spark starts for a driver, in this or another program; the others of the one before it.
+os.environ["SPARK_SUBMIT_OPTS"], os.environ["SPARK_LAUNCHER_OPTS"] = quick_start(), QUICK
 
 # Spark starts its workers with the first python3 of the PATH; ours is the one that has jobpipe.
 os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -117,24 +117,24 @@ def unix_sockets() -> Finding:
 
 def local_files() -> Finding:
     """Spark's defaults spare the processes that Hadoop starts for checkpoints on a local disk."""
-    from jobpipe.spark.local_files import CLASSES, FILE_IMPL, LOCAL_FS
+    from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS
 
     given = _spark_defaults()
     keys = ("spark.driver.defaultExtraClassPath", "spark.driver.extraClassPath")
-    paths = [place.rstrip("/") for key in keys for place in given.get(key, "").split(os.pathsep)]
+    paths = [place for key in keys for place in given.get(key, "").split(os.pathsep)]
     if given.get(FILE_IMPL) != LOCAL_FS:
         return warn(
             "local files",
             "Spark's defaults let Hadoop start about 20 processes (chmod, readlink) for each micro-batch whose "
             "checkpoint is on a local disk",
             "give your sessions jobpipe.spark.session.recommended_conf(checkpoints_local=True); for spark-submit, "
-            f"put `{keys[0]} {CLASSES}` and `{FILE_IMPL} {LOCAL_FS}` into spark-defaults.conf",
+            f"put `{keys[0]} {JAR}` and `{FILE_IMPL} {LOCAL_FS}` into spark-defaults.conf",
         )
-    if str(CLASSES) not in paths:
+    if str(JAR) not in paths:
         detail = (
             f"{LOCAL_FS}, set as {FILE_IMPL}, is not on the class path: no checkpoint on a local disk can be opened"
         )
-        return fail("local files", detail, f"set {keys[0]} to {CLASSES}")
+        return fail("local files", detail, f"set {keys[0]} to {JAR}")
     return ok("local files", f"{FILE_IMPL}={LOCAL_FS}")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobpipe.spark.launched import java_command, spark_defaults
 
-CLASSES = Path(__file__).absolute().parent / "java" / "classes"
+JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
 FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")
@@ -34,22 +34,22 @@ def in_process_conf() -> dict[str, str]:
     """
     defaults = spark_defaults(os.environ)
     return {
-        **{key: os.pathsep.join(filter(None, (defaults.get(key), str(CLASSES)))) for key in CLASS_PATHS},
+        **{key: os.pathsep.join(filter(None, (defaults.get(key), str(JAR)))) for key in CLASS_PATHS},
         FILE_IMPL: LOCAL_FS,
     }
 
 
 def hindrance() -> str | None:
     """Return why a session that is made now cannot have these settings, or None if it can."""
-    if not CLASSES.joinpath(*LOCAL_FS.split(".")).with_suffix(".class").is_file():
-        return f"their class is not in {CLASSES}, as where jobpipe is loaded from an archive"
-    if os.pathsep in str(CLASSES):
-        return f"a class path cannot name {CLASSES}"
+    if not JAR.is_file():
+        return f"{JAR} is no file, as where jobpipe is loaded from an archive"
+    if os.pathsep in str(JAR):
+        return f"a class path cannot name {JAR}"
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         return "the session is one of Spark Connect, whose JVM runs elsewhere"
     running = _running_class_path()
-    if running is not None and str(CLASSES) not in [place.rstrip("/") for place in running.split(os.pathsep)]:
-        return f"the JVM runs already, without {CLASSES} on its class path"
+    if running is not None and str(JAR) not in running.split(os.pathsep):
+        return f"the JVM runs already, without {JAR} on its class path"
     return None
 
 

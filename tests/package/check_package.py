@@ -158,7 +158,7 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     }
     marks = {"jobpipe/py.typed", "jobpipe_registry/py.typed"}
     java = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe/spark/java").rglob("*.*")}
-    assert {Path(path).suffix for path in java} == {".md", ".java", ".class"}
+    assert {Path(path).suffix for path in java} == {".md", ".java", ".jar"}
     others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json"}
     assert found == tracked | examples | about | marks | java | others
 
@@ -222,7 +222,7 @@ def test_the_sdist_has_what_a_maintainer_needs() -> None:
             "requirements/dev.txt",
             "tests/harness/processes.py",
             "jobpipe/spark/java/src/jobpipe/hadoop/InProcessLocalFs.java",
-            "jobpipe/spark/java/classes/jobpipe/hadoop/InProcessLocalFs.class",
+            "jobpipe/spark/java/jobpipe-local-files.jar",
             "tests/conftest.py",
         ),
     } <= found
@@ -302,7 +302,7 @@ def test_all_modules_can_be_imported(installed: Environment) -> None:
 
 def test_the_classes_for_the_jvm(installed: Environment) -> None:
     """Where Spark is told to look for them, there they are."""
-    code = "from jobpipe.spark.local_files import CLASSES, hindrance; print(CLASSES, hindrance())"
+    code = "from jobpipe.spark.local_files import JAR, hindrance; print(JAR, hindrance())"
     place, why = installed.run("python", "-c", code).split()
     assert place.startswith(str(installed.folder))
     assert why == "None"

@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jobpipe.spark.local_files import CLASSES, FILE_IMPL, LOCAL_FS, hindrance, in_process_conf
+from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS, hindrance, in_process_conf
 from jobpipe.spark.session import recommended_conf
 from tests.spark.kit import JOBS, ROOT
 from tests.troubleshooting import on_page
@@ -38,7 +39,7 @@ def test_what_is_set() -> None:
     assert FILE_IMPL not in recommended_conf()
     conf = recommended_conf(checkpoints_local=True)
     assert conf[FILE_IMPL] == LOCAL_FS
-    assert conf["spark.driver.defaultExtraClassPath"] == conf["spark.executor.defaultExtraClassPath"] == str(CLASSES)
+    assert conf["spark.driver.defaultExtraClassPath"] == conf["spark.executor.defaultExtraClassPath"] == str(JAR)
     assert MANAGER not in conf
     assert not any("extraClassPath" in key for key in conf)  # the user's
 
@@ -46,8 +47,8 @@ def test_what_is_set() -> None:
 def test_what_an_administrator_has_set_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultExtraClassPath /opt/site/*\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert in_process_conf()["spark.driver.defaultExtraClassPath"] == f"/opt/site/*:{CLASSES}"
-    assert in_process_conf()["spark.executor.defaultExtraClassPath"] == str(CLASSES)
+    assert in_process_conf()["spark.driver.defaultExtraClassPath"] == f"/opt/site/*:{JAR}"
+    assert in_process_conf()["spark.executor.defaultExtraClassPath"] == str(JAR)
 
 
 def left_out(reason: str, caplog: pytest.LogCaptureFixture) -> bool:
@@ -76,13 +77,14 @@ def test_where_the_classes_cannot_be_loaded(
         assert left_out("the JVM runs already, without ", caplog)
     for folder, reason in ((tmp_path, "is loaded from an archive"), (tmp_path / "a:b", "a class path cannot name")):
         if ":" in folder.name:
-            shutil.copytree(CLASSES, folder)
+            folder.mkdir()
+            shutil.copy(JAR, folder)
         with monkeypatch.context() as here:
-            here.setattr("jobpipe.spark.local_files.CLASSES", folder)
+            here.setattr("jobpipe.spark.local_files.JAR", folder / JAR.name)
             assert left_out(reason, caplog)
 
 
-@pytest.mark.parametrize(("found", "fits"), [(f"/a:{CLASSES}/:/jars/*", True), (f"/a:{CLASSES}s", False), ("", False)])
+@pytest.mark.parametrize(("found", "fits"), [(f"/a:{JAR}:/jars/*", True), (f"/a:{JAR}s", False), ("", False)])
 def test_a_jvm_that_runs_already(monkeypatch: pytest.MonkeyPatch, found: str, fits: bool) -> None:
     """A second session in one process: the JVM is that of the first."""
     system = SimpleNamespace(getProperty={"java.class.path": found}.get)
@@ -103,10 +105,12 @@ def test_the_classes_are_those_of_the_source(tmp_path: Path) -> None:
         shown = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True, timeout=60).stdout
     if not shown.startswith("javac 17."):
         pytest.skip(f"NOT COMPARED: it needs javac 17 (apt install openjdk-17-jdk-headless), and {shown.strip()}")
-    subprocess.run([make, "java", f"CLASSES={tmp_path}", f"BIN={SCRIPTS}"], cwd=ROOT, check=True, timeout=SECONDS)
+    subprocess.run(
+        [make, "java", f"JAR={tmp_path / JAR.name}", f"BIN={SCRIPTS}"], cwd=ROOT, check=True, timeout=SECONDS
+    )
     made, committed = (
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        for folder in (tmp_path, CLASSES)
+        {name: archive.read(name) for name in archive.namelist() if name.endswith(".class")}
+        for archive in map(zipfile.ZipFile, (tmp_path / JAR.name, JAR))
     )
     assert len(made) == 4
     assert made == committed
@@ -193,14 +197,14 @@ def test_it_is_hadoops_file_system(compared: Any) -> None:
 @pytest.mark.timeout(SECONDS)
 def test_other_settings_go_with_it(compared: Any) -> None:
     """The user's own class path stays; state in RocksDB needs the file system that Hadoop's own code expects."""
-    places = [place.rstrip("/") for place in compared["class path"]]
-    assert [Path(place).name for place in places[:2]] == ["own", "classes"]
+    places = compared["class path"]
+    assert [Path(place).name for place in places[:2]] == ["own", JAR.name]
     assert compared["rocksdb"]["batches"][:4] == [0, 1, 2, 3]
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(SECONDS)
-@pytest.mark.parametrize("given", [[], ["--driver-class-path", str(CLASSES)]], ids=["as it is", "with the class path"])
+@pytest.mark.parametrize("given", [[], ["--driver-class-path", str(JAR)]], ids=["as it is", "with the class path"])
 def test_with_spark_submit(tmp_path: Path, given: list[str]) -> None:
     """Its JVM runs before the program: the classes are named only if they are on its class path."""
     found = run(tmp_path, "submitted", str(SCRIPTS / "spark-submit"), "--master", "local[1]", *given)
