@@ -1,7 +1,8 @@
 """jobpipe: chain Spark Structured Streaming jobs directly over TCP. Typed rows, exactly once, no broker.
 
-The names below are loaded on first use, so that a process without Spark does not load Spark. The import itself lets
-Spark start its workers with this interpreter, where nothing else was chosen (:mod:`jobpipe.spark.interpreter`).
+Each name below is loaded on first use, so that a process that does not use Spark does not load it. The import itself
+makes Spark start its workers with this interpreter, unless another one was chosen or Spark runs on a cluster
+(:mod:`jobpipe.spark.interpreter`).
 """
 
 from __future__ import annotations

@@ -44,30 +44,31 @@ class JobKeys:
         "jobpipe.sinkserver.max_connections",
         whole(8, 100_000),
         1024,
-        "Connections that each process of a coordinator holds at once. At this cap, connections whose clients have "
-        "not authenticated yet make room first.",
+        "Maximum number of open connections of each process of a coordinator. When it is reached, connections whose "
+        "clients have not authenticated yet are dropped first.",
         group="network",
     )
     max_connections_per_address: int = key(
         "jobpipe.sinkserver.max_connections_per_address",
         whole(1, 100_000),
         512,
-        "How many of these connections may come from one address (IPv6: from one network of 64 bits).",
+        "How many of these connections one address may have. All addresses of one IPv6 network of 64 bits count as "
+        "one.",
         group="network",
     )
     max_connections_per_identity: int = key(
         "jobpipe.sinkserver.max_connections_per_identity",
         whole(1, 100_000),
         512,
-        "How many of these connections may show the same names in their certificates.",
+        "How many of these connections may use certificates with the same names.",
         group="network",
     )
     connection_rate: int = key(
         "jobpipe.sinkserver.connection_rate",
         whole(1, 100_000),
         200,
-        "Connections per second from one address, after a burst of twice as many. Connections above this rate are "
-        "dropped before the TLS handshake. A connection that fails before it is welcomed counts as eleven.",
+        "Connections per second that one address may make, after a burst of twice as many. Connections above this rate "
+        "are dropped before the TLS handshake. A connection that fails before its client is admitted counts as eleven.",
         group="network",
     )
     discovery_timeout: float = key(
@@ -83,16 +84,16 @@ class JobKeys:
         "jobpipe.spool.dir",
         optional(PATH),
         None,
-        "Folder of the topics' catalogs and segments, on a local disk. null = spool under home.",
+        "Folder of the topics' catalogs and segments, on a local disk. null = the folder spool in jobpipe.home.",
         group="spool",
     )
     spool_placement: Literal["driver", "shared", "host"] = key(
         "jobpipe.spool.placement",
         choice("driver", "shared", "host"),
         "driver",
-        "Where segments are kept: driver = on the host of the publisher's driver; shared = in a spool.dir that every "
-        "host of the driver can reach, so that a driver that moves continues the same log; host = on the hosts that "
-        "wrote them, by the host server there.",
+        "Where segments are kept: driver = on the host where the publisher's driver runs; shared = in a spool.dir that "
+        "is reachable from every host where the driver may run, so that a driver that moves continues the same log; "
+        "host = on the hosts whose tasks wrote them, by the host servers there.",
         group="spool",
         recommended=("driver", "shared", "host"),
     )
@@ -108,8 +109,9 @@ class JobKeys:
         "jobpipe.spool.max_bytes",
         size(1024),
         "8GiB",
-        "Hard cap of a topic's spool, at least segment.max_bytes. One batch may exceed it, but a batch that alone is "
-        "larger than the cap fails. The catalog's write-ahead log counts if it is over 3 MiB.",
+        "Cap of a topic's spool, at least segment.max_bytes. A batch that begins below the cap may take the spool "
+        "above it. A batch that is itself larger than the cap fails. The part of the catalog's write-ahead log above 3 "
+        "MiB counts too.",
         group="spool",
     )
     on_full: Literal["block", "drop_oldest"] = key(
@@ -127,7 +129,7 @@ class JobKeys:
         optional(PATH),
         None,
         "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host find "
-        "the host server through this folder. null = hostserver under home.",
+        "the host server through this folder. null = the folder hostserver in jobpipe.home.",
         group="host server",
     )
     hostserver_port: tuple[int, int] = key(
@@ -150,7 +152,8 @@ class JobKeys:
         "jobpipe.coordinator.linger",
         duration(),
         "60s",
-        "How long the coordinator keeps serving sealed batches after its job has died.",
+        "How long the coordinator keeps serving sealed batches after its job has died, or has closed a topic that not "
+        "every subscription has read. The time starts again whenever a subscription advances.",
         group="publisher",
     )
     write_path: Literal["auto", "collect", "tasks"] = key(
@@ -207,7 +210,9 @@ class JobKeys:
         duration(),
         "10min",
         "Batches that every subscription has acknowledged are kept this long after they were sealed, counted while a "
-        "coordinator is up. Batches that are not acknowledged yet are always kept.",
+        "coordinator is up. So are all batches of a topic without subscriptions, unless min_subscribers is set. Other "
+        "batches are kept until each subscription has acknowledged them or has expired, or until spool.on_full "
+        "drop_oldest removes them.",
         group="retention",
     )
     retention_bytes: int = key(
@@ -229,9 +234,10 @@ class JobKeys:
         "jobpipe.subscription.expiry",
         duration(1.0),
         "24h",
-        "A subscription that is not required is dropped if it is not seen for this long while a coordinator is up. It "
-        "fails when it returns. Batches that a vanished reader was reading are kept for jobpipe.read.timeout, and its "
-        "subscription does not expire before that.",
+        "A subscription that is not required is dropped when its reader has been away for this long, counted while a "
+        "coordinator is up. A reader that returns after its batches were removed fails with data loss. Batches that a "
+        "reader was reading when it disappeared are kept for jobpipe.read.timeout; the subscription does not expire "
+        "before that.",
         group="retention",
     )
 

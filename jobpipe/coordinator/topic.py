@@ -40,7 +40,7 @@ SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch ref
 
 
 class ServedTopic(TopicState):
-    """A topic with its parts: seals batches, makes room, reports its status. The base class has what parts share."""
+    """A topic and its parts. It seals batches, makes room and reports its status. The base has what the parts share."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class ServedTopic(TopicState):
         self.epoch_drawn = store.epoch  # the highest one drawn from the registry; the log may not have it yet
         self.renewing = asyncio.Lock()  # held while the epoch is raised
         self.registering = asyncio.Lock()  # held while the topic is announced in the registry, or withdrawn
-        self.publishing = not asked.serve  # a publisher holds the topic; False once it closed, died or was fenced
+        # A publisher has the topic. False once closed or fenced. It stays true if the publisher dies; see ParentWatch.
+        self.publishing = not asked.serve
         self.waiting: str | None = None
         self.subscribers = Subscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
@@ -89,7 +90,7 @@ class ServedTopic(TopicState):
         """Return the served topic, which owns the log from now on.
 
         Raises:
-            SpoolError: the log cannot be read. It is closed.
+            SpoolError: the log cannot be read; it is closed then.
         """
         thread = LogThread(topic, store)
         try:
@@ -120,7 +121,7 @@ class ServedTopic(TopicState):
     def begin_write(self) -> str:
         """Begin a batch, and return its write id.
 
-        Files of earlier write ids that no batch refers to may be swept from now on.
+        From now on a sweep may remove files of earlier write ids that no batch refers to.
         """
         write_id = new_write_id()
         self.writing.add(write_id)
@@ -135,7 +136,7 @@ class ServedTopic(TopicState):
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
     async def room(self, wait: float, *, has_room: bool) -> str | None:
-        """Return None if the spool has room; else wait for an acknowledgement, and return why the spool is full.
+        """Return None if the spool has room, or can make some. Else wait for an acknowledgement; return why it is full.
 
         Args:
             wait: Seconds to wait at most.
@@ -168,7 +169,7 @@ class ServedTopic(TopicState):
         return self.waiting
 
     def mark_ack_wait(self, missing: list[str]) -> None:
-        """Tell subscribers that the publisher waits for their acknowledgements."""
+        """Tell subscribers which acknowledgements the publisher waits for; an empty list ends the wait."""
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
     def _slowest(self) -> str:
@@ -234,7 +235,8 @@ class ServedTopic(TopicState):
 
         def sealed(found: tuple[Position, Position, bool, bool]) -> None:
             _, head, ended, _ = found
-            self.writing.discard(batch.write_id)  # its files are in the catalog now; other files of that id are orphans
+            # The catalog now names the files that are needed; a sweep may remove all others of this write id.
+            self.writing.discard(batch.write_id)
             self.note_sealed(head, ended, segments)
 
         # A batch must not use the disk's reserve. All in one turn of the log's thread: a turn costs 1 ms under load.
@@ -242,7 +244,7 @@ class ServedTopic(TopicState):
         return position, room
 
     async def seal_end(self) -> None:
-        """Seal the end mark, unless it is the newest batch; raises as :meth:`seal`."""
+        """Seal the end mark, unless the newest batch is one; raises as :meth:`seal`."""
         if not self.ended:
             await self.seal(self._end_mark, [])
 
@@ -256,10 +258,10 @@ class ServedTopic(TopicState):
         await self.run_then(lambda: self._store.take_over(epoch, self.asked.name), raised)
 
     async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
-        """With ``acks=all`` store a recovery point: where the log continues should its spool be lost later.
+        """With ``acks=all``, store a recovery point: where the log continues if its spool is lost.
 
-        While the registry does not answer, publishing continues without one. If the spool is lost too before the next
-        batch, subscribers fail with DataLoss.
+        If the registry does not answer, publishing continues without a new one. If the spool is then lost before a
+        later batch has stored one, subscribers fail with DataLoss.
         """
         if self._keep_recovery_point is None:
             return
@@ -268,7 +270,7 @@ class ServedTopic(TopicState):
         )
         if point is None:
             return
-        if self._storing_point is None or self._storing_point.done():  # one at a time: a late one must not win
+        if self._storing_point is None or self._storing_point.done():  # one at a time: else an older point may win
             self._storing_point = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
             await asyncio.wait({self._storing_point}, timeout=RECOVERY_POINT_SECONDS)
         if not self._storing_point.done():
@@ -282,7 +284,10 @@ class ServedTopic(TopicState):
             log.warning("topic %s: %s; if the spool is lost now, so are rows", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether a repeated batch is partly lost and still needed: a subscription lacks it, or there is none."""
+        """Tell whether a repeated batch is partly lost and still needed.
+
+        It is needed if a subscription has not acknowledged it, or if the topic has no subscription.
+        """
         if not self.gone:
             return False
 
@@ -296,7 +301,7 @@ class ServedTopic(TopicState):
         return await self.run(work)
 
     async def take_back(self, query_id: str, batch_id: int) -> None:
-        """Undo the seal of the newest batch; the present epoch must be higher than its epoch."""
+        """Undo the seal of the newest batch; the present epoch must be higher than the one it was sealed in."""
 
         def work() -> Position:
             self._store.take_back(query_id, batch_id)
@@ -316,7 +321,7 @@ class ServedTopic(TopicState):
     async def status(self) -> dict[str, Any]:
         """Return the JSON that ``describe`` and the demo show.
 
-        It does not wait for a hanging disk: it then returns the last known state, and ``disk`` says so.
+        It does not wait for a disk that hangs: it returns the last known state, and ``disk`` says so.
         """
         status, disk = await self._known_status()
         status["disk"] = disk
@@ -339,7 +344,7 @@ class ServedTopic(TopicState):
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
         # One call at a time: they would pile up while a disk hangs. A finished call has an old answer: begin another.
         if self._asked_status is None or self._asked_status.done():
-            # the answer is shared, so it counts as the server's own work
+            # several callers share this answer, so its turn in the log's thread is the server's, not the first caller's
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)

@@ -1,6 +1,6 @@
-"""A link on asyncio: calls on the client's side, streams and uploads on the server's.
+"""A link on asyncio. A client makes calls on it; a server streams its answers, and receives uploads.
 
-The server's part that runs handlers is in :mod:`jobpipe.net.server`.
+The server's end, which runs the handlers, is in :mod:`jobpipe.net.served`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Link(Pump):
 
     Attributes:
         hello: What the client said.
-        welcome: What the server answered; a handler's ``welcome`` method runs before it is there.
-        proven: The peer is of the job that this server serves: see :meth:`note_proof`.
+        welcome: What the server answered. Not set yet while a handler's ``welcome`` method runs.
+        proven: The peer has shown that it is of the job that this server serves: see :meth:`note_proof`.
     """
 
     hello: Hello
@@ -61,12 +61,13 @@ class Link(Pump):
         timeout: float,
         upload: bytes | memoryview = b"",
     ) -> Reply:
-        """Ask and wait for the answer. Calls run side by side; a late answer to one that timed out is dropped.
+        """Ask and wait for the answer. Calls run side by side. An answer after the time-out is dropped.
 
         Args:
             op: What is asked.
             args: JSON object.
-            blob: Bytes that travel in the request itself, at most 16 MiB with the rest.
+            blob: Bytes that travel in the request itself. The whole request has at most 16 MiB, or 1 MiB until we
+                have shown the server that we are of its job.
             timeout: Seconds until the answer must be there.
             upload: Bytes that follow the request as DATA; must not change until the call returns.
 
@@ -115,7 +116,8 @@ class Link(Pump):
     def note_proof(self) -> None:
         """Note that the peer has shown a secret of the job which this server serves, not only a certificate.
 
-        From now on its requests may be as large as the protocol allows, and count to its identity without a bound.
+        From now on its requests may be as large as the protocol allows. They are still counted in the budget of its
+        identity, but never refused for exceeding it.
         """
         self.proven = True
         self._wire.request_limit = CONTROL_LIMIT
@@ -155,8 +157,8 @@ class Link(Pump):
         """Send one DATA frame, wait for room in the write buffer, and let the loop serve others.
 
         Args:
-            payload: 1 byte to 1 MiB, best ``CHUNK``; it must not change before it has left the buffer. Not copied
-                where the transport does not do so itself.
+            payload: 1 byte to 1 MiB, best ``CHUNK``; it must not change before it has left the buffer. This method
+                does not copy it; the transport may.
             crc: Its CRC-32.
 
         Raises:
@@ -214,7 +216,7 @@ class Link(Pump):
         raise LocalProtocolError("this link serves no requests")
 
     def _on_upload_taken(self, size: int) -> None:
-        """Note that so many bytes of an upload wait here no more."""
+        """Note that ``size`` bytes of an upload were taken by the handler, or thrown away."""
 
     def _on_end(self, why: JobpipeError) -> None:
         self._inboxes.fail(why)
@@ -247,7 +249,7 @@ async def connect(
         endpoint: Where.
         hello: Who we are and what we want; ``heartbeat`` is set by this function.
         tls: The client's context, or None for plaintext.
-        server_hostname: The logical name the server's certificate must bear; by default that of the topic's publisher.
+        server_hostname: The name that the server's certificate must bear; by default that of the topic's publisher.
         timing: Deadlines.
 
     Raises:
@@ -292,10 +294,10 @@ async def connect(
 
 
 def check_welcome(welcome: Welcome, hello: Hello, peer: str) -> None:
-    """Refuse a server that speaks another version, or, on a reused port, serves another topic.
+    """Refuse a server that speaks another version, or that got a reused port and serves another topic.
 
     Raises:
-        RemoteProtocolError: it does.
+        RemoteProtocolError: the version or the topic is another one.
     """
     choose_version((welcome.version, welcome.version))
     if hello.topic and welcome.topic != hello.topic:

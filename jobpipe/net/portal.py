@@ -63,6 +63,8 @@ class Portal:
         make: Callable[[], Coroutine[Any, Any, T]],
         timeout: float | None,
         active: Callable[[], bool] | None = None,
+        *,
+        doing: str,
     ) -> T:
         """Run a coroutine and return its result; its own errors are raised as they are.
 
@@ -71,6 +73,7 @@ class Portal:
                 between the making of a coroutine and its start would leave it never awaited.
             timeout: Seconds, or None where the coroutine has deadlines of its own.
             active: Asked every 0.1 s, in the caller's thread; a second after it turned false all is cancelled.
+            doing: What the caller waits for, as an error says it: "topic 'orders': close the link to 10.0.0.1:7400".
 
         Raises:
             WaitTimeout: it took longer, or was not to go on, and was cancelled.
@@ -89,14 +92,14 @@ class Portal:
                 self._waiting.add(future)
                 self._loop.call_soon_threadsafe(self._begin, make, future)
             if active is not None:
-                _while_active(future, active)
+                _while_active(future, active, doing)
             return future.result(timeout)
         except concurrent.futures.CancelledError as error:
             raise LinkClosed("the portal was closed") from error
         except TimeoutError as error:
             if future.done():  # the coroutine's own
                 raise
-            raise WaitTimeout(f"not done within {timeout:g} s", seconds=timeout) from error
+            raise WaitTimeout(f"{doing}: not done within {timeout:g} s", seconds=timeout) from error
         finally:
             future.cancel()
             self._waiting.discard(future)
@@ -163,12 +166,12 @@ def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
         settle(outcome)
 
 
-def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], bool]) -> None:
+def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], bool], doing: str) -> None:
     while not concurrent.futures.wait([future], timeout=ACTIVE_SECONDS).done:
         if not active():
             if concurrent.futures.wait([future], timeout=STOP_SECONDS).done:
                 return
-            raise WaitTimeout("no answer came before the caller had to stop")
+            raise WaitTimeout(f"{doing}: no answer came before the caller had to stop")
 
 
 def _in_child() -> None:

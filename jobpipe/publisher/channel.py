@@ -30,7 +30,7 @@ from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.calls import ask
 from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import OpenRequest
+from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest
 from jobpipe.publisher.attach import CoordinatorProcess, attach
 from jobpipe.wire.messages import Hello
 
@@ -85,10 +85,14 @@ class Channel:
         self._name = name
         self._order = order
         self._stopped = stopped
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._link: Link | None = None
+        self._leaving = False
         self._closed = False
         self._open()
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}"
 
     def _open(self) -> Link:
         """Attach, connect, and open the topic (again, after the coordinator died)."""
@@ -114,7 +118,8 @@ class Channel:
         )
         portal = Portal.get()
         try:
-            link = portal.run(partial(dial, self.config, coordinator.endpoint, hello), 15.0, self.active)
+            dialling = partial(dial, self.config, coordinator.endpoint, hello)
+            link = portal.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
         except PeerNotTrusted as error:  # it shows the certificate that we gave it
             raise PeerNotTrusted(
                 f"topic {self.topic!r}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
@@ -130,10 +135,11 @@ class Channel:
                     partial(ask, link, self._order(), timeout=OPEN_SECONDS, job=coordinator.secret),
                     OPEN_SECONDS + 5.0,
                     self.active,
+                    doing=f"{self}: opening it at {coordinator.endpoint}",
                 )
                 self.log_id, self.epoch, self.log_token = opened.log, opened.epoch, opened.token
         except BaseException:
-            portal.run(link.close, 5.0)
+            self._hang_up(link)
             raise
         fresh = self.coordinator is not coordinator
         self._link, self.coordinator = link, coordinator
@@ -146,12 +152,24 @@ class Channel:
         coordinator.process.wait()
         while not (self._closed or coordinator.dismissed or self.coordinator is not coordinator):
             try:
-                self.call(StatusRequest())
+                with self._lock:
+                    if self._leaving:
+                        return
+                    self.call(StatusRequest())
             except JobpipeError as error:
                 log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
                 if not isinstance(error, GUARD_GOES_ON):
                     return
             time.sleep(GUARD_SECONDS)
+
+    def leave(self, *, final: bool) -> CloseReply:
+        """Tell the coordinator that the publisher gives the topic up; what :meth:`call` raises.
+
+        Its process may end before anybody has read the answer. From now on that is no reason to serve the topic again.
+        """
+        with self._lock:
+            self._leaving = True
+            return self.call(CloseRequest(final))
 
     def call(self, request: RequestFor[R]) -> R:
         """Ask the coordinator, over a second link if the first one breaks: every operation may be repeated.
@@ -169,13 +187,13 @@ class Channel:
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
                     asking = partial(ask, link, request, timeout=CALL_SECONDS, job=self._secret())
-                    return portal.run(asking, CALL_SECONDS + 5.0, self.active)
+                    return portal.run(asking, CALL_SECONDS + 5.0, self.active, doing=f"{self}: asking {link.peer}")
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise
                     level = logging.DEBUG if is_renewal(error) else logging.WARNING
                     log.log(level, "topic %s: %s; connecting again", self.topic, error)
-                    portal.run(link.close, 5.0)
+                    self._hang_up(link)
                     self._link = None
                     self._await_end_of_coordinator(error)
                 self._require_active()
@@ -221,4 +239,10 @@ class Channel:
             return
         self._closed = True
         if self._link is not None:
-            Portal.get().run(self._link.close, 5.0)
+            self._hang_up(self._link)
+
+    def _hang_up(self, link: Link) -> None:
+        try:
+            Portal.get().run(link.close, 5.0, doing=f"closing the link to {link.peer}")
+        except WaitTimeout as error:  # its own deadline cuts it, and it is needed no more
+            log.warning("topic %s: %s", self.topic, error)

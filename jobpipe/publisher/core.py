@@ -31,7 +31,6 @@ from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import (
     BeginRequest,
-    CloseRequest,
     DeclareRequest,
     DrainedRequest,
     OpenRequest,
@@ -175,7 +174,8 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # No batch has id -1, so this only asks what is sealed. If nothing is, the reply admits a batch; it is not used.
+        # No batch has the id -1, so this only asks what is sealed. If nothing is sealed, the reply admits a batch too;
+        # we ignore that.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -286,10 +286,13 @@ class Publisher:
             wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stop_reason)
 
     def admit(self, key: BatchKey) -> Position | None:
-        """Return None if the batch must be written; for a replay, the position after it, once that is acknowledged.
+        """Tell whether a batch must be written. For a replay, first wait as :meth:`wait_acked`.
 
-        A coordinator counts a host server's absence from its own start. So it may declare the server lost only after a
-        replay has begun to wait, and the batch must then be written again.
+        A coordinator counts a host server's absence from the coordinator's own start. So a replay may already be
+        waiting when the server is declared lost. Then the batch must be written again.
+
+        Returns:
+            None if it must be written; for a replay the position after it.
 
         Raises:
             CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.
@@ -339,7 +342,8 @@ class Publisher:
         """Publish one batch like :meth:`seal`; ``rows`` are the pairs that :meth:`WriteTarget.write` takes.
 
         Args:
-            size: their bytes, if known: a small batch stays in memory, and touches neither the disk nor a host server.
+            size: their bytes, if known. A small batch makes no segment file: the seal request carries its bytes, and
+                the catalog stores them.
         """
         replayed_at = self.admit(key)
         if replayed_at is not None:
@@ -396,7 +400,7 @@ class Publisher:
         deadline = Deadline(CLOSE_SECONDS)
         try:
             with self.while_active(lambda: not deadline.passed):
-                reply = self._channel.call(CloseRequest(final))
+                reply = self._channel.leave(final=final)
             if (warning := closing_warning(self.topic, reply, self.config)) is not None:
                 log.warning("%s", warning)
         except (LinkError, WaitTimeout) as error:

@@ -250,7 +250,7 @@ class JobPipeSink:
         self._publisher.close(final)
 
     def give_way(self) -> None:
-        """Stop the query that uses this sink, then close the sink: another publisher takes the topic over."""
+        """Stop the query that uses this sink and close the sink, so that a new publisher can take the topic over."""
         if self._run is not None:
             self._run.stop()
         self.close()

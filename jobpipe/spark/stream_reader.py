@@ -5,8 +5,8 @@ pickled without the links. Offsets are ``{topic: position}`` with sorted keys an
 text.
 
 When a topic is found while the query runs, the next end offset gives the topic's start position, so the batch up to
-that offset reads no rows of it. A replay of that batch after a restart, however late, starts where Spark's offset log
-says.
+that offset reads no rows of it. The start position is then in Spark's offset log. If that batch is replayed after a
+restart, however late, the topic still begins at the same position.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
-        self._planned: dict[str, ReadRange] = {}  # by start and end in Spark's log
-        self._slot_ends: dict[str, Position] = {}  # by slot: where it ends
+        self._planned: dict[str, ReadRange] = {}  # by topic, and start and end as Spark logs them
+        self._slot_ends: dict[str, Position] = {}  # by slot (``readAhead``): the position at which it ends
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false skipped
         self._lost_rows: dict[str, int] = {}  # by topic: rows of skipped batches whose host server is lost
 
@@ -86,8 +86,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads.
 
-        If that fails, the next call raises the error. Raised here, it would leave names taken: Spark stops readers only
-        once all are prepared, so the other readers would keep theirs until the application ends (PySpark 4.3.0).
+        If that fails, the next call raises the error, not this one. Spark stops a query's readers only if all of them
+        were prepared. If this call raised, the other readers would keep their subscriptions' names until the
+        application ends (PySpark 4.3.0).
         """
         try:
             topics = self._open()
@@ -97,9 +98,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Acknowledge ``start``, whose batch Spark has committed by now, and plan what follows.
+        """Acknowledge ``start``, since Spark has committed everything before it by now, and plan what follows.
 
-        Waits for news only when there is nothing to read, or rows are held back: 10 ms at first, doubling up to 1 s.
+        If there is nothing to read, or ``minRowsPerTrigger`` holds rows back, it first waits for news: 10 ms, and twice
+        as long each time that this happens again, up to 1 s.
 
         Raises:
             DataLoss: ``start`` does not fit the log.
@@ -203,7 +205,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
                 self._ends.heard(topic, plan.stop)
-            if not self._ends.is_past_end(topic, plan.start):  # past our end, what comes need not fit
+            if not self._ends.is_past_end(topic, plan.start):  # what lies after our end need not fit
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)

@@ -44,8 +44,8 @@ _SHORTEN_AGAIN = 1.0  # seconds until the next try if readers blocked the last o
 class TopicLog:
     """One topic's log, used by one thread at a time: its parts, and the operations that involve several of them.
 
-    Every change, by this object or its parts, requires that the catalog's epoch is :attr:`epoch`;
-    :meth:`Database.write` checks it.
+    Every change, by this object or its parts, requires that the catalog's epoch is :attr:`epoch`, and
+    :meth:`Database.write` checks it. The exceptions are :meth:`take_over`, :meth:`restore` and :meth:`keep_to`.
 
     Attributes:
         topic: Its name.
@@ -53,7 +53,8 @@ class TopicLog:
         clock: Wall clock and uptime.
         batches: What is sealed.
         schemas: The schemas of sealed batches.
-        locator, planner: Finds where reads begin and end; cuts the ranges that they read.
+        locator: Finds where a read begins and ends.
+        planner: Divides what is to be read into ranges.
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
@@ -128,7 +129,7 @@ class TopicLog:
             raise
 
     def close(self) -> None:
-        """Write what is pending and close; a log that was fenced has nothing to write. Idempotent."""
+        """Write what is pending, unless another publisher has fenced the log, and close. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -152,7 +153,7 @@ class TopicLog:
     def reopen(self) -> None:
         """Open the catalog again after a SpoolError with ``fields["reopen"]``; grants, positions and epoch stay.
 
-        What was being committed either is committed or never will be; the call that failed may be repeated.
+        Afterwards the commit that failed is in the catalog, or it never will be. The failed call may be repeated.
 
         Raises:
             Fenced: another publisher has taken the log over meanwhile.
@@ -182,10 +183,10 @@ class TopicLog:
     # -- epoch ---------------------------------------------------------------------------------------------------------
 
     def take_over(self, epoch: int, publisher: str) -> None:
-        """Make ``epoch`` the topic's: all objects of lower epochs are fenced from now on.
+        """Make ``epoch`` the log's. From now on a TopicLog of a lower epoch gets Fenced when it changes the log.
 
         Raises:
-            Fenced: the stored epoch is as high, or higher.
+            Fenced: the stored epoch is not lower.
         """
         with self._db.take_over():
             stored = int(self._db.value("SELECT epoch FROM meta"))
@@ -242,7 +243,7 @@ class TopicLog:
         """Undo the seal of the newest batch, whose segments are lost, so that its publisher may seal it again.
 
         Raises:
-            Fenced: our epoch is not above the one that sealed it: subscribers could not tell the two seals apart.
+            Fenced: it was sealed in our epoch, or a higher one. Subscribers could not tell the two seals apart.
         """
         if self.batches.epoch_before(self.batches.next_n()) >= self.epoch:
             raise Fenced(
@@ -262,22 +263,22 @@ class TopicLog:
     def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
         """Make the batch visible, durably, together with pending acknowledgements; return the position after it.
 
-        A batch that is sealed already is left alone. A batch without rows takes no offset, unless it is an end mark or
-        was sealed before the spool was lost.
-        The order of ``segments`` is the order of rows within each partition.
+        A batch that is sealed already is left alone. A batch without rows takes no offset, with two exceptions: an end
+        mark, and a batch that is sealed again after its spool or a host server was lost. The latter takes its old
+        offset. The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. Only these may seal files: the files
-                of any other call may be gone already, or a host server may be about to remove them. With
-                ``None``, every call may seal files.
+            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. A batch with files must be of one of
+                them: the files of any other call may be gone, or a host server may be about to remove them. None
+                skips this check.
 
         Raises:
-            Fenced: the epoch is not ours any more, or was never taken over by this object.
+            Fenced: another publisher has taken the log over, or this object never did.
             CheckpointTooOld: a later batch of the query is sealed.
-            DuplicateCall: the same run of the query sealed it by another call.
-            SegmentCorrupt: a file is missing or too short, inline bytes do not match their checksum.
-            SpoolError: the disk fails, or the call is no longer in ``writing``. Nothing is visible, unless the error
-                says that the catalog must be opened again.
+            DuplicateCall: another call of the same run of the query has sealed it.
+            SegmentCorrupt: a file is missing or too short, or inline bytes do not match their checksum.
+            SpoolError: the disk fails, or the call is no longer in ``writing``. The batch is not visible then. Only if
+                ``fields["reopen"]`` is true it may be: :meth:`reopen` decides.
         """
         self._require_epoch()
         replayed = self._sealer.replayed(batch)
@@ -302,7 +303,7 @@ class TopicLog:
         return position
 
     def seal_parts(self, parts: Sequence[SegmentPart], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
-        """Seal what tasks of flow jobs publish, and move their cursors; as :meth:`PartSealer.seal`."""
+        """Seal what tasks of flow jobs publish, and move their cursors; see :meth:`PartSealer.seal`."""
         self._require_epoch()
         if any(part.segments for part in parts):
             self._require_room()
@@ -324,7 +325,7 @@ class TopicLog:
     # -- room ----------------------------------------------------------------------------------------------------------
 
     def used_bytes(self) -> int:
-        """Bytes of all segments, and those by which the catalog's write-ahead log exceeds the reserve."""
+        """Bytes of all segments, plus the bytes by which the catalog's write-ahead log exceeds the reserve."""
         return self.batches.used_bytes() + max(0, self._db.log_bytes() - Reserve.BYTES)
 
     def make_room(self, *, reserve: bool) -> None:

@@ -109,7 +109,8 @@ class Dialler:
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt; a new registration ends the wait."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._moved.wait(), seconds)
+            async with asyncio.timeout(seconds):  # before Python 3.12, wait_for may swallow a cancellation
+                await self._moved.wait()
 
     def _on_change(self) -> None:
         """Neither a silent dial nor a silent link may keep us from the newest publisher."""

@@ -1,8 +1,8 @@
 """Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the head.
 
 Runs as a task on the process's event-loop thread (:class:`Portal`); call the public methods from other threads. After a
-lost link it looks the endpoint up and dials again, with back-off. Only an unrecoverable cause (no permission, name
-taken, fenced) ends the follower for good.
+lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause (no
+permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class TopicFollower:
     Args:
         topic: what is followed.
         name: of the subscription.
-        locator: where it is served.
-        tls: contexts for links.
+        locator: finds where it is served.
+        tls: gives the context for links to an endpoint.
         on_news: called when news, or the link's state, has changed.
-        polls: keep the news current by long polls. If false, the owner asks, by :meth:`poll` or other requests.
+        polls: keep the news current by long polls. If false, the caller asks, by :meth:`poll` or other requests.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TopicFollower:
 
     @property
     def news(self) -> News | None:
-        """What was heard last, None before the first word."""
+        """The latest news; None before the first."""
         return self._news
 
     @property
@@ -151,7 +151,7 @@ class TopicFollower:
             self._dialler.begin()
             self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
 
-        self._portal.run(begin, 5.0)
+        self._portal.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
 
     def close(self) -> None:
         """End the link; the subscription stays."""
@@ -164,7 +164,7 @@ class TopicFollower:
                 await self._link.close("subscriber closed")
 
         try:
-            self._portal.run(end, 5.0)
+            self._portal.run(end, 5.0, doing=f"topic {self.topic!r}: closing its link")
         finally:
             self._set(FollowerState.CLOSED)
 
@@ -172,7 +172,7 @@ class TopicFollower:
         """Wait for the link, and return the news.
 
         Raises:
-            TopicNotFound: no publisher in ``timeout`` seconds.
+            TopicNotFound, PeerNotTrusted: no publisher was reached in ``timeout`` seconds.
             JobpipeError: the reason that ended the follower for good.
         """
         deadline = Deadline(timeout)
@@ -227,7 +227,7 @@ class TopicFollower:
                 continue
             seconds = deadline.left(CALL_SECONDS, least=0.1)
             try:
-                return self._portal.run(partial(ask, link, make(grant), timeout=seconds), seconds + 5.0)
+                return self._ask(link, make(grant), seconds)
             except RETRYABLE as error:
                 # a refusal, not a damaged frame
                 answered = isinstance(error, RemoteProtocolError) and link.ended is None
@@ -261,7 +261,7 @@ class TopicFollower:
                 self.note_news(answer)
 
     def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R | None:
-        """Ask over the current link. Return None if there is none, or no answer: the link is then closed and replaced.
+        """Ask over the current link. Return None without a link, or without an answer: then the link is replaced.
 
         Raises:
             JobpipeError: what the coordinator answered, or the reason that ended the follower for good.
@@ -272,7 +272,7 @@ class TopicFollower:
         if link is None:
             return None
         try:
-            return self._portal.run(partial(ask, link, make(grant), timeout=timeout), timeout + 5.0)
+            return self._ask(link, make(grant), timeout)
         except RETRYABLE as error:
             if isinstance(error, RemoteProtocolError) and link.ended is None:  # a refusal, not a damaged frame
                 raise
@@ -282,10 +282,15 @@ class TopicFollower:
             self._changed.wait_for(lambda: self._link is not link, CLOSE_SECONDS)
         return None
 
+    def _ask(self, link: Link, request: RequestFor[R], timeout: float) -> R:
+        asking = partial(ask, link, request, timeout=timeout)
+        return self._portal.run(asking, timeout + 5.0, doing=f"topic {self.topic!r}: asking {link.peer}")
+
     def _hang_up(self, link: Link) -> None:
         """Close a link that may still be alive but no longer answers for the topic."""
         with contextlib.suppress(JobpipeError):
-            self._portal.run(lambda: link.close("no answer"), CLOSE_SECONDS)
+            closing = partial(link.close, "no answer")
+            self._portal.run(closing, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing the link to {link.peer}")
 
     # -- in the portal's loop ------------------------------------------------------------------------------------------
 
@@ -357,12 +362,12 @@ class TopicFollower:
 
     async def _poll_once(self, link: Link) -> None:
         news = self._news
-        assert news is not None  # noqa: S101 - the grant brought some
+        assert news is not None  # noqa: S101 - the grant brought news
         poll = PollRequest(head=news.head, ended=news.ended, waiting=news.waiting, wait=POLL_SECONDS)
         self.note_news(await ask(link, poll, timeout=POLL_SECONDS + ANSWER_SECONDS))
 
     async def _watch(self, link: Link) -> None:
-        """Wait for the link's end, or until its certificates are to be looked at."""
+        """Raise the reason when the link ends; return when its certificates must be checked again."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TRUST_SECONDS):
                 raise copy_of(await link.wait_closed())

@@ -1,8 +1,9 @@
 """The jobs of a namespace on a tree of nodes.
 
-Making or removing a lease writes the order's node in the same transaction, with the version that was read before
-the lease was. So of two that decide at once one must read again, and a lease's node that was deleted and made again
-meanwhile is never taken for the one that was read.
+A transaction that makes or removes a lease also writes the order's node. It requires the version of that node that was
+read before the lease was read. So if two processes decide at the same time, one of them gets a conflict and must read
+again. And a lease node that was deleted and made again in between is never mistaken for the one that was read, unless
+the order's node was deleted and made again too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Found:
 
 
 class TreeJobs(Jobs):
-    """Reads and writes of one session; a thread that keeps its leases, from the first one on until :meth:`stop`."""
+    """Reads and writes of one session. A thread keeps its leases, from the first one on until :meth:`stop`."""
 
     def __init__(
         self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
@@ -74,8 +75,9 @@ class TreeJobs(Jobs):
         self._changing = threading.RLock()  # one change of a lease, or one pass of the thread, at a time
         self._state = threading.Lock()  # the fields below; never held during a call to the registry
         self._held: dict[_Key, _Held] = {}
-        self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}  # that may be ours, and how they are to end
-        self._asked: AskedLast[_Key] = AskedLast()  # a lease is to be there, or gone
+        # leases to remove, whose nodes may exist and be ours, each with the end record to leave
+        self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}
+        self._asked: AskedLast[_Key] = AskedLast()  # by job: the last call of take_lease or release_lease decides
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -96,10 +98,12 @@ class TreeJobs(Jobs):
         return watch
 
     def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
-        """Return the nodes as they were at one moment.
+        """Return the nodes as they stood together.
 
-        Each change of a lease or an end record moves the order's version, so what was read between two readings of one
-        version belongs together.
+        Making or removing a lease, and leaving an end record, moves the order's version. So what was read between two
+        readings of one version belongs together. Two changes do not move it: a session ends, and its lease with
+        it, and :meth:`remove_end`. If both come between the readings, the lease is returned without the end record.
+        That record was of an attempt before the lease's, and counts for nothing.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
@@ -107,7 +111,8 @@ class TreeJobs(Jobs):
             if notify is None:
                 order, lease, end, after = self._nodes.get_all(paths)
             else:
-                order, lease, end, after = (self._nodes.get(each, notify) for each in paths)  # a missing one, too
+                # get leaves a notice on a missing node too, get_all need not
+                order, lease, end, after = (self._nodes.get(each, notify) for each in paths)
             if order == after:
                 return _Found(
                     order,
@@ -172,7 +177,7 @@ class TreeJobs(Jobs):
         call = self._asked.begin(key)
         with self._turn():
             if not self._asked.is_newest(key, call):
-                return  # released since
+                return  # a newer call decides
             try:
                 self._write(key, lease, asked=True)
             except Unavailable:
@@ -185,7 +190,7 @@ class TreeJobs(Jobs):
                     self._held[key] = _Held(lease, on_lost)
                     self._debris.pop(key, None)
                 else:
-                    self._debris[key] = lease, None  # for the call that waits for its turn, or our thread
+                    self._debris[key] = lease, None  # the newer call deals with it, or our thread
                 if self._thread is None and not self._stop.is_set():
                     self._thread = threading.Thread(target=self._keep, name="registry-leases", daemon=True)
                     self._nodes.listen(self._notify)
@@ -198,7 +203,7 @@ class TreeJobs(Jobs):
         try:
             with self._turn():
                 lease = self._ours(key)
-                if lease is not None and self._asked.is_newest(key, call):  # else not held, or taken again since
+                if lease is not None and self._asked.is_newest(key, call):  # else none, or a newer call decides
                     self._remove(key, lease, end)
                     with self._state:
                         self._held.pop(key, None)
@@ -237,7 +242,7 @@ class TreeJobs(Jobs):
             if node is not None:
                 if node.session == self._nodes.session and node.data == data:
                     return
-                ours = self._nodes.had_session(node.session) or node.session == 0  # no session: rubbish
+                ours = self._nodes.had_session(node.session) or node.session == 0  # 0: persistent, so no lease
                 same = found.lease is not None and found.lease.instance == lease.instance and asked
                 if not ours and not same:
                     raise LeaseHeld(*key, found.lease)
@@ -255,7 +260,7 @@ class TreeJobs(Jobs):
             node, before = found.lease_node, found.end_node
             ours = node is not None and self._nodes.had_session(node.session)
             if not ours and (data is None or (before is not None and before.data == data)):
-                return  # also if an earlier attempt at this was done, and its answer lost
+                return  # nothing is left to do; perhaps our earlier commit succeeded and only its answer was lost
             if not ours and (node is not None or not found.names(lease.run, lease.attempt)):
                 raise NotOrdered(*key, _ordered(found.order))
             operations: list[Operation] = []
@@ -270,7 +275,7 @@ class TreeJobs(Jobs):
         raise self._contended(key)
 
     def _commit(self, path: str, found: _Found, operations: list[Operation]) -> bool:
-        """Commit, and move the version of the order that was found; False if another one was in the way."""
+        """Commit, and raise the version of the order's node; return False if the nodes have changed since ``found``."""
         guard = found.order_node
         if guard is not None:
             operations = [SetData(path, guard.data, guard.version), *operations]
@@ -285,7 +290,7 @@ class TreeJobs(Jobs):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Raises Unavailable if another change does not end."""
+        """Hold the lock of changes; raise Unavailable if another change holds it for too long."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0):
             raise Unavailable(self._options.connect, "another change of this handler still waits for an answer")
         try:
@@ -296,7 +301,7 @@ class TreeJobs(Jobs):
     # the thread
 
     def stop(self) -> None:
-        """Begin no further pass. Does not wait."""
+        """Let the thread begin no further pass. Does not wait."""
         self._stop.set()
         self._wake.set()
         self._nodes.unlisten(self._notify)
@@ -307,7 +312,7 @@ class TreeJobs(Jobs):
             self._thread.join(timeout)
 
     def withdraw(self) -> None:
-        """Let all leases go that are held, without an end record."""
+        """Remove the leases that are held, without an end record, and the debris, with the end records noted there."""
         with self._turn():
             with self._state:
                 ours = [*self._debris.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
@@ -338,7 +343,10 @@ class TreeJobs(Jobs):
             self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2))
 
     def _mend(self, lost: list[tuple[_Held, str]]) -> None:
-        """Take again what is missing; add what others have by now."""
+        """Take again those of our leases that are missing, and remove the debris.
+
+        Append to ``lost`` each lease that another instance has, or that the order no longer allows.
+        """
         with self._state:
             held, debris = dict(self._held), dict(self._debris)
         for key, each in held.items():

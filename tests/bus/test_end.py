@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from jobpipe.errors import LinkClosed, WaitTimeout
+from jobpipe.publisher import core
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, data_process_of, publish, read, until
@@ -65,6 +67,23 @@ def test_closed_and_read_ends_the_coordinator(own_bus: Bus) -> None:
     publisher.close()
     assert process.wait(20) == 0
     until(lambda: not alive(data.pid), 10, "the data process ends with it")
+
+
+@pytest.mark.slow
+def test_an_end_before_the_answer_is_read_opens_nothing_again(own_bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The publisher's thread that watches for a dead coordinator must not take a closed topic for an orphan."""
+    publisher = own_bus.publisher()
+    process = publisher.coordinator.process
+    (guard,) = (thread for thread in threading.enumerate() if thread.name == f"guard-{own_bus.topic}")
+
+    def read_late(*_: object) -> None:
+        assert process.wait(PATIENCE) == 0
+        guard.join(PATIENCE)
+        assert not guard.is_alive()
+
+    monkeypatch.setattr(core, "closing_warning", read_late)
+    publisher.close()
+    assert publisher.coordinator.process is process
 
 
 @pytest.mark.slow

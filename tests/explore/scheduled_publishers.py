@@ -197,6 +197,8 @@ class _Portal:
         make: Callable[[], Coroutine[Any, Any, Any]],
         timeout: float | None,
         active: Callable[[], bool] | None = None,
+        *,
+        doing: str,
     ) -> Any:
         process = PROCESS.get()
         if process is not None and not process.alive:
@@ -208,10 +210,10 @@ class _Portal:
                 if not active():  # type: ignore[misc]
                     if done.wait(1.0):
                         break
-                    raise WaitTimeout("no answer came before the caller had to stop")
+                    raise WaitTimeout(f"{doing}: no answer came before the caller had to stop")
             # As the real one: who has something to ask first waits for ever, until that is no more.
             if not done.wait(timeout if active is None else None):
-                raise WaitTimeout(f"not done within {timeout:g} s", seconds=timeout)
+                raise WaitTimeout(f"{doing}: not done within {timeout:g} s", seconds=timeout)
             return task.result()
         except asyncio.CancelledError as error:
             raise LinkClosed("the portal was closed") from error

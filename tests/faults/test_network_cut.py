@@ -108,7 +108,7 @@ def test_seal(bus: Bus, way: Direction) -> None:
     with FaultProxy(str(direct)) as proxy:
         coordinator.endpoint = Endpoint.parse(proxy.endpoint)
         try:
-            Portal.get().run(link.close, 5.0)  # the next one passes the proxy
+            Portal.get().run(link.close, 5.0, doing="closing")  # the next one passes the proxy
             cuts = each_byte(
                 proxy, way, lambda: publish(publisher, rows, journal, [next(numbers)]), open_ones=True, step=step
             )

@@ -131,6 +131,32 @@ def test_doubt_moves_on_and_comes_round(registry: Registry) -> None:
     assert registry.locator.current("orders") == first
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_a_pause_that_is_cancelled_as_it_ends(registry: Registry, turns: int) -> None:
+    """The cancellation is not lost, however many turns of the loop it comes after the news of a registration."""
+
+    async def main() -> None:
+        dialler = Dialler("orders", registry.locator, lambda _: None)
+        follower = asyncio.create_task(_pause_for_ever(dialler))
+        await asyncio.sleep(0)
+        registry.put(record(NOWHERE))
+        registry.locator.wait("orders", 5.0)
+        dialler._on_change()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        follower.cancel()
+        await asyncio.wait([follower], timeout=1.0)
+        assert follower.cancelled()
+
+    run(main())
+
+
+async def _pause_for_ever(dialler: Dialler) -> None:
+    while True:
+        dialler._moved.clear()
+        await dialler.pause(60.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hole", [full_backlog, silent])
 def test_a_silent_server_is_left_for_a_new_one(

@@ -37,13 +37,13 @@ def test_a_result_and_an_error_come_back(portal: Portal) -> None:
     async def late() -> None:
         raise TimeoutError("its own")
 
-    assert portal.run(value, 5) == 7
-    assert portal.run(value, None) == 7
+    assert portal.run(value, 5, doing="wait") == 7
+    assert portal.run(value, None, doing="wait") == 7
     with pytest.raises(DataLoss) as caught:
-        portal.run(fail, 5)
+        portal.run(fail, 5, doing="wait")
     assert caught.value.fields == {"n": 1}
     with pytest.raises(TimeoutError, match="its own"):
-        portal.run(late, 5)
+        portal.run(late, 5, doing="wait")
 
 
 def test_a_coroutine_that_cannot_be_made(portal: Portal) -> None:
@@ -53,8 +53,8 @@ def test_a_coroutine_that_cannot_be_made(portal: Portal) -> None:
         raise DataLoss("none")
 
     with pytest.raises(DataLoss):
-        portal.run(broken, 5)
-    assert portal.run(value, 5) == 7
+        portal.run(broken, 5, doing="wait")
+    assert portal.run(value, 5, doing="wait") == 7
 
 
 def test_what_takes_too_long_is_cancelled(portal: Portal) -> None:
@@ -67,21 +67,21 @@ def test_what_takes_too_long_is_cancelled(portal: Portal) -> None:
         finally:
             cancelled.set()
 
-    with pytest.raises(WaitTimeout) as caught:
-        portal.run(wait, 0.05)
+    with pytest.raises(WaitTimeout, match=r"^asking one: not done within 0\.05 s$") as caught:
+        portal.run(wait, 0.05, doing="asking one")
     assert caught.value.fields == {"seconds": 0.05}
     assert cancelled.wait(5)
-    assert portal.run(value, 5) == 7
+    assert portal.run(value, 5, doing="wait") == 7
 
 
 def test_the_portals_own_thread_is_refused(portal: Portal) -> None:
     """It would wait for itself."""
 
     async def nested() -> None:
-        portal.run(value, 1)
+        portal.run(value, 1, doing="wait")
 
     with pytest.raises(LocalProtocolError):
-        portal.run(nested, 5)
+        portal.run(nested, 5, doing="wait")
 
 
 def test_one_for_each_process() -> None:
@@ -91,7 +91,7 @@ def test_one_for_each_process() -> None:
     first.close()
     second = Portal.get()
     assert second is not first
-    assert second.run(value, 5) == 7
+    assert second.run(value, 5, doing="wait") == 7
     second.close()
 
 
@@ -106,7 +106,7 @@ def test_close_fails_those_who_wait(portal: Portal) -> None:
 
     def call() -> None:
         try:
-            portal.run(wait, None)
+            portal.run(wait, None, doing="wait")
         except LinkClosed as error:
             got.append(error)
 
@@ -117,7 +117,7 @@ def test_close_fails_those_who_wait(portal: Portal) -> None:
     thread.join(5)
     assert len(got) == 1
     with pytest.raises(LinkClosed):
-        portal.run(value, 1)
+        portal.run(value, 1, doing="wait")
     portal.close()
 
 
@@ -125,16 +125,16 @@ def test_close_fails_those_who_wait(portal: Portal) -> None:
 def test_a_fork_gets_its_own() -> None:
     """Spark forks its workers."""
     portal = Portal.get()
-    assert portal.run(value, 5) == 7
+    assert portal.run(value, 5, doing="wait") == 7
 
     def child() -> None:
         mine = Portal.get()
         refused = False
         try:
-            portal.run(value, 1)
+            portal.run(value, 1, doing="wait")
         except ForkedProcess:
             refused = True
-        fine = refused and mine is not portal and mine.run(value, 5) == 7
+        fine = refused and mine is not portal and mine.run(value, 5, doing="wait") == 7
         mine.close()
         os._exit(0 if fine else 1)
 
@@ -143,5 +143,5 @@ def test_a_fork_gets_its_own() -> None:
     process.join(20)
     assert process.exitcode == 0
     process.close()
-    assert portal.run(value, 5) == 7
+    assert portal.run(value, 5, doing="wait") == 7
     portal.close()

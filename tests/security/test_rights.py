@@ -241,9 +241,10 @@ def test_the_publisher_shows_its_secret_with_each_link(served: Served) -> None:
     for _ in range(2):
         link = channel._link
         assert link is not None
+        asking = partial(link.call, "nonsense", {"job": channel._secret()}, LARGE, timeout=20.0)
         with pytest.raises(RemoteProtocolError, match="nonsense"):
-            Portal.get().run(partial(link.call, "nonsense", {"job": channel._secret()}, LARGE, timeout=20.0), 25.0)
-        Portal.get().run(link.close, 5.0)
+            Portal.get().run(asking, 25.0, doing="asking")
+        Portal.get().run(link.close, 5.0, doing="closing")
         served.publisher.status()
         assert channel._link is not link
 
