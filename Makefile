@@ -36,7 +36,7 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 # With it the JVMs of "spark" start in some 40 % less time.
-$(ARCHIVE): $(VENV)/.dev $(JAR) tests/harness/class_archive.py
+$(ARCHIVE): $(VENV)/.dev $(JAR) tests/harness/class_archive.py tests/harness/jvm.py
 	$(BIN)/python -m tests.harness.class_archive
 
 # The parts of the tests are defined in tests/parts.py.

@@ -51,6 +51,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     except ConfigError as error:
         remedy = "correct it: the other checks need it. `jobpipe config explain KEY` says what is expected"
         yield fail("configuration", error.message, remedy)
+        if (address := doctor_bus.doubtful_address(error)) is not None:
+            yield doctor_bus.address(address)
         return
     where = ", found in the working folder" if resolved.in_working_folder else ""
     yield ok("configuration", f"{resolved.file or 'no file, defaults'}{where}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from jobpipe.net.tls import Credentials
 
 MAKE_NEW = "make new ones with `jobpipe certs init --dir DIR`"
+CONNECT_SECONDS = 1.0  # for all servers of an ensemble together, their names included
 
 
 def certificates(config: Config) -> Iterator[Finding]:
@@ -85,6 +88,40 @@ def access(config: Config) -> Iterator[Finding]:
         )
         return
     yield ok("access list", f"{config.access}: {len(found.entries)} topics or patterns")
+
+
+def doubtful_address(error: ConfigError) -> str | None:
+    """Return the registry's address if a configuration has nothing else for it: perhaps only the address is wrong."""
+    from jobpipe.config.checks import MAKE_CERTIFICATES
+
+    return next((item["value"] for item in error.fields["problems"] if item["expected"] == MAKE_CERTIFICATES), None)
+
+
+def address(connect: str) -> Finding:
+    """A server of ``host:port,host:port/path`` accepts connections. One that is merely slow counts as if it did."""
+    servers = connect.partition("/")[0].split(",")
+    refused: dict[str, str] = {}
+
+    def dial(server: str) -> None:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except TimeoutError:
+            return
+        except (OSError, ValueError) as error:
+            refused[server] = getattr(error, "strerror", None) or type(error).__name__
+
+    threads = [threading.Thread(target=dial, args=(server,), name="reach", daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + CONNECT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    why = [f"{server}: {refused[server]}" for server in servers if server in refused]
+    if len(why) < len(servers):
+        return ok("registry", f"something accepts connections at {connect}")
+    remedy = "correct jobpipe.registerserver.connect, or leave it out: then a ZooKeeper is started on this host"
+    return fail("registry", f"no connection to a ZooKeeper ({'; '.join(why)})", remedy)
 
 
 def registry(config: Config) -> Finding:

@@ -12,7 +12,7 @@ from jobpipe.config.registry_checks import REGISTRY_CHECKS
 
 MAKE_CERTIFICATES = """\
 certificates with it: jobs on several hosts meet at this registry, so each must prove who it is. \
-Two commands are enough, with the same files on every host:
+If the address is right (`jobpipe doctor` tries it), two commands are enough, with the same files on every host:
     jobpipe certs init --dir certs
     export JOBPIPE__SSL__CA="$PWD/certs/ca.crt" JOBPIPE__SSL__CERT="$PWD/certs/node.crt" \
 JOBPIPE__SSL__KEY="$PWD/certs/node.key\""""
@@ -125,13 +125,9 @@ def _lost_before_the_wait_is_over(config: Config) -> str | None:
     return None
 
 
-def lacks_certificates(config: Config) -> bool:
-    """Whether a registry that is not embedded was named, and no certificate file at all."""
-    return config.tls and not config.embedded and all(getattr(config, name) is None for name in _FILES)
-
-
 def _certificates(config: Config) -> str | None:
-    return MAKE_CERTIFICATES if lacks_certificates(config) else None
+    lacking = config.tls and not config.embedded and all(getattr(config, name) is None for name in _FILES)
+    return MAKE_CERTIFICATES if lacking else None
 
 
 def _certificate_file(attribute: str) -> Callable[[Config], str | None]:

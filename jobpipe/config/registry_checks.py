@@ -1,14 +1,8 @@
-"""Checks of the registry's keys: what is wrong only together, and whether a server answers at its address."""
+"""Checks of the registry's keys: values that are wrong only together."""
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-
 from jobpipe.config.model import Config
-
-SECONDS = 1.0  # for all servers of an ensemble together, their names included
 
 _OWN_WAY = "while the registry is embedded: that one is on loopback, and makes its own TLS files"
 
@@ -85,34 +79,3 @@ REGISTRY_CHECKS = (
     ("registry_acl", (*_SASL, *_SSL), _acl),
 )
 """(attribute that is blamed, attributes that are read, the check), as jobpipe.config.checks takes them."""
-
-
-def why_unreachable(connect: str) -> str | None:
-    """Return why no server of ``host:port,host:port/path`` takes a connection, None when one does; within a second.
-
-    A server that is merely slow counts as reachable: its error comes later, from those who wait longer.
-    """
-    servers = connect.partition("/")[0].split(",")
-    answers: dict[str, str | None] = {}
-
-    def dial(server: str) -> None:
-        host, _, port = server.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
-        except TimeoutError:
-            answers[server] = None
-        except OSError as error:
-            answers[server] = error.strerror or type(error).__name__
-        else:
-            answers[server] = None
-
-    threads = [threading.Thread(target=dial, args=(server,), name="reach", daemon=True) for server in servers]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + SECONDS
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    reasons = [answers.get(server) for server in servers]
-    if any(reason is None for reason in reasons):
-        return None
-    return "; ".join(f"{server}: {reason}" for server, reason in zip(servers, reasons, strict=True))

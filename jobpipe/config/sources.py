@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.checks import check_together, lacks_certificates
+from jobpipe.config.checks import check_together
 from jobpipe.config.definition import ConfigProblem, Key, config_error, shown, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
-from jobpipe.config.registry_checks import why_unreachable
 from jobpipe.config.values import BadValueError
 
 log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def resolve(
     merge.add_loose(_from_spark(spark or {}))
     merge.add_loose(_from_environment(environ))
     file = merge.add_file(path, environ)
-    config = merge.finish(pin_file=path is not None, look=True)
+    config = merge.finish(pin_file=path is not None)
     found = file is not None and find_file(path, environ)[1] == str(_absolute(WORKING_FILE))
     if found:
         _tell_once(file)
@@ -266,13 +265,11 @@ class _Merge:
             raise config_error(self.problems)
         return {name: self._values[name] for name in attributes if name in self._values}
 
-    def finish(self, *, pin_file: bool = False, look: bool = False) -> Config:
+    def finish(self, *, pin_file: bool = False) -> Config:
         """Return the checked configuration.
 
         Args:
             pin_file: an option named the file: what it sets holds for the application, as options do.
-            look: where certificates are missing for a registry, see whether anything answers there; blocks for a
-                second at most.
 
         Raises:
             ConfigError: there are problems.
@@ -284,15 +281,6 @@ class _Merge:
         )
         config = Config(**self._values, pinned=pinned)
         self.problems += check_together(config, self.sources, ignore=self._bad)
-        if look and not self._bad and lacks_certificates(config) and config.registry_handler == "zookeeper":
-            self._look_for_registry(config.registry_connect)
         if self.problems:
             raise config_error(self.problems)
         return config
-
-    def _look_for_registry(self, connect: str) -> None:
-        """Put a wrong address before all that only follows from it."""
-        if (why := why_unreachable(connect)) is not None:
-            name = "jobpipe.registerserver.connect"
-            expected = f"the address of a ZooKeeper that runs; no connection ({why})"
-            self.problems.insert(0, ConfigProblem(self.sources[name], name, connect, expected))

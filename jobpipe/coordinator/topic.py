@@ -281,7 +281,7 @@ class ServedTopic(TopicState):
         except TopicOwned as error:
             raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
         except RegistryUnavailable as error:
-            log.warning("topic %s: %s; if the spool is lost now, so are rows", self.topic, error)
+            log.warning("topic %s: %s; if the spool is lost before a later batch, rows are lost with it", self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a repeated batch is partly lost and still needed.

@@ -262,9 +262,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Look up a range from Spark's log again, after a restart."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
-                f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} and never committed "
-                f"it; meanwhile another query used the subscription's name and moved it to offset {begin.n}. Use a "
-                "name for each query, and a new checkpoint for this one",
+                f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} but never committed "
+                f"it. Meanwhile another query used the subscription's name and moved it to offset {begin.n}. Give each "
+                "query a name of its own, and this one a new checkpoint",
                 topic=topic,
                 position=stop.to_json(),
             )

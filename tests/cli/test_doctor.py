@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from jobpipe.cli import doctor_host
+from jobpipe.cli import doctor_bus, doctor_host
 from jobpipe.net.certs import ensure_home, init_ca, issue
 from jobpipe.net.revocation import revoke
 from tests.cli.conftest import Run
+from tests.troubleshooting import on_page
 
 Write = Callable[..., str]
 
@@ -118,6 +119,20 @@ def test_a_wrong_configuration_ends_the_examination(examine: Any) -> None:
     found = examine({"jobpipe.acks": "some"})
     assert statuses(found, "configuration") == ["fail"]
     assert "registry" not in found
+
+
+@pytest.mark.processes
+def test_an_address_without_certificates_is_tried(examine: Any) -> None:
+    """U7: a mistyped address is named, and not only the certificates that are missing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        assert statuses(examine({"jobpipe.registerserver.connect": there}), "registry") == ["ok"]
+        assert doctor_bus.address(f"127.0.0.1:1,{there}/chroot").status == "ok"
+    found = examine({"jobpipe.registerserver.connect": "no.such.host.invalid:2181,127.0.0.1:1/chroot"})
+    assert statuses(found, "configuration") == statuses(found, "registry") == ["fail"]
+    (finding,) = found["registry"]
+    on_page(finding["detail"], "no connection to a ZooKeeper")
+    assert doctor_bus.address("[::1]:1").status == "fail"
 
 
 @pytest.mark.processes

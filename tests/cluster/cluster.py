@@ -21,6 +21,7 @@ import pyspark
 from jobpipe.net import certs
 from jobpipe.net.address import Endpoint
 from tests.cluster.hosts import Host, Network, OnHost, until
+from tests.harness.jvm import QUICK
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS = ("worker-1", "worker-2", "worker-3")
@@ -29,7 +30,6 @@ NAMES = ("zookeeper", "master", *WORKERS, *EDGES)
 SESSION = "4s"  # of the registry
 START_SECONDS = 90.0  # of a JVM, on a machine that may be very busy
 CORES = 4  # of a worker; more than there are, since its tasks wait most of the time
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 SPARK = Path(pyspark.__file__).parent
 ZOO_CFG = """\
 tickTime=2000
@@ -110,7 +110,7 @@ class Cluster:
         (zookeeper.disk / "zoo.cfg").write_text(ZOO_CFG.format(disk=disk, address=zookeeper.address))
         java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
         server = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        options = (*SMALL_JVM.split(), "-Xmx128m", "-Dzookeeper.jmx.log4j.disable=true")
+        options = (*QUICK.split(), "-Xmx128m", "-Dzookeeper.jmx.log4j.disable=true")
         zookeeper.start("zookeeper", java, *options, "-cp", f"{SPARK}/jars/*", server, str(disk / "zoo.cfg"))
         master = self._daemon(self.master, "Master", "--port", "7077", "--webui-port", "8080")
         master.until_said("New state: ALIVE", START_SECONDS)
@@ -157,7 +157,7 @@ class Cluster:
             "SPARK_LOCAL_IP": host.address,
             "SPARK_LOCAL_DIRS": str(disk / "spark"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
             "SPARK_LOG_LEVEL": "INFO",
         }
 
@@ -178,10 +178,10 @@ class Cluster:
         """
         settings = {
             "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": SMALL_JVM,
+            "spark.driver.extraJavaOptions": QUICK,
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": SMALL_JVM,
+            "spark.executor.extraJavaOptions": QUICK,
             "spark.cores.max": "1",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "2",

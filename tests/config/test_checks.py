@@ -93,17 +93,6 @@ def test_the_commands_of_the_error_are_enough(listening: str, tmp_path: Path) ->
     assert done.stdout.splitlines()[-1].startswith("ok: ")
 
 
-@pytest.mark.parametrize("wrong", ["127.0.0.1:1", "no.such.host.invalid:2181,127.0.0.1:1/chroot", "[::1]:1"])
-def test_a_wrong_address_comes_before_certificates(wrong: str) -> None:
-    """U7: who has mistyped the address is told so, and not only that certificates are missing."""
-    with pytest.raises(ConfigError) as caught:
-        load(overrides={"registry_connect": wrong}, environ={})
-    on_page(caught.value, "…: expected the address")
-    first, second = caught.value.fields["problems"]
-    assert first["expected"].startswith("the address of a ZooKeeper that runs; no connection (")
-    assert second["expected"].startswith("certificates with it")
-
-
 def test_a_host_counts_as_lost_before_acks_all_gives_up() -> None:
     """Whose wait begins anew with each start, as the count of absence does: neither would ever see the other's end."""
     wrong = [("option", "jobpipe.hostserver.lost_after")]

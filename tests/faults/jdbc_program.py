@@ -16,6 +16,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode
+from tests.harness.jvm import QUICK
 from tests.spark.jobs.session import session
 
 ROWS = 200  # of a micro-batch
@@ -66,8 +67,7 @@ def expected(batches: int) -> tuple[dict[int, int], list[int]]:
 def main() -> int:
     """Obey one order, until SIGTERM."""
     order = UpsertOrder(**json.loads(sys.stdin.buffer.readline()))
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # most of a short life is the start of Java
-    spark = session("local[2]", spark_driver_extraJavaOptions=quick)
+    spark = session("local[2]", spark_driver_extraJavaOptions=QUICK)
     rows = (
         spark.readStream.format("rate-micro-batch")
         .options(rowsPerBatch=ROWS, numPartitions=TASKS)

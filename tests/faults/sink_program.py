@@ -20,6 +20,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks import formats
 from jobpipe.pipelines.spec import Mode
+from tests.harness.jvm import QUICK
 from tests.spark.jobs.session import session
 
 ROWS = 30  # of a micro-batch
@@ -96,8 +97,7 @@ def run(spark: SparkSession, order: SinkOrder) -> int:
 def main() -> int:
     """Obey one order."""
     order = SinkOrder(**json.loads(sys.stdin.buffer.readline()))
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # most of a short life is the start of Java
-    with _ending(session("local[2]", spark_driver_extraJavaOptions=quick)) as spark:
+    with _ending(session("local[2]", spark_driver_extraJavaOptions=QUICK)) as spark:
         return stream(spark, order) if order.mode is None else run(spark, order)
 
 

@@ -106,15 +106,15 @@ def work(spark: SparkSession, folder: Path) -> None:
         batch.toArrow()
 
     files = spark.readStream.schema("id long, text string").parquet(str(folder / "parquet"))
-    run(stream.writeStream.foreachBatch(publish), folder, "publish")
-    run(counts.writeStream.foreachBatch(count).outputMode("update"), folder, "counts")
-    run(files.writeStream.format("parquet").option("path", str(folder / "out")), folder, "files")
+    run(stream.writeStream.foreachBatch(publish), folder / "publish", batches=4)
+    run(counts.writeStream.foreachBatch(count).outputMode("update"), folder / "counts", batches=4)
+    run(files.writeStream.format("parquet").option("path", str(folder / "out")), folder / "files", batches=1)
 
 
-def run(writer: DataStreamWriter, folder: Path, name: str) -> None:
-    """Run a query for a few micro-batches."""
-    query = writer.option("checkpointLocation", str(folder / "checkpoints" / name)).start()
-    while query.isActive and (query.lastProgress is None or (name != "files" and query.lastProgress["batchId"] < 3)):
+def run(writer: DataStreamWriter, checkpoint: Path, batches: int) -> None:
+    """Run a query until it has done so many micro-batches."""
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < batches - 1):
         query.awaitTermination(1)
     query.stop()
 

@@ -21,13 +21,14 @@ import yaml
 from jobpipe.config import Config, load
 from jobpipe.pipelines.launchers.local import RUNNER
 from jobpipe.pipelines.sessions import members
+from tests.harness.jvm import QUICK
 from tests.harness.program import MARK, marked, module_of
 from tests.spark.kit import PATIENCE
 
 SECONDS = 300.0  # of one run; several JVMs start at once
 SMALL = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
