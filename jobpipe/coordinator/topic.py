@@ -36,6 +36,7 @@ LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs befor
 BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
+NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
@@ -274,14 +275,14 @@ class ServedTopic(TopicState):
             self._storing_point = asyncio.ensure_future(asyncio.to_thread(self._keep_recovery_point, point.to_text()))
             await asyncio.wait({self._storing_point}, timeout=RECOVERY_POINT_SECONDS)
         if not self._storing_point.done():
-            log.warning("topic %s: the registry does not answer; if the spool is lost now, so are rows", self.topic)
+            log.warning(NO_POINT, self.topic, "the registry does not answer")
             return
         try:
             self._storing_point.result()
         except TopicOwned as error:
             raise Fenced(f"topic {self.topic!r}: another publisher took it over: {error}", topic=self.topic) from error
         except RegistryUnavailable as error:
-            log.warning("topic %s: %s; if the spool is lost before a later batch, rows are lost with it", self.topic, error)
+            log.warning(NO_POINT, self.topic, error)
 
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a repeated batch is partly lost and still needed.
