@@ -1,8 +1,8 @@
 """jobpipe: chain Spark Structured Streaming jobs directly over TCP. Typed rows, exactly once, no broker.
 
 Each name below is loaded on first use, so that a process that does not use Spark does not load it. The import itself
-makes Spark start its workers with this interpreter, unless another one was chosen or Spark runs on a cluster
-(:mod:`jobpipe.spark.interpreter`).
+makes Spark start its workers with this interpreter, unless another one was chosen, the JVM already runs, or the
+configuration names a cluster by then (:mod:`jobpipe.spark.interpreter`).
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class ServedTopic(TopicState):
         return self.waiting
 
     def mark_ack_wait(self, missing: list[str]) -> None:
-        """Tell subscribers which acknowledgements the publisher waits for; an empty list ends the wait."""
+        """Tell subscribers which acknowledgements the publisher waits for; an empty list: for none."""
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
     def _slowest(self) -> str:
@@ -343,7 +343,7 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One call at a time: they would pile up while a disk hangs. A finished call has an old answer: begin another.
+        # One call at a time: else they pile up while a disk hangs. If the last one has finished, its answer is old.
         if self._asked_status is None or self._asked_status.done():
             # several callers share this answer, so its turn in the log's thread is the server's, not the first caller's
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

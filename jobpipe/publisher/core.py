@@ -174,7 +174,7 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # No batch has the id -1, so this only asks what is sealed. If nothing is sealed, the reply admits a batch too;
+        # No query's batch has the id -1, so this only asks what is sealed. If nothing is, the reply admits a batch too;
         # we ignore that.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
@@ -288,8 +288,8 @@ class Publisher:
     def admit(self, key: BatchKey) -> Position | None:
         """Tell whether a batch must be written. For a replay, first wait as :meth:`wait_acked`.
 
-        A coordinator counts a host server's absence from the coordinator's own start. So a replay may already be
-        waiting when the server is declared lost. Then the batch must be written again.
+        A new coordinator counts a host server's absence from zero. So the server may be declared lost only after the
+        replay has begun to wait. Then the batch must be written again.
 
         Returns:
             None if it must be written; for a replay the position after it.

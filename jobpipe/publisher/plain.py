@@ -327,7 +327,8 @@ def publisher(
         acks: ``stored`` (a write returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
         required_subscribers: subscriptions that exist from the log's start and that ``acks="all"`` waits for.
-        min_subscribers: how many subscriptions ``acks="all"`` waits for; nothing is removed before they exist.
+        min_subscribers: how many subscriptions ``acks="all"`` waits for; until they exist, batches are
+            removed only by ``on_full=drop_oldest``.
         replace: close this process's own publisher of the topic first, if there is one: for a cell that is run again.
         config: a file, or a loaded configuration; otherwise found as always.
         overrides: single settings, as for :class:`jobpipe.JobPipeSink`.

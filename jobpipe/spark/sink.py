@@ -63,7 +63,8 @@ class JobPipeSink:
             subscription has committed it).
         required_subscribers: subscriptions that ``acks="all"`` waits for; missing ones are created, at the oldest kept
             batch.
-        min_subscribers: how many subscriptions ``acks="all"`` waits for; no batch is removed until that many exist.
+        min_subscribers: how many subscriptions ``acks="all"`` waits for; until that many exist, batches are
+            removed only by ``on_full=drop_oldest``.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
         on_new_checkpoint: ``publish`` or ``refuse``: what happens when a query is new to a topic that another query
             has published to. It may be the same job with a deleted checkpoint, which would publish its source again.

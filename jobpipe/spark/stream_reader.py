@@ -4,8 +4,8 @@ One instance lives in Spark's long-lived source runner and holds the links. Exec
 pickled without the links. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their
 text.
 
-When a topic is found while the query runs, the next end offset gives the topic's start position, so the batch up to
-that offset reads no rows of it. The start position is then in Spark's offset log. If that batch is replayed after a
+When a topic is found while the query runs, it enters the next end offset at its start position. So the micro-batch that
+ends there reads no rows of it. The start position is then in Spark's offset log. If that batch is replayed after a
 restart, however late, the topic still begins at the same position.
 """
 
@@ -52,7 +52,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics: StreamTopics | None = None
         self._lock = threading.Lock()
         self._prepare_error: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
-        self._initial: Offset | None = None  # where the checkpoint begins, once Spark has asked
+        self._initial: Offset | None = None  # what initialOffset returned; None until Spark has asked
         self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names for the first time
         self._newest_end: dict[str, Position] = {}  # the newest end offset
         self._ends = StreamEnds(options.ends.of)
@@ -73,7 +73,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def initialOffset(self) -> Offset:
-        """Return the first positions; the same ones until something is committed."""
+        """Return where a new checkpoint begins.
+
+        The coordinator stores the answer. So after a restart it is the same, until more was acknowledged.
+        """
         if self._initial is None:
             self._initial = _offset(self._open().first_positions())
         return self._initial
@@ -145,7 +148,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback
     def commit(self, end: Offset) -> None:
-        """Acknowledge ``end``. Spark commits it a batch late, so :meth:`latestOffset` has usually acknowledged it."""
+        """Acknowledge ``end``.
+
+        Spark calls this one batch late. By then :meth:`latestOffset` has usually acknowledged it, as its ``start``.
+        """
         topics = self._open()
         topics.follow(end)
         positions = self._positions(topics, end)
@@ -243,7 +249,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, stop in last.items():
             begin = first.get(topic)
             if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
-                begin = topics.first_position(topic)  # batch 0 is replayed; initialOffset got no answer from `topic`
+                # Batch 0 is replayed after a restart, and this time `topic` did not answer initialOffset.
+                begin = topics.first_position(topic)
             if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))

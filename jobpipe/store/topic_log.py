@@ -277,8 +277,8 @@ class TopicLog:
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: another call of the same run of the query has sealed it.
             SegmentCorrupt: a file is missing or too short, or inline bytes do not match their checksum.
-            SpoolError: the disk fails, or the call is no longer in ``writing``. The batch is not visible then. Only if
-                ``fields["reopen"]`` is true it may be: :meth:`reopen` decides.
+            SpoolError: the disk fails, or the call is no longer in ``writing``. Then the batch is not visible,
+                unless ``fields["reopen"]`` is true: then only :meth:`reopen` can tell.
         """
         self._require_epoch()
         replayed = self._sealer.replayed(batch)
@@ -312,7 +312,7 @@ class TopicLog:
     def _require_epoch(self) -> None:
         if not self._taken:
             raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
-        self._db.check_epoch()  # checked again in the transaction; no other process can seal in this epoch
+        self._db.check_epoch()  # so early that a fenced publisher writes nothing; the transaction checks again
 
     def _require_room(self) -> None:
         if not self._reserve.take():

@@ -42,11 +42,13 @@ PLAN_BYTES = 64 * 1024 * 1024  # of whole batches for which one plan, and one st
 class Subscription:
     """A named, durable position in a topic; iterating it yields record batches, for ever or until the end mark.
 
-    The publisher's batches come one after another, each by partition: order holds within a partition. A batch is
-    acknowledged when the first rows of a later one are asked for, ten times a second at most, and by :meth:`close`: at
-    least once, so a reader that is killed and returns reads the batch it was in again, from its first row, and perhaps
-    some that it read just before. Use it as a context manager, or call :meth:`close`. Ctrl-C raises KeyboardInterrupt
-    out of the loop, as anywhere in Python; the context manager then closes within seconds, whatever the publisher does.
+    The publisher's batches come one after another, each by partition: order holds within a partition. Batches that
+    were read are acknowledged with each request for more rows, in between at most ten times a second, and by
+    :meth:`close`. So a reader that is killed and returns reads the batch it was in again, from its first row, and
+    perhaps some that it read just before: at least once. Use it as a context manager, or call :meth:`close`.
+
+    Ctrl-C raises KeyboardInterrupt out of the loop, as anywhere in Python; the context manager then closes within
+    seconds, whatever the publisher does.
     """
 
     def __init__(self, topic: str, *, name: str, starting: Boundary, config: Config) -> None:

@@ -1,8 +1,9 @@
 """Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the head.
 
-Runs as a task on the process's event-loop thread (:class:`Portal`); call the public methods from other threads. After a
+Runs as a task on the process's event-loop thread (:class:`Portal`); other threads call the public methods. After a
 lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause (no
-permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row.
+permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row without a new link
+in between.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
 TRUST_SECONDS = 5.0  # between two checks whether the link's certificates are still those in the files
-STEADY_SECONDS = 10.0  # after a link that lived this long, the back-off starts over
+STEADY_SECONDS = 10.0  # after an attempt, dialling included, that took so long, the back-off starts over
 
 
 class FollowerState(enum.Enum):
@@ -261,7 +262,7 @@ class TopicFollower:
                 self.note_news(answer)
 
     def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R | None:
-        """Ask over the current link. Return None without a link, or without an answer: then the link is replaced.
+        """Ask over the current link. Return None if there is no link, or no answer: that link is replaced.
 
         Raises:
             JobpipeError: what the coordinator answered, or the reason that ended the follower for good.

@@ -1,9 +1,9 @@
 """The jobs of a namespace on a tree of nodes.
 
-A transaction that makes or removes a lease also writes the order's node. It requires the version of that node that was
-read before the lease was read. So if two processes decide at the same time, one of them gets a conflict and must read
-again. And a lease node that was deleted and made again in between is never mistaken for the one that was read, unless
-the order's node was deleted and made again too.
+To change a lease, a process reads the order's node first, then the lease. Its transaction also writes the order's node,
+and fails if the version of that node is no longer the one it has read. So if two processes decide at the same time, one
+of them gets a conflict and must read again. And a lease node that was deleted and made again in between is never
+mistaken for the one that was read, unless the order's node was deleted and made again too.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class TreeJobs(Jobs):
         """Return the nodes as they stood together.
 
         Making or removing a lease, and leaving an end record, moves the order's version. So what was read between two
-        readings of one version belongs together. Two changes do not move it: a session ends, and its lease with
-        it, and :meth:`remove_end`. If both come between the readings, the lease is returned without the end record.
-        That record was of an attempt before the lease's, and counts for nothing.
+        readings of one version belongs together. Two changes do not move it: the end of a session, which
+        removes its lease, and :meth:`remove_end`. If both happen after the lease is read and before the end record is,
+        the lease is returned without the record. That was of an attempt before the lease's, and counts for nothing.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
@@ -111,7 +111,7 @@ class TreeJobs(Jobs):
             if notify is None:
                 order, lease, end, after = self._nodes.get_all(paths)
             else:
-                # get leaves a notice on a missing node too, get_all need not
+                # get also leaves a notice on a node that is missing; get_all may not
                 order, lease, end, after = (self._nodes.get(each, notify) for each in paths)
             if order == after:
                 return _Found(
@@ -203,7 +203,7 @@ class TreeJobs(Jobs):
         try:
             with self._turn():
                 lease = self._ours(key)
-                if lease is not None and self._asked.is_newest(key, call):  # else none, or a newer call decides
+                if lease is not None and self._asked.is_newest(key, call):  # else none is ours, or a newer call decides
                     self._remove(key, lease, end)
                     with self._state:
                         self._held.pop(key, None)
@@ -312,7 +312,7 @@ class TreeJobs(Jobs):
             self._thread.join(timeout)
 
     def withdraw(self) -> None:
-        """Remove the leases that are held, without an end record, and the debris, with the end records noted there."""
+        """Remove the held leases, leaving no end records, and the debris, leaving those that are noted there."""
         with self._turn():
             with self._state:
                 ours = [*self._debris.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
