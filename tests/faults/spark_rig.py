@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 SPARK_PATIENCE = 180.0  # seconds; JVMs and their workers start, on a machine that may be very busy
 PAUSE = 0.2  # seconds between two batches: enough to flow, and time for the machine to start other things
 LINGER = "120s"  # longer than an application takes to start on such a machine
-OPTIONS = "options.json"  # in the rig's folder: of the subscriber's load()
+OPTIONS = "options.json"  # in the rig's folder, if there are any: more options of the subscriber's load()
 PROGRAMS = {
     "tests.harness.publish": "tests.faults.spark_publish",
     "tests.harness.consume": "tests.faults.spark_subscribe",
@@ -140,21 +140,15 @@ def spark_pair(
     *,
     pause: float = PAUSE,
     settings: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
     **how: Any,
 ) -> Iterator[SparkHarness]:
-    """Run a publisher and a subscriber, started one after the other; all ends with the block.
-
-    Args:
-        options: of the subscriber's ``load()``, beside those that it has in any case.
-    """
+    """Run a publisher and a subscriber, started one after the other; all ends with the block."""
     settings = {"coordinator.linger": LINGER, **(settings or {})}
     with SparkHarness(folder / "rig", settings=settings, **{"zookeeper": SHARED.zookeeper, **how}) as rig:
         rig.publisher.start(
             pause=pause, options={"required_subscribers": ["all"]}
         )  # it begins later, with the first row
         rig.wait_until(lambda: rig.journal.batches, "the first batch", SPARK_PATIENCE)
-        (rig.folder / OPTIONS).write_text(json.dumps(dict(options or {})))
         rig.consumer().start()
         more(rig, timeout=SPARK_PATIENCE)
         rig.wait_until(lambda: events_of(rig.folder, "all").read("link"), "progress of the query", SPARK_PATIENCE)

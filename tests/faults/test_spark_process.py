@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.faults.rig import SESSION, chance, conclude, gone, more
 from tests.faults.spark_rig import (
+    OPTIONS,
     PAUSE,
     SPARK_PATIENCE,
     SparkHarness,
@@ -74,6 +76,22 @@ def test_subscriber_killed(rig: SparkHarness) -> None:
     rig.consumer().start()
     more(rig, timeout=SPARK_PATIENCE)
     verdict_now(rig)
+
+
+@pytest.mark.slow
+def test_subscriber_killed_while_it_reads_ahead(rig: SparkHarness) -> None:
+    """Case 3 with ``readAhead``, switched on by a restart: its tasks wait or read when it is killed."""
+    options = rig.folder / OPTIONS
+    options.write_text(json.dumps({"readAhead": "true"}))
+    try:
+        for _ in range(3):
+            rig.consumer().kill()
+            rig.consumer().start()
+            more(rig, timeout=SPARK_PATIENCE)
+            time.sleep(chance().uniform(0.0, 1.0))
+        verdict_now(rig)
+    finally:
+        options.unlink()  # from its next start on
 
 
 @pytest.mark.slow
