@@ -7,6 +7,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from jobpipe.spark.session import recommended_conf
+from tests.harness.jvm import QUICK
 
 
 def session(master: str, **conf: str) -> SparkSession:
@@ -18,6 +19,7 @@ def session(master: str, **conf: str) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.sql.shuffle.partitions": "2",
         **{key.replace("_", "."): value for key, value in conf.items()},
     }
