@@ -21,7 +21,7 @@ from tests.spark.kit import until
 
 pytestmark = [pytest.mark.spark]
 
-KILLS = int(os.environ.get("JOBPIPE_KILLS", "8"))
+KILLS = int(os.environ.get("JOBPIPE_KILLS", "4"))
 KILLED_WITHIN = 1.0  # seconds after a micro-batch of that life; one takes a part of it
 
 
