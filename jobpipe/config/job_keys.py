@@ -84,7 +84,8 @@ class JobKeys:
         "jobpipe.spool.dir",
         optional(PATH),
         None,
-        "Folder of the topics' catalogs and segments, on a local disk. null = the folder spool in jobpipe.home.",
+        "Folder of the topics' catalogs and segments: on a local disk, or with spool.placement shared on the storage "
+        "that the drivers' hosts share. null = the folder spool in jobpipe.home.",
         group="spool",
     )
     spool_placement: Literal["driver", "shared", "host"] = key(
@@ -118,8 +119,8 @@ class JobKeys:
         "jobpipe.spool.on_full",
         choice("block", "drop_oldest"),
         "block",
-        "At the cap: block = the publisher waits for the slow subscription and names it; drop_oldest = the oldest "
-        "batches are removed, and subscriptions that needed them fail with data loss.",
+        "At the cap: block = the publisher waits, and says for which subscription, hold or lease; drop_oldest = the "
+        "oldest batches are removed, and subscriptions that needed them fail with data loss.",
         group="spool",
         recommended=("block", "drop_oldest"),
     )
@@ -169,7 +170,7 @@ class JobKeys:
         "jobpipe.parallelism",
         optional(whole(1, 4096)),
         None,
-        "Partitions of a published topic. null = Spark's default parallelism.",
+        "Partitions of a published topic. null = Spark's default parallelism; 1 for a publisher without Spark.",
         group="publisher",
     )
     acks: Literal["stored", "all"] = key(

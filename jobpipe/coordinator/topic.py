@@ -343,9 +343,9 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One call at a time: else they pile up while a disk hangs. If the last one has finished, its answer is old.
+        # One call at a time: else they pile up while a disk hangs. If the call before has ended, its answer is old.
         if self._asked_status is None or self._asked_status.done():
-            # several callers share this answer, so its turn in the log's thread is the server's, not the first caller's
+            # several callers share this answer: it is the server's work (whose=""), not that of the first caller
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)

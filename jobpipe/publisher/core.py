@@ -167,15 +167,16 @@ class Publisher:
         Raises:
             CheckpointTooOld: the batch is older than the last one sealed for this query.
             DuplicateCall: this run has sealed the batch already.
-            SpoolFull: no room within ``acks.timeout``; the message names the slow subscription.
+            SpoolFull: no room within ``acks.timeout``. The message says what keeps the spool full: a subscription, a
+                hold or a lease.
             WaitTimeout: the query was stopped meanwhile.
         """
         return self._admissions.begin(key)
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # No query's batch has the id -1, so this only asks what is sealed. If nothing is, the reply admits a batch too;
-        # we ignore that.
+        # No query's batch has the id -1, so this only asks what is sealed. If nothing is, the coordinator also admits a
+        # batch; we do not write it.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -288,8 +289,8 @@ class Publisher:
     def admit(self, key: BatchKey) -> Position | None:
         """Tell whether a batch must be written. For a replay, first wait as :meth:`wait_acked`.
 
-        A new coordinator counts a host server's absence from zero. So the server may be declared lost only after the
-        replay has begun to wait. Then the batch must be written again.
+        A new coordinator counts a host server's absence from zero. So it can declare the server lost while the
+        replay already waits. Then the batch must be written again.
 
         Returns:
             None if it must be written; for a replay the position after it.
@@ -359,7 +360,7 @@ class Publisher:
         return f"core-{id(self)}-{self.epoch}"
 
     def ask(self, request: RequestFor[R]) -> R:
-        """Ask the coordinator as the topic's publisher; the request may be sent twice."""
+        """Ask the coordinator as the topic's publisher; the request may be sent more than once."""
         return self._channel.call(request)
 
     # -- end -----------------------------------------------------------------------------------------------------------

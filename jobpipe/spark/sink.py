@@ -178,7 +178,7 @@ class JobPipeSink:
         Raises:
             UnsupportedType: a column's type cannot be published.
             ConfigError: ``partition_by`` names a column that does not exist; the partitioner's function is wrong; or
-                the call comes from a thread that a callback started, and its query is unknown.
+                the call comes from a thread that a callback may have started, and its query is unknown.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.

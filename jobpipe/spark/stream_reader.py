@@ -2,7 +2,7 @@
 
 One instance lives in Spark's long-lived source runner and holds the links. Executor workers read through copies of it,
 pickled without the links. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their
-text.
+text. With ``readAhead`` a position also names a slot.
 
 When a topic is found while the query runs, it enters the next end offset at its start position. So the micro-batch that
 ends there reads no rows of it. The start position is then in Spark's offset log. If that batch is replayed after a
@@ -58,7 +58,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
-        self._planned: dict[str, ReadRange] = {}  # by topic, and start and end as Spark logs them
+        self._planned: dict[str, ReadRange] = {}  # by topic, start and end together, as Spark logs them
         self._slot_ends: dict[str, Position] = {}  # by slot (``readAhead``): the position at which it ends
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false skipped
         self._lost_rows: dict[str, int] = {}  # by topic: rows of skipped batches whose host server is lost
@@ -249,7 +249,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, stop in last.items():
             begin = first.get(topic)
             if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
-                # Batch 0 is replayed after a restart, and this time `topic` did not answer initialOffset.
+                # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not,
+                # since the topic was away.
                 begin = topics.first_position(topic)
             if begin is None or begin == stop:
                 continue

@@ -183,7 +183,7 @@ class TopicLog:
     # -- epoch ---------------------------------------------------------------------------------------------------------
 
     def take_over(self, epoch: int, publisher: str) -> None:
-        """Make ``epoch`` the log's. From now on a TopicLog of a lower epoch gets Fenced when it changes the log.
+        """Set the log's epoch. From now on a TopicLog of a lower epoch gets Fenced when it changes the log.
 
         Raises:
             Fenced: the stored epoch is not lower.

@@ -55,7 +55,7 @@ CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
 TRUST_SECONDS = 5.0  # between two checks whether the link's certificates are still those in the files
-STEADY_SECONDS = 10.0  # after an attempt, dialling included, that took so long, the back-off starts over
+STEADY_SECONDS = 10.0  # if dialling and the link's life took longer than this, the back-off starts over
 
 
 class FollowerState(enum.Enum):
@@ -209,7 +209,7 @@ class TopicFollower:
                 self._changed.wait(deadline.left())
 
     def call(self, make: Callable[[int], RequestFor[R]], *, timeout: float, wait: bool = True) -> R:
-        """Ask the coordinator, dialling again as needed within ``timeout`` seconds; the request may be sent twice.
+        """Ask the coordinator, dialling again as needed within ``timeout`` seconds. It may be asked more than once.
 
         Args:
             make: returns the request, given the grant of the link that it will go over.

@@ -75,7 +75,7 @@ class TreeJobs(Jobs):
         self._changing = threading.RLock()  # one change of a lease, or one pass of the thread, at a time
         self._state = threading.Lock()  # the fields below; never held during a call to the registry
         self._held: dict[_Key, _Held] = {}
-        # leases to remove, whose nodes may exist and be ours, each with the end record to leave
+        # leases to remove, whose nodes may exist and be ours, each with the end record to write
         self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}
         self._asked: AskedLast[_Key] = AskedLast()  # by job: the last call of take_lease or release_lease decides
         self._thread: threading.Thread | None = None
@@ -103,7 +103,7 @@ class TreeJobs(Jobs):
         Making or removing a lease, and leaving an end record, moves the order's version. So what was read between two
         readings of one version belongs together. Two changes do not move it: the end of a session, which
         removes its lease, and :meth:`remove_end`. If both happen after the lease is read and before the end record is,
-        the lease is returned without the record. That was of an attempt before the lease's, and counts for nothing.
+        the lease is returned without the record. That does no harm: the record was of an attempt before the lease's.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
@@ -111,7 +111,7 @@ class TreeJobs(Jobs):
             if notify is None:
                 order, lease, end, after = self._nodes.get_all(paths)
             else:
-                # get also leaves a notice on a node that is missing; get_all may not
+                # get registers `notify` for a missing node too; get_all does not promise that
                 order, lease, end, after = (self._nodes.get(each, notify) for each in paths)
             if order == after:
                 return _Found(
@@ -312,7 +312,7 @@ class TreeJobs(Jobs):
             self._thread.join(timeout)
 
     def withdraw(self) -> None:
-        """Remove the held leases, leaving no end records, and the debris, leaving those that are noted there."""
+        """Remove the held leases without writing end records. Remove the debris, and write its end records."""
         with self._turn():
             with self._state:
                 ours = [*self._debris.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
