@@ -31,7 +31,7 @@ from jobpipe.store.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000  # characters of the reason for a wait; each poll of a subscriber sends it back
+MAX_WAITING = 1000  # characters of the reason for a wait, which subscribers get, and repeat in each poll
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs before each batch
 BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
@@ -343,7 +343,8 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One call at a time: else they pile up while a disk hangs. If the call before has ended, its answer is old.
+        # One call at a time: else they pile up while a disk hangs. One that ended after its callers' wait has an old
+        # answer.
         if self._asked_status is None or self._asked_status.done():
             # several callers share this answer: it is the server's work (whose=""), not that of the first caller
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

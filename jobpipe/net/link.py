@@ -34,7 +34,7 @@ class Link(Pump):
     Attributes:
         hello: What the client said.
         welcome: What the server answered. Not set yet while a handler's ``welcome`` method runs.
-        proven: The peer has shown that it is of the job that this server serves: see :meth:`note_proof`.
+        proven: The peer has shown the secret of the job that this server serves: see :meth:`note_proof`.
     """
 
     hello: Hello
@@ -67,7 +67,7 @@ class Link(Pump):
             op: What is asked.
             args: JSON object.
             blob: Bytes that travel in the request itself. The whole request has at most 16 MiB, or 1 MiB until we
-                have shown the server that we are of its job.
+                have shown the server the secret of its job.
             timeout: Seconds until the answer must be there.
             upload: Bytes that follow the request as DATA; must not change until the call returns.
 

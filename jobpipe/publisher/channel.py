@@ -167,6 +167,7 @@ class Channel:
 
         Its process may end before anybody has read the answer. From now on that is no reason to serve the topic again.
         """
+        self.owner.require()
         with self._lock:
             self._leaving = True
             return self.call(CloseRequest(final))

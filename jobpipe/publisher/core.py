@@ -175,8 +175,8 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # No query's batch has the id -1, so this only asks what is sealed. If nothing is, the coordinator also admits a
-        # batch; we do not write it.
+        # -1 is below every id of a batch. So nothing is admitted, unless the query has no sealed batch: then the
+        # coordinator takes -1 for a new batch, and may admit it. We ignore that.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -289,8 +289,8 @@ class Publisher:
     def admit(self, key: BatchKey) -> Position | None:
         """Tell whether a batch must be written. For a replay, first wait as :meth:`wait_acked`.
 
-        A new coordinator counts a host server's absence from zero. So it can declare the server lost while the
-        replay already waits. Then the batch must be written again.
+        A coordinator that has just started does not yet count an absent host server as lost, so the batch is a replay.
+        If it declares the server lost during the wait, the batch may have to be written again after all.
 
         Returns:
             None if it must be written; for a replay the position after it.

@@ -268,9 +268,9 @@ class TopicLog:
         offset. The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of calls in progress, as for :meth:`Retirer.sweep`. A batch with files must be of one of
-                them: the files of any other call may be gone, or a host server may be about to remove them. None
-                skips this check.
+            writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. A batch with files
+                must have one of them: files under any other id may be gone, or a host server may be about to remove
+                them. None skips this check.
 
         Raises:
             Fenced: another publisher has taken the log over, or this object never did.

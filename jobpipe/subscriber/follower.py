@@ -262,7 +262,7 @@ class TopicFollower:
                 self.note_news(answer)
 
     def ask_once(self, make: Callable[[int], RequestFor[R]], *, timeout: float) -> R | None:
-        """Ask over the current link. Return None if there is no link, or no answer: that link is replaced.
+        """Ask over the current link. Return None if there is none, or if it gives no answer; it is replaced then.
 
         Raises:
             JobpipeError: what the coordinator answered, or the reason that ended the follower for good.

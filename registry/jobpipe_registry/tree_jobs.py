@@ -1,9 +1,11 @@
 """The jobs of a namespace on a tree of nodes.
 
-To change a lease, a process reads the order's node first, then the lease. Its transaction also writes the order's node,
-and fails if the version of that node is no longer the one it has read. So if two processes decide at the same time, one
-of them gets a conflict and must read again. And a lease node that was deleted and made again in between is never
-mistaken for the one that was read, unless the order's node was deleted and made again too.
+Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. To change a lease, a process reads the order's
+node first, then the lease. Its transaction also writes the order's node, and fails if the version of that node is no
+longer the one it has read. So if two processes decide at once, one of them gets a conflict and must read again.
+
+The version of the lease's node alone would not do: it starts again when the node is deleted and made again. Making a
+lease also moves the order's version, so that is noticed, unless the order's node itself was made again meanwhile.
 """
 
 from __future__ import annotations
@@ -100,10 +102,11 @@ class TreeJobs(Jobs):
     def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
         """Return the nodes as they stood together.
 
-        Making or removing a lease, and leaving an end record, moves the order's version. So what was read between two
-        readings of one version belongs together. Two changes do not move it: the end of a session, which
-        removes its lease, and :meth:`remove_end`. If both happen after the lease is read and before the end record is,
-        the lease is returned without the record. That does no harm: the record was of an attempt before the lease's.
+        Making or removing a lease, and leaving an end record, moves the order's version. So if the order has the same
+        version before and after, what was read in between belongs together. Two changes do not move it: the end of a
+        session, which removes its lease, and :meth:`remove_end`. So one mixture is possible: the lease is read, then
+        its session ends, the end record is removed, and no record is found. That does no harm: the record was of an
+        attempt before the lease's.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]

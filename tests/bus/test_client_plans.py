@@ -167,6 +167,8 @@ def test_a_timeout_ends_it(config: Config, fetched: list[PlanReply], answer: Pla
 class FakeLink:
     """A link that says whether it was closed."""
 
+    peer = "127.0.0.1:7400"
+
     def __init__(self, made: TopicFollower, ended: Exception | None = None) -> None:
         self.made = made
         self.ended = ended

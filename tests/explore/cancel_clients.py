@@ -16,7 +16,7 @@ from typing import Any
 from jobpipe.net.owner import Owner
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import OpenRequest
+from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest
 from jobpipe.operations.ranges import News, PlannedRange
 from jobpipe.operations.subscribing import GrantRequest
 from jobpipe.publisher import core
@@ -95,6 +95,9 @@ class _Channel:
 
     def call(self, request: RequestFor[R]) -> R:
         return self.wire.ask(self._link, request)
+
+    def leave(self, *, final: bool) -> CloseReply:
+        return self.call(CloseRequest(final))
 
     def still(self, instance: str, note: Callable[[], None]) -> bool:
         note()
