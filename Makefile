@@ -85,7 +85,7 @@ chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.faults.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SHAPE),--shape $(SHAPE)) $(CHAOS)
 
-# The readers against their model, in so many new worlds of 200 trials each; a failure shows the seed: make model WORLDS=10
+# The readers against their model, in so many new worlds of 120 trials each; a failure shows the seed: make model WORLDS=10
 model: $(VENV)/.dev
 	for world in $$(seq $(or $(WORLDS),10)); do \
 		JOBPIPE_SEED=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' ') $(BIN)/pytest -q tests/model || exit 1; \

@@ -79,5 +79,6 @@ def test_what_is_quarantined_may_fail_and_no_more(status: int, good: bool) -> No
 def test_explorers_write_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their exit code says all."""
     for status in (0, 1):
-        monkeypatch.setattr(subprocess, "run", lambda *_, status=status, **__: SimpleNamespace(returncode=status))
+        done = SimpleNamespace(returncode=status, stdout="")
+        monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
         assert run("explore").status == status
