@@ -35,8 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The first are of the JVM that Spark starts for a driver, in this or another program; the others of the one before it.
 os.environ["SPARK_SUBMIT_OPTS"], os.environ["SPARK_LAUNCHER_OPTS"] = quick_start(), QUICK
 
-# Thousands of Python processes start: they keep what they compile, also where the environment is set not to.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Python takes a module that is written twice in a second for the same one, if it has as many bytes. Tests write such.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 # Spark starts its workers with the first python3 of the PATH; ours is the one that has jobpipe.
 os.environ["PYSPARK_PYTHON"] = sys.executable
