@@ -1,8 +1,8 @@
 """jobpipe: chain Spark Structured Streaming jobs directly over TCP. Typed rows, exactly once, no broker.
 
-Each name below is loaded on first use, so that a process that does not use Spark does not load Spark. The import sets
-this interpreter for Spark's workers, unless at that moment another one is chosen, a JVM runs, or the configuration
-names a cluster or Spark Connect (:mod:`jobpipe.spark.interpreter`).
+Each name below is loaded on first use, so that a process that does not use Spark does not load Spark. Importing jobpipe
+makes Spark start its workers with this interpreter, unless another one has been chosen, a JVM is running already, or
+the configuration names a cluster or Spark Connect (:mod:`jobpipe.spark.interpreter`).
 """
 
 from __future__ import annotations

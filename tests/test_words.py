@@ -31,7 +31,6 @@ MEANT = (  # and not translated
     "leaves the Python process behind",
     "the class behind ``jobpipe.registerserver.handler``",
     "nobody has ever published it",
-    "nobody has read it yet",
 )
 PLACES = ("jobpipe", "registry", "docs", "examples", "conf")
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")

@@ -98,7 +98,7 @@ def doubtful_address(error: ConfigError) -> str | None:
 
 
 def address(connect: str) -> Finding:
-    """A server of ``host:port,host:port/path`` accepts connections. One that is merely slow counts as if it did."""
+    """Not every server of ``host:port,host:port/path`` refuses connections, or has a name that is not known."""
     servers = connect.partition("/")[0].split(",")
     refused: dict[str, str] = {}
 
@@ -119,7 +119,7 @@ def address(connect: str) -> Finding:
         thread.join(max(0.0, deadline - time.monotonic()))
     why = [f"{server}: {refused[server]}" for server in servers if server in refused]
     if len(why) < len(servers):
-        return ok("registry", f"something accepts connections at {connect}")
+        return ok("registry", f"something may listen at {connect}; without certificates it was not asked")
     remedy = "correct jobpipe.registerserver.connect, or leave it out: then a ZooKeeper is started on this host"
     return fail("registry", f"no connection to a ZooKeeper ({'; '.join(why)})", remedy)
 

@@ -69,5 +69,5 @@ def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: boo
         emit_json({**done.to_json(), "dry_run": dry_run})
         return
     verb = "would end" if dry_run else "ended"
-    owner = done.owner or "a reader of an earlier coordinator"
+    owner = done.owner or "a reader from before the coordinator's restart"
     click.echo(f"{verb} lease {lease} of {owner}, which held offsets {count(done.first)} to {count(done.last)}")

@@ -60,7 +60,7 @@ class JobKeys:
         "jobpipe.sinkserver.max_connections_per_identity",
         whole(1, 100_000),
         512,
-        "How many of these connections may use certificates with the same names.",
+        "How many of these connections one identity may have: certificates with the same names are one identity.",
         group="network",
     )
     connection_rate: int = key(
@@ -75,8 +75,8 @@ class JobKeys:
         "jobpipe.discovery.timeout",
         duration(0.1),
         "60s",
-        "How long a reader waits for a topic that was never published, before it fails. If the topic was published "
-        "before, streams and plain clients keep waiting for its publisher; load(), batch reads and commands do not.",
+        "How long a reader waits for a topic's publisher before it fails. If the topic was published before, streams "
+        "and plain clients wait without limit; load(), batch reads and commands fail after this time all the same.",
         group="network",
     )
 
@@ -110,9 +110,9 @@ class JobKeys:
         "jobpipe.spool.max_bytes",
         size(1024),
         "8GiB",
-        "Cap of a topic's spool, at least segment.max_bytes. A batch that begins below the cap may take the spool "
-        "above it. A batch that is itself larger than the cap fails. The part of the catalog's write-ahead log above 3 "
-        "MiB counts too.",
+        "Cap of a topic's spool; must be at least segment.max_bytes. A batch that begins below the cap may take the "
+        "spool above it. A batch that is itself larger than the cap fails. The part of the catalog's write-ahead log "
+        "above 3 MiB counts too.",
         group="spool",
     )
     on_full: Literal["block", "drop_oldest"] = key(
@@ -264,6 +264,6 @@ class JobKeys:
         "jobpipe.read.timeout",
         duration(0.1),
         "10min",
-        "How long a subscriber's task tries to reach a coordinator of its topic before it fails.",
+        "How long a subscriber's task tries to reach its topic's coordinator before it fails.",
         group="subscriber",
     )

@@ -31,12 +31,13 @@ from jobpipe.store.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000  # characters of the reason for a wait, which subscribers get, and repeat in each poll
+MAX_WAITING = 1000  # characters that tell subscribers why the publisher waits; each poll repeats them
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs before each batch
 BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
 NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
+NO_SUBSCRIPTION = "without subscriptions a batch is removed retention.ack_grace after it was published"
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
@@ -148,7 +149,7 @@ class ServedTopic(TopicState):
             return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
-        if short > 0:  # the disk is nearly full: free what retention allows, but do not wait for it
+        if short > 0:  # the disk is nearly full: free what retention allows, but let the publisher go on without more
             with contextlib.suppress(SpoolFull):
                 await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
@@ -182,14 +183,14 @@ class ServedTopic(TopicState):
         for line in self.leases.lines(status["leases"][:1]):
             if line["first"] < (acked if hold is None else hold.offset):  # no subscription needs what the lease holds
                 return (
-                    f"lease {line['id']} of {line['owner'] or 'a reader of an earlier coordinator'} keeps batches "
-                    f"from offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
+                    f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
+                    f"offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
                 )
         missing = self.asked.min_subscribers
         if hold is not None and (subscriptions or not missing):
             return hold_words(self.topic, hold)
         if not subscriptions:
-            return f"no subscription exists yet and min_subscribers={missing}" if missing else "nobody has read it yet"
+            return f"no subscription exists yet and min_subscribers={missing}" if missing else NO_SUBSCRIPTION
         slow = max(subscriptions, key=lambda line: line["lag"]["batches"])
         return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
 
@@ -343,8 +344,8 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One call at a time: else they pile up while a disk hangs. One that ended after its callers' wait has an old
-        # answer.
+        # One call at a time: else they pile up while a disk hangs. An answer that came after its callers had
+        # stopped waiting is out of date.
         if self._asked_status is None or self._asked_status.done():
             # several callers share this answer: it is the server's work (whose=""), not that of the first caller
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

@@ -114,7 +114,7 @@ class Link(Pump):
                 raise
 
     def note_proof(self) -> None:
-        """Note that the peer has shown a secret of the job which this server serves, not only a certificate.
+        """Note that the peer has shown the secret of the job that this server serves, not only a certificate.
 
         From now on its requests may be as large as the protocol allows. They are still counted in the budget of its
         identity, but never refused for exceeding it.
@@ -172,8 +172,8 @@ class Link(Pump):
     async def receive_stream(self, request: Request) -> AsyncIterator[bytes]:
         """Give the bytes that the client uploads with ``request``, as they come; once, to one reader.
 
-        Once more than 1 MiB of all uploads waits to be taken, the socket is not read until half of it is gone. What the
-        handler leaves unread is thrown away.
+        While more than 1 MiB of all uploads waits to be taken, the socket is not read, until at most 512 KiB wait. What
+        the handler leaves unread is thrown away.
 
         Raises:
             JobpipeError: why the link ended before all had come.
@@ -255,7 +255,7 @@ async def connect(
 
     Raises:
         NotAuthorized: a certificate was refused, or the server refuses us.
-        LinkError: no connection, no handshake or no WELCOME in time, or a cut; another attempt may work.
+        LinkError: no connection, handshake or WELCOME in time, or the connection was cut; another attempt may work.
         RemoteProtocolError: the peer does not speak our protocol.
         JobpipeError: what the server refused us with.
     """

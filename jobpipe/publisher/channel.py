@@ -105,11 +105,11 @@ class Channel:
                 # Killed a moment ago, or it ends because all was closed and read: then the next one is ours to start.
                 # Stopped, or a cut on the way: it is dialled again.
                 if coordinator.ended(ENDING_SECONDS):
-                    log.info("topic %s: its coordinator has ended (%s); starting another one", self.topic, error)
+                    log.info("%s: its coordinator has ended (%s); starting another one", self, error)
                 elif deadline.passed:
                     raise
                 else:
-                    log.info("topic %s: %s; dialling again", self.topic, error)
+                    log.info("%s: %s; dialling again", self, error)
                 self._require_active()
 
     def _join(self, coordinator: CoordinatorProcess) -> Link:
@@ -122,7 +122,7 @@ class Channel:
             link = portal.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
         except PeerNotTrusted as error:  # it shows the certificate that we gave it
             raise PeerNotTrusted(
-                f"topic {self.topic!r}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
+                f"{self}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
                 f"is not fit to publish it ({error.fields.get('reason')}); make one by `jobpipe certs issue NAME "
                 f"--publish {self.topic}`",
                 topic=self.topic,
@@ -157,7 +157,7 @@ class Channel:
                         return
                     self.call(StatusRequest())
             except JobpipeError as error:
-                log.warning("topic %s: its coordinator died, it cannot be served again: %s", self.topic, error)
+                log.warning("%s: its coordinator died, it cannot be served again: %s", self, error)
                 if not isinstance(error, GUARD_GOES_ON):
                     return
             time.sleep(GUARD_SECONDS)
@@ -182,7 +182,7 @@ class Channel:
         self.owner.require()
         with self._lock:
             if self._closed:
-                raise LinkClosed(f"topic {self.topic!r}: this publisher is closed", topic=self.topic)
+                raise LinkClosed(f"{self}: this publisher is closed", topic=self.topic)
             portal = Portal.get()
             for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
@@ -193,7 +193,7 @@ class Channel:
                     if attempt == CALL_TRIES:
                         raise
                     level = logging.DEBUG if is_renewal(error) else logging.WARNING
-                    log.log(level, "topic %s: %s; connecting again", self.topic, error)
+                    log.log(level, "%s: %s; connecting again", self, error)
                     self._hang_up(link)
                     self._link = None
                     self._await_end_of_coordinator(error)
@@ -223,7 +223,7 @@ class Channel:
 
     def _require_active(self) -> None:
         if not self.active():
-            raise WaitTimeout(f"topic {self.topic!r}: {self._stopped}", topic=self.topic)
+            raise WaitTimeout(f"{self}: {self._stopped}", topic=self.topic)
 
     @contextmanager
     def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
@@ -246,4 +246,4 @@ class Channel:
         try:
             Portal.get().run(link.close, 5.0, doing=f"closing the link to {link.peer}")
         except WaitTimeout as error:  # its own deadline cuts it, and it is needed no more
-            log.warning("topic %s: %s", self.topic, error)
+            log.warning("%s: %s", self, error)

@@ -214,8 +214,9 @@ class Publisher:
         """Seal the batch: its one commit point. Safe to repeat.
 
         Raises:
-            SpoolFull: it has more segments than one request carries; nothing was sent.
-            UnsupportedType: its schema exceeds the size limit; nothing was sent.
+            SpoolFull: it has more segments than one request carries, or alone exceeds the cap, or the disk is full;
+                nothing was sealed.
+            UnsupportedType: its schema exceeds the size limit; nothing was sealed.
         """
         request = SealRequest(
             query_id=key.query_id,
@@ -287,10 +288,10 @@ class Publisher:
             wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stop_reason)
 
     def admit(self, key: BatchKey) -> Position | None:
-        """Tell whether a batch must be written. For a replay, first wait as :meth:`wait_acked`.
+        """Tell whether a batch must be written. For a replay, first wait, as :meth:`wait_acked` does.
 
-        A coordinator that has just started does not yet count an absent host server as lost, so the batch is a replay.
-        If it declares the server lost during the wait, the batch may have to be written again after all.
+        A host server that kept some of a replayed batch may be absent. A coordinator that has just started does not yet
+        count it as lost. If it does so during the wait, the batch may have to be written again after all.
 
         Returns:
             None if it must be written; for a replay the position after it.

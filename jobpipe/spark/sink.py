@@ -67,9 +67,10 @@ class JobPipeSink:
             removed only by ``on_full=drop_oldest``.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
         on_new_checkpoint: ``publish`` or ``refuse``: what happens when a query is new to a topic that another query
-            has published to. It may be the same job with a deleted checkpoint, which would publish its source again.
-        replace: first close this process's own sink of the topic, if there is one, and stop its queries. For running a
-            notebook cell again.
+            has published to. The new query may be the same job with a deleted checkpoint, which would publish its
+            source again.
+        replace: first stop the query of this process's own sink of the topic, if there is one, and close that sink. For
+            running a notebook cell again.
         config: a configuration file, instead of the one found by the usual search.
         overrides: any key of the configuration, with underscores (``retention_time="1h"``) or dotted.
 
@@ -167,8 +168,8 @@ class JobPipeSink:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigError(
-            "a JobPipeSink cannot be pickled: it lives in the driver. Spark Connect runs foreachBatch on its server "
-            "and is not supported; publish from a classic session",
+            "a JobPipeSink cannot be pickled: it lives in the driver. Publishing over Spark Connect is not supported, "
+            "since its server runs foreachBatch; publish from a classic session",
             topic=self.topic,
         )
 
@@ -178,11 +179,11 @@ class JobPipeSink:
         Raises:
             UnsupportedType: a column's type cannot be published.
             ConfigError: ``partition_by`` names a column that does not exist; the partitioner's function is wrong; or
-                the call comes from a thread that a callback may have started, and its query is unknown.
+                the call comes from a thread that a callback may have started, so that its query is not known.
             SchemaMismatch: the rows do not fit the declared schema.
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
-            DuplicateCall: the second call in one batch.
+            DuplicateCall: the sink was called a second time in one micro-batch.
             SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
             QueryStopped: the query was stopped. Do not catch it: Spark treats it as the end of the query.
         """

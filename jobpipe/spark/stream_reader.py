@@ -75,7 +75,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return where a new checkpoint begins.
 
-        The coordinator stores the answer. So after a restart it is the same, until more was acknowledged.
+        The coordinator stores the answer. So it stays the same after restarts, until more has been acknowledged.
         """
         if self._initial is None:
             self._initial = _offset(self._open().first_positions())
@@ -89,9 +89,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads.
 
-        If that fails, the next call raises the error, not this one. Spark stops a query's readers only if all of them
-        were prepared. If this call raised, the other readers would keep their subscriptions' names until the
-        application ends (PySpark 4.3.0).
+        If that fails, the next call of any method raises the error, not this one. Spark stops a query's readers only if
+        all of them were prepared. If this call raised, the other readers would keep their subscriptions' names until
+        the application ends (PySpark 4.3.0).
         """
         try:
             topics = self._open()
@@ -130,7 +130,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(self._newest_end)
 
     def reportLatestOffset(self) -> Offset | None:
-        """Return the heads, for Spark's progress; ``ended`` tells :func:`jobpipe.await_end` that nothing follows."""
+        """Return each topic's head, for Spark's progress; ``ended`` tells ``await_end`` that nothing follows."""
         if self._topics is None:
             return None
         session = self._topics.session
@@ -267,7 +267,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return input_partitions(found, self._options, session.cut)
 
     def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
-        """Look up a range from Spark's log again, after a restart."""
+        """Look up a range again that was planned before a restart, and is in Spark's log."""
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} but never committed "

@@ -268,16 +268,16 @@ class TopicLog:
         offset. The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. A batch with files
-                must have one of them: files under any other id may be gone, or a host server may be about to remove
-                them. None skips this check.
+            writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. If the batch has
+                files, its own write id must be among them: the files of any other id may have been removed, or a host
+                server may be about to do so. None skips this check.
 
         Raises:
             Fenced: another publisher has taken the log over, or this object never did.
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: another call of the same run of the query has sealed it.
             SegmentCorrupt: a file is missing or too short, or inline bytes do not match their checksum.
-            SpoolError: the disk fails, or the call is no longer in ``writing``. Then the batch is not visible,
+            SpoolError: the disk fails, or its write id is not in ``writing``. Then the batch is not visible,
                 unless ``fields["reopen"]`` is true: then only :meth:`reopen` can tell.
         """
         self._require_epoch()
@@ -286,8 +286,8 @@ class TopicLog:
             return replayed
         if writing is not None and batch.write_id not in writing and any(segment.file for segment in segments):
             raise SpoolError(
-                f"topic {self.topic!r}: another batch has begun since batch {batch.batch_id} was written (call "
-                f"{batch.write_id}), so its files may have been removed. Restart the query: it writes the batch again",
+                f"topic {self.topic!r}: the files of batch {batch.batch_id} (write id {batch.write_id}) may have been "
+                "removed, because another batch has begun since. Restart the query: it writes the batch again",
                 topic=self.topic,
                 batch_id=batch.batch_id,
                 write_id=batch.write_id,
@@ -312,7 +312,7 @@ class TopicLog:
     def _require_epoch(self) -> None:
         if not self._taken:
             raise Fenced(f"topic {self.topic!r}: take over an epoch before sealing", topic=self.topic, epoch=self.epoch)
-        self._db.check_epoch()  # so early that a fenced publisher writes nothing; the transaction checks again
+        self._db.check_epoch()  # so that a fenced publisher writes nothing; the transaction checks again
 
     def _require_room(self) -> None:
         if not self._reserve.take():

@@ -1,4 +1,4 @@
-"""Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the head.
+"""Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the topic's head.
 
 Runs as a task on the process's event-loop thread (:class:`Portal`); other threads call the public methods. After a
 lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause (no

@@ -256,7 +256,7 @@ class Changes:
         raise self._contended(topic)
 
     def _contended(self, topic: str) -> Unavailable:
-        return Unavailable(self._hosts, f"topic {topic!r} changed all the time")
+        return Unavailable(self._hosts, f"topic {topic!r} kept changing")
 
 
 def point_text(data: bytes) -> str:

@@ -69,7 +69,7 @@ class Keeper:
     def changing(self, timeout: float | None = None) -> Iterator[Changes]:
         """Hold the right to change. Raises Unavailable if another change does not end."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0 if timeout is None else timeout):
-            raise Unavailable(self._options.connect, "another change of this handler still waits for an answer")
+            raise Unavailable(self._options.connect, "another change by this handler still waits for an answer")
         try:
             yield self._changes
         finally:

@@ -1,11 +1,13 @@
 """The jobs of a namespace on a tree of nodes.
 
-Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. To change a lease, a process reads the order's
-node first, then the lease. Its transaction also writes the order's node, and fails if the version of that node is no
-longer the one it has read. So if two processes decide at once, one of them gets a conflict and must read again.
+Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. A lease here is an attempt's right to run its
+job; it has nothing to do with the leases of bounded reads. To change it, a process reads the order's node first, then
+the lease. Its transaction also writes the order's node, and fails if the version of that node is no longer the one it
+has read. So if two processes decide at once, one of them gets a conflict and must read again.
 
-The version of the lease's node alone would not do: it starts again when the node is deleted and made again. Making a
-lease also moves the order's version, so that is noticed, unless the order's node itself was made again meanwhile.
+The version of the lease's node alone would not do: it starts again when the node is deleted and made again. But making
+a lease also moves the order's version, which shows that. One exception: if the order's node was made again as well, the
+versions may be the same.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class _Found:
 
 
 class TreeJobs(Jobs):
-    """Reads and writes of one session. A thread keeps its leases, from the first one on until :meth:`stop`."""
+    """Reads and writes of one session. From its first lease until :meth:`stop`, a thread keeps the session's leases."""
 
     def __init__(
         self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
@@ -102,11 +104,11 @@ class TreeJobs(Jobs):
     def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
         """Return the nodes as they stood together.
 
-        Making or removing a lease, and leaving an end record, moves the order's version. So if the order has the same
-        version before and after, what was read in between belongs together. Two changes do not move it: the end of a
-        session, which removes its lease, and :meth:`remove_end`. So one mixture is possible: the lease is read, then
-        its session ends, the end record is removed, and no record is found. That does no harm: the record was of an
-        attempt before the lease's.
+        Making or removing a lease, and leaving an end record, moves the order's version. So if the version is the same
+        before and after, what was read in between belongs together, with one exception, since two changes do not move
+        the version: a session's end, which removes its lease, and :meth:`remove_end`. So both may have happened
+        between our read of the lease and our read of the end record, which then finds none. That does no harm: the
+        removed record belonged to an attempt before the lease's.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
@@ -289,13 +291,13 @@ class TreeJobs(Jobs):
         return True
 
     def _contended(self, key: _Key) -> Unavailable:
-        return Unavailable(self._options.connect, f"job {'/'.join(key)} changed all the time")
+        return Unavailable(self._options.connect, f"job {'/'.join(key)} kept changing")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Hold the lock of changes; raise Unavailable if another change holds it for too long."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0):
-            raise Unavailable(self._options.connect, "another change of this handler still waits for an answer")
+            raise Unavailable(self._options.connect, "another change by this handler still waits for an answer")
         try:
             yield
         finally:

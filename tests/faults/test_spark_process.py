@@ -85,10 +85,10 @@ def test_subscriber_killed_while_it_reads_ahead(rig: SparkHarness) -> None:
     options.write_text(json.dumps({"readAhead": "true"}))
     try:
         for _ in range(3):
+            time.sleep(chance().uniform(0.0, 1.0))
             rig.consumer().kill()
             rig.consumer().start()
             more(rig, timeout=SPARK_PATIENCE)
-            time.sleep(chance().uniform(0.0, 1.0))
         verdict_now(rig)
     finally:
         options.unlink()  # from its next start on
