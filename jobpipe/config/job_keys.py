@@ -84,8 +84,8 @@ class JobKeys:
         "jobpipe.spool.dir",
         optional(PATH),
         None,
-        "Folder of the topics' catalogs and segments: on a local disk, or with spool.placement shared on the storage "
-        "that the drivers' hosts share. null = the folder spool in jobpipe.home.",
+        "Folder of the topics' catalogs and segments, on a local disk. If spool.placement is shared: on storage that "
+        "all hosts of the driver can reach. null = the folder spool in jobpipe.home.",
         group="spool",
     )
     spool_placement: Literal["driver", "shared", "host"] = key(

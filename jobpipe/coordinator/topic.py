@@ -37,7 +37,7 @@ BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() ret
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
 NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
-NO_SUBSCRIPTION = "without subscriptions a batch is removed retention.ack_grace after it was published"
+NO_SUBSCRIPTION = "no subscription exists; batches can be removed when they are as old as retention.ack_grace"
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
@@ -149,7 +149,7 @@ class ServedTopic(TopicState):
             return None
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
-        if short > 0:  # the disk is nearly full: free what retention allows, but let the publisher go on without more
+        if short > 0:  # the disk is nearly full: free what retention allows; if that is too little, go on
             with contextlib.suppress(SpoolFull):
                 await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:

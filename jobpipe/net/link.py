@@ -172,8 +172,8 @@ class Link(Pump):
     async def receive_stream(self, request: Request) -> AsyncIterator[bytes]:
         """Give the bytes that the client uploads with ``request``, as they come; once, to one reader.
 
-        While more than 1 MiB of all uploads waits to be taken, the socket is not read, until at most 512 KiB wait. What
-        the handler leaves unread is thrown away.
+        Once more than 1 MiB of all uploads waits to be taken, the socket is not read again until at most 512 KiB wait.
+        What the handler leaves unread is thrown away.
 
         Raises:
             JobpipeError: why the link ended before all had come.

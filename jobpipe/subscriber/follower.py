@@ -54,7 +54,7 @@ LINK_SECONDS = 0.2  # between two checks for a new link
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
-TRUST_SECONDS = 5.0  # between two checks whether the link's certificates are still those in the files
+TRUST_SECONDS = 5.0  # at least, between two checks whether the link's certificates are still those in the files
 STEADY_SECONDS = 10.0  # if dialling and the link's life took longer than this, the back-off starts over
 
 
@@ -243,7 +243,8 @@ class TopicFollower:
         """Ask for news beyond ``position`` and wait for it; without a link, wait for one. Use it with ``polls=False``.
 
         Returns:
-            The latest known after at most ``timeout`` seconds; None if nothing has been heard yet.
+            The latest known when ``timeout`` seconds have passed, later if the coordinator owes an answer; None if
+            nothing has been heard yet.
         """
         deadline = Deadline(timeout)
         while True:

@@ -6,8 +6,8 @@ the lease. Its transaction also writes the order's node, and fails if the versio
 has read. So if two processes decide at once, one of them gets a conflict and must read again.
 
 The version of the lease's node alone would not do: it starts again when the node is deleted and made again. But making
-a lease also moves the order's version, which shows that. One exception: if the order's node was made again as well, the
-versions may be the same.
+a lease also moves the order's version, so a lease that was deleted and made again is noticed. One exception: if the
+order's node was made again as well, the versions may be the same.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class TreeJobs(Jobs):
         """Return the nodes as they stood together.
 
         Making or removing a lease, and leaving an end record, moves the order's version. So if the version is the same
-        before and after, what was read in between belongs together, with one exception, since two changes do not move
-        the version: a session's end, which removes its lease, and :meth:`remove_end`. So both may have happened
-        between our read of the lease and our read of the end record, which then finds none. That does no harm: the
-        removed record belonged to an attempt before the lease's.
+        before and after, what was read in between belongs together, with one exception. Two changes do not move the
+        version: a session's end, which removes its lease, and :meth:`remove_end`. If both happen after we read the
+        lease and before we read the end record, we return the lease and no end record. That does no harm: the removed
+        record belonged to an attempt before the lease's.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
