@@ -68,7 +68,7 @@ class ServedTopic(TopicState):
         self.leases = TopicLeases(self, budgets or Budgets())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
-        self._end_mark = NewBatch.end_mark(asked.parallelism)  # one object: sealing it again counts as the same call
+        self._end_mark = NewBatch.end_mark(asked.parallelism)  # has its write id: sealed again, it is a repeat
         self._ticked_at = time.monotonic()
         self.writing = {asked.writing}  # write ids of batches in progress; changed in place: a running sweep reads it
         self._swept_at = time.monotonic()

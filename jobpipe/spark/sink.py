@@ -225,14 +225,18 @@ class JobPipeSink:
         self._publisher.wait_acked(sealed.position)
 
     def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
-        """Publish one batch outside a streaming query; a batch that is already sealed is skipped.
+        """Publish one batch outside a streaming query.
+
+        If an earlier sink, such as before a restart, has sealed it as the last of the series, it is skipped.
 
         Args:
             batch_id: rises with each batch of the series.
-            series: names the sequence that the batch ids belong to, at most 100 characters.
+            series: names the sequence that the batch ids belong to.
 
         Raises:
-            The same errors as calling the sink.
+            DuplicateCall: this sink has published the batch already.
+            CheckpointTooOld: the batch is older than the last one sealed of the series.
+            JobpipeError: what else calling the sink raises.
         """
         require_classic(df.sparkSession, "JobPipeSink")
         with self._one_at_a_time(lambda: True, batch_id):

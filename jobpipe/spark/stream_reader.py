@@ -58,7 +58,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
         self._idle = IDLE_MIN_SECONDS
-        self._planned: dict[str, ReadRange] = {}  # by topic, start and end together, as Spark logs them
+        self._planned: dict[str, ReadRange] = {}  # the key is topic, start and end as one text
         self._slot_ends: dict[str, Position] = {}  # by slot (``readAhead``): the position at which it ends
         self._skipped: dict[str, int] = {}  # by topic: losses that failOnDataLoss=false skipped
         self._lost_rows: dict[str, int] = {}  # by topic: rows of skipped batches whose host server is lost

@@ -243,8 +243,8 @@ class TopicFollower:
         """Ask for news beyond ``position`` and wait for it; without a link, wait for one. Use it with ``polls=False``.
 
         Returns:
-            The latest known when ``timeout`` seconds have passed, later if the coordinator owes an answer; None if
-            nothing has been heard yet.
+            The news that is known when the call returns, None if there is none yet. It returns after ``timeout``
+            seconds, or later if an answer of the coordinator is still due.
         """
         deadline = Deadline(timeout)
         while True:

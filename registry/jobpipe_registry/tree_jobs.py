@@ -379,4 +379,4 @@ class TreeJobs(Jobs):
 def _ordered(order: Order | None) -> str:
     if order is None:
         return "there is no order for the job"
-    return f"attempt {order.attempt} of run {order.run} may"
+    return f"attempt {order.attempt} of run {order.run} may run"
