@@ -68,7 +68,8 @@ class ServedTopic(TopicState):
         self.leases = TopicLeases(self, budgets or Budgets())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
-        self._end_mark = NewBatch.end_mark(asked.parallelism)  # has its write id: sealed again, it is a repeat
+        # Made once, so that it keeps its write id: sealing it again counts as a repeat.
+        self._end_mark = NewBatch.end_mark(asked.parallelism)
         self._ticked_at = time.monotonic()
         self.writing = {asked.writing}  # write ids of batches in progress; changed in place: a running sweep reads it
         self._swept_at = time.monotonic()
@@ -344,8 +345,8 @@ class ServedTopic(TopicState):
         return status
 
     async def _known_status(self) -> tuple[dict[str, Any], str | None]:
-        # One call at a time: else they pile up while a disk hangs. An answer that came after its callers had
-        # stopped waiting is out of date.
+        # One call at a time: else they pile up while a disk hangs. If the last answer came after its
+        # callers had stopped waiting, it is out of date: ask again.
         if self._asked_status is None or self._asked_status.done():
             # several callers share this answer: it is the server's work (whose=""), not that of the first caller
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))

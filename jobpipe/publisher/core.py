@@ -291,7 +291,8 @@ class Publisher:
         """Tell whether a batch must be written. For a replay, first wait, as :meth:`wait_acked` does.
 
         A host server that kept some of a replayed batch may be absent. A coordinator that has just started does not yet
-        count it as lost. If it does so during the wait, the batch may have to be written again after all.
+        count that server as lost. If the coordinator declares it lost during the wait, the batch may have to be written
+        again after all.
 
         Returns:
             None if it must be written; for a replay the position after it.

@@ -227,7 +227,7 @@ class JobPipeSink:
     def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
         """Publish one batch outside a streaming query.
 
-        If an earlier sink, such as before a restart, has sealed it as the last of the series, it is skipped.
+        If it is the series' newest batch so far, and an earlier sink sealed it (before a restart), it is skipped.
 
         Args:
             batch_id: rises with each batch of the series.

@@ -89,7 +89,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the positions up to which this run reads.
 
-        If that fails, the next call of any method raises the error, not this one. Spark stops a query's readers only if
+        If that fails, the next call that asks for the topics raises the error. Spark stops a query's readers only if
         all of them were prepared. If this call raised, the other readers would keep their subscriptions' names until
         the application ends (PySpark 4.3.0).
         """

@@ -277,8 +277,8 @@ class TopicLog:
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: another call of the same run of the query has sealed it.
             SegmentCorrupt: a file is missing or too short, or inline bytes do not match their checksum.
-            SpoolError: the disk fails, or its write id is not in ``writing``. Then the batch is not visible,
-                unless ``fields["reopen"]`` is true: then only :meth:`reopen` can tell.
+            SpoolError: the disk fails, or the batch has files and its write id is not in ``writing``. Then the batch is
+                not visible, unless ``fields["reopen"]`` is true: then only :meth:`reopen` can tell.
         """
         self._require_epoch()
         replayed = self._sealer.replayed(batch)

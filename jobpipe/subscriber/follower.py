@@ -54,7 +54,7 @@ LINK_SECONDS = 0.2  # between two checks for a new link
 CALL_SECONDS = 30.0
 BACKOFF_CAP_SECONDS = 2.0  # RECONNECT_SECONDS of coordinator/holder.py relies on it
 ERROR_CHARACTERS = 200  # of the last error in a report
-TRUST_SECONDS = 5.0  # at least, between two checks whether the link's certificates are still those in the files
+TRUST_SECONDS = 5.0  # minimum between two checks whether the link's certificates are still those in the files
 STEADY_SECONDS = 10.0  # if dialling and the link's life took longer than this, the back-off starts over
 
 

@@ -66,7 +66,7 @@ class _Found:
 
 
 class TreeJobs(Jobs):
-    """Reads and writes of one session. From its first lease until :meth:`stop`, a thread keeps the session's leases."""
+    """What one handler reads and writes. From its first lease until :meth:`stop`, a thread keeps its leases."""
 
     def __init__(
         self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
@@ -208,7 +208,7 @@ class TreeJobs(Jobs):
         try:
             with self._turn():
                 lease = self._ours(key)
-                if lease is not None and self._asked.is_newest(key, call):  # else none is ours, or a newer call decides
+                if lease is not None and self._asked.is_newest(key, call):  # otherwise a newer call decides
                     self._remove(key, lease, end)
                     with self._state:
                         self._held.pop(key, None)
@@ -247,7 +247,7 @@ class TreeJobs(Jobs):
             if node is not None:
                 if node.session == self._nodes.session and node.data == data:
                     return
-                ours = self._nodes.had_session(node.session) or node.session == 0  # 0: persistent, so no lease
+                ours = self._nodes.had_session(node.session) or node.session == 0  # 0: a persistent node is no lease
                 same = found.lease is not None and found.lease.instance == lease.instance and asked
                 if not ours and not same:
                     raise LeaseHeld(*key, found.lease)
