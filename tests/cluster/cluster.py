@@ -21,7 +21,7 @@ import pyspark
 from jobpipe.net import certs
 from jobpipe.net.address import Endpoint
 from tests.cluster.hosts import Host, Network, OnHost, until
-from tests.harness.jvm import QUICK
+from tests.harness.jvm import QUICK, quick_plain
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS = ("worker-1", "worker-2", "worker-3")
@@ -157,7 +157,7 @@ class Cluster:
             "SPARK_LOCAL_IP": host.address,
             "SPARK_LOCAL_DIRS": str(disk / "spark"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK,
+            "SPARK_DAEMON_JAVA_OPTS": quick_plain(),
             "SPARK_LOG_LEVEL": "INFO",
         }
 
@@ -178,10 +178,10 @@ class Cluster:
         """
         settings = {
             "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": QUICK,
+            "spark.driver.extraJavaOptions": quick_plain(),
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": QUICK,
+            "spark.executor.extraJavaOptions": quick_plain(),
             "spark.cores.max": "1",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "2",

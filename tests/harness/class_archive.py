@@ -1,9 +1,10 @@
-"""``python -m tests.harness.class_archive``: the archive with which Spark's JVMs start faster in tests.
+"""``python -m tests.harness.class_archive``: the archives with which Spark's JVMs start faster in tests.
 
 Most of Spark's start is loading classes. A class data archive (JEP 350) has them as the JVM wants them in memory:
 measured on 2 cores, a driver has done its fifth micro-batch after 4.3 s instead of 7.6 s. A driver program that does
 what the tests do makes it. It lies beside the environment whose jars it is of. A JVM whose class path begins otherwise,
-or whose jars have changed, starts without it and says nothing.
+or whose jars have changed, starts without it and says nothing. So there are two: with our jar before Spark's, and
+without it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.harness.jvm import ARCHIVE, QUICK, QUIET
+from tests.harness.jvm import DRIVER_ARCHIVE, PLAIN_ARCHIVE, QUICK, QUIET
 from tests.spark.jobs.session import session
 
 SECONDS = 300.0
@@ -119,24 +121,30 @@ def run(writer: DataStreamWriter, checkpoint: Path, batches: int) -> None:
     query.stop()
 
 
-def make() -> None:
+def make(kind: str, archive: Path) -> None:
     """Run this program in a process of its own, whose JVM writes the archive when it ends."""
-    made = ARCHIVE.with_suffix(f".{os.getpid()}")
+    made = archive.with_suffix(f".{os.getpid()}")
     options = f"{QUICK} -XX:ArchiveClassesAtExit={made} {QUIET}"
-    command = [sys.executable, "-m", __spec__.name, "work"]
+    command = [sys.executable, "-m", __spec__.name, kind]
     environ = {**os.environ, "SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"}
     try:  # the pipe is at its end when the JVM is, too
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, timeout=SECONDS)
         if done.returncode or not made.is_file():
             sys.exit(f"no class archive for Spark's JVM was made:\n{done.stdout.decode(errors='replace')}")
-        made.replace(ARCHIVE)
+        made.replace(archive)
     finally:
         made.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["work"]:
+    if sys.argv[1:]:
+        plain = sys.argv[1] == "plain"
         with tempfile.TemporaryDirectory() as scratch:
-            work(session("local[2]"), Path(scratch))
+            spark = session("local[2]", checkpoints_local=not plain)
+            work(spark, Path(scratch))
+        if plain:  # the classes of master and worker, which run in the driver here
+            spark.stop()
+            session("local-cluster[1,1,1024]", checkpoints_local=False).range(2).collect()
     else:
-        make()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(make, ("plain", "driver"), (PLAIN_ARCHIVE, DRIVER_ARCHIVE)))

@@ -5,12 +5,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"  # tests/harness/class_archive.py makes it
+# tests/harness/class_archive.py makes both: for a class path that begins with our jar, and for one without it.
+DRIVER_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+PLAIN_ARCHIVE = Path(sys.prefix) / "spark-classes-plain.jsa"
 # Most of a test with a JVM of its own is that JVM's start, which the second compiler makes twice as long.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # a JVM that cannot use the archive would warn
 
 
-def quick_start() -> str:
-    """Return the options of a JVM that Spark starts for a driver."""
-    return f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.is_file() else QUICK
+def quick_driver() -> str:
+    """Return the options of a JVM that Spark starts for a driver with ``recommended_conf(checkpoints_local=True)``."""
+    return _quick(DRIVER_ARCHIVE)
+
+
+def quick_plain() -> str:
+    """Return the options of Spark's other JVMs: executors, masters, workers, drivers on a cluster."""
+    return _quick(PLAIN_ARCHIVE)
+
+
+def _quick(archive: Path) -> str:
+    return f"{QUICK} -XX:SharedArchiveFile={archive} {QUIET}" if archive.is_file() else QUICK

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.harness.jvm import QUICK
+from tests.harness.jvm import quick_plain
 
 PATIENCE = 120.0
 SPARK = Path(pyspark.__file__).parent
@@ -140,7 +140,7 @@ class Standalone:
 
     def _daemon(self, log: Path, program: str, *arguments: str, **environ: str) -> subprocess.Popen[bytes]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBPIPE_")}
-        small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_LOCAL_IP": HOST}
+        small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_plain(), "SPARK_LOCAL_IP": HOST}
         with log.open("wb") as out:
             return subprocess.Popen(
                 [str(SPARK / "bin" / "spark-class"), f"{_PROGRAM}.{program}", *arguments],

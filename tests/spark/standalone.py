@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness.jvm import quick_plain
 from tests.spark.kit import PATIENCE, ROOT, Job, until
 
 SCRIPTS = Path(sys.executable).parent  # where pip put spark-submit and spark-class
@@ -49,7 +50,8 @@ def environment(**more: str) -> dict[str, str]:
     """Return what all processes have: Python and jobpipe, and no setting of ours."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBPIPE_")}
     needed = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return {**clean, "PATH": f"{SCRIPTS}{os.pathsep}{clean['PATH']}", **needed, **more}
+    quick = {"SPARK_SUBMIT_OPTS": quick_plain()}
+    return {**clean, "PATH": f"{SCRIPTS}{os.pathsep}{clean['PATH']}", **needed, **quick, **more}
 
 
 def conf(settings: Mapping[str, str]) -> str:
@@ -89,7 +91,7 @@ def running_cluster(folder: Path, commands: str, **environ: str) -> Iterator[Clu
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_MASTER_WEBUI_PORT": "0",
         "SPARK_WORKER_WEBUI_PORT": "0",
-        "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        "SPARK_DAEMON_JAVA_OPTS": quick_plain(),
         "SPARK_MASTER_OPTS": " ".join(f"-Dspark.master.rest.{key}={value}" for key, value in rest.items()),
     }
     export, *lines = commands.replace("HOST", "127.0.0.1").replace("7077", str(port)).splitlines()

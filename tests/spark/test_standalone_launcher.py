@@ -17,6 +17,7 @@ from jobpipe.pipelines.launchers.driver import RUNNER
 from jobpipe.pipelines.launchers.spark_rest import SparkRestLauncher
 from jobpipe.pipelines.launchers.submissions import Submissions
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
+from tests.harness.jvm import quick_plain
 from tests.pipelines.running import SMALL, Runner, read_topic, write_pipeline
 from tests.pipelines.waiting import eventually
 from tests.spark.driver_cluster import SPARK, Standalone
@@ -38,7 +39,8 @@ def pipeline(folder: Path, cluster: Standalone, jobs: dict[str, object]) -> Path
         **SMALL,
         "spark.cores.max": "1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": SMALL["spark.driver.extraJavaOptions"],
+        "spark.driver.extraJavaOptions": quick_plain(),
+        "spark.executor.extraJavaOptions": quick_plain(),
         "spark.jobpipe.spool.placement": "shared",
     }
     launcher = cluster.launcher(environment={"JOBPIPE_CONFIG": str(folder / "jobpipe.yaml")})

@@ -7,19 +7,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from jobpipe.spark.session import recommended_conf
-from tests.harness.jvm import QUICK
+from tests.harness.jvm import quick_plain
 
 
-def session(master: str, **conf: str) -> SparkSession:
+def session(master: str, *, checkpoints_local: bool = True, **conf: str) -> SparkSession:
     """Return a session with the tests' settings; underscores in ``conf`` stand for dots."""
     builder = SparkSession.builder.master(master).appName("job")
     settings = {
-        **recommended_conf(checkpoints_local=True),
+        **recommended_conf(checkpoints_local),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": quick_plain(),
         "spark.sql.shuffle.partitions": "2",
         **{key.replace("_", "."): value for key, value in conf.items()},
     }
