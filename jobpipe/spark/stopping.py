@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ QUERY_ID = "sql.streaming.queryId"
 LIKE_AN_INTERRUPTION = (
     "(py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException)"
 )
+
+LOOK_SECONDS = 0.1  # for how long one call looks for a moment at which a query can be ended
 
 _ending: set[str] = set()  # ids of queries that end after the micro-batch they are in
 
@@ -140,31 +143,47 @@ class GentleEnd:
         self._query = query
         self._id = str(query.id)
         self._quiet = 0  # how often, one after the other, no micro-batch was seen
-        self._gentle = False
+        self._is_last = False  # no other micro-batch begins
         _ending.add(self._id)
-        try:
-            self._no_more_batches()
-            self._gentle = True
-        except (AttributeError, TypeError, Py4JError) as error:  # another Spark, or Spark Connect
-            log.debug("query %s cannot be ended gently: %s", self._id, error)
-
-    def _no_more_batches(self) -> None:
-        # Spark asks before each micro-batch whether the query is still active, and nothing asks in the middle of one;
-        # query.stop() does the same and then interrupts the thread.
-        query: Any = self._query
-        jvm: Any = SparkContext._jvm
-        runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
-        query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
 
     def poll(self) -> bool:
         """Tell whether the query has ended; once no micro-batch is under way it is stopped, as it may be asleep."""
-        if not self._gentle:
-            self.now()
-            return True
-        self._quiet = 0 if self._query.status["isTriggerActive"] else self._quiet + 1
+        try:
+            self._is_last = self._is_last or self._no_more_batches()
+            if not self._is_last:
+                return False
+            self._quiet = 0 if self._query.status["isTriggerActive"] else self._quiet + 1
+        except (AttributeError, TypeError, PySparkException, Py4JError) as error:  # another Spark, Connect, no JVM
+            log.debug("query %s cannot be ended gently: %s", self._id, error)
+            self._quiet = 2
         if self._quiet < 2:  # a trigger that had just looked is active the next time
             return False
         self.now()
+        return True
+
+    def _no_more_batches(self) -> bool:
+        """Let Spark begin no other micro-batch; False if one has begun and is not written yet: try again.
+
+        Spark asks before each micro-batch whether the query is still active, and again before it writes it: if the
+        query is not, it interrupts the thread, and so the callback (PySpark 4.3.0, MicroBatchExecution.runBatch). Later
+        nothing asks. ``query.stop()`` changes the same state, and always interrupts the thread.
+        """
+        query: Any = self._query
+        execution = query._jsq.streamingQuery()
+        jvm: Any = SparkContext._jvm
+        terminated = getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$"), "MODULE$")
+        until = time.monotonic() + LOOK_SECONDS
+        while _would_be_interrupted(execution):
+            if time.monotonic() > until:
+                return False
+            time.sleep(LOOK_SECONDS / 20)  # of an idle query, a hundredth of a second lies between two triggers
+        state = execution.state()
+        before = state.get()
+        if before == terminated or not state.compareAndSet(before, terminated):
+            return bool(state.get() == terminated)
+        if _would_be_interrupted(execution):  # the next one has begun meanwhile
+            state.compareAndSet(terminated, before)
+            return False
         return True
 
     def at_once(self, seconds: float) -> None:
@@ -180,3 +199,12 @@ class GentleEnd:
             self._query.stop()
         except (PySparkException, Py4JError) as error:
             log.debug("query %s: %s", self._id, error)
+
+
+def _would_be_interrupted(execution: Any) -> bool:
+    """Tell whether a micro-batch has begun, and is not being written yet, or not any more."""
+    if not execution.getLatestExecutionContext().currentStatus().isTriggerActive():
+        return False
+    jvm: Any = SparkContext._jvm
+    stack = jvm.scala.runtime.ScalaRunTime.stringOf(execution.queryExecutionThread().getStackTrace())
+    return not ("SQLExecution$.withNewExecutionId" in stack and "MicroBatchExecution.runBatch" in stack)

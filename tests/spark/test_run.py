@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.spark import signals
+from jobpipe.spark.stopping import GentleEnd
 from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
 
@@ -160,6 +163,59 @@ def test_a_signal_ends_after_the_micro_batch(
         assert (place.checkpoint(topic) / "commits" / str(gate.begun[0])).exists()
     assert f"{topic} stopped by {number.name} after a whole micro-batch, after" in capfd.readouterr().err
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_micro_batch_that_has_begun_runs_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
+    """Asked to end while a source is asked for rows: Spark looks again before it writes them, and would interrupt."""
+    folder = tmp_path
+    seen: list[int] = []
+    asked, go = folder / "asked", folder / "go"
+
+    class Reader(DataSourceStreamReader):
+        at = 0
+
+        def initialOffset(self) -> dict[str, int]:
+            return {"at": 0}
+
+        def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+            asked.touch()
+            deadline = time.monotonic() + PATIENCE
+            while not go.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.at += 1
+            return {"at": self.at}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(0)]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            return iter([(1,), (2,)])
+
+    class Held(DataSource):
+        def schema(self) -> str:
+            return "id long"
+
+        def streamReader(self, schema: object) -> Reader:
+            return Reader()
+
+    spark.dataSource.register(Held)
+    writer = spark.readStream.format("Held").load().writeStream.foreachBatch(lambda df, _: seen.append(df.count()))
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    try:
+        until(asked.exists, "the source is asked")
+        ending = GentleEnd(query)
+        assert not ending.poll()
+        go.touch()
+        until(ending.poll, "the end")
+        assert query.exception() is None
+    finally:
+        query.stop()
+    offsets, commits = (
+        {path.name for path in (folder / "checkpoint" / kind).iterdir() if path.name.isdigit()}
+        for kind in ("offsets", "commits")
+    )
+    assert offsets == commits >= {"0"}
+    assert seen == [2] * len(commits)
 
 
 def test_a_second_signal_ends_at_once(
