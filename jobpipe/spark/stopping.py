@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -167,24 +169,25 @@ class GentleEnd:
         Spark asks before each micro-batch whether the query is still active, and again before it writes it: if the
         query is not, it interrupts the thread, and so the callback (PySpark 4.3.0, MicroBatchExecution.runBatch). Later
         nothing asks. ``query.stop()`` changes the same state, and always interrupts the thread.
+
+        Spark takes the progress lock to commit a micro-batch, and to look for the rows of the next one. While it is
+        held here, a micro-batch that is being written stays the one that was seen, and none comes as far as the second
+        question.
         """
         query: Any = self._query
         execution = query._jsq.streamingQuery()
-        jvm: Any = SparkContext._jvm
-        terminated = getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$"), "MODULE$")
+        lock = execution.awaitProgressLock()
         until = time.monotonic() + LOOK_SECONDS
-        while _would_be_interrupted(execution):
+        while True:
+            if lock.tryLock():  # else a source is asked for rows, for as long as it takes
+                try:
+                    if _terminate(execution):
+                        return True
+                finally:
+                    lock.unlock()
             if time.monotonic() > until:
                 return False
             time.sleep(LOOK_SECONDS / 20)  # of an idle query, a hundredth of a second lies between two triggers
-        state = execution.state()
-        before = state.get()
-        if before == terminated or not state.compareAndSet(before, terminated):
-            return bool(state.get() == terminated)
-        if _would_be_interrupted(execution):  # the next one has begun meanwhile
-            state.compareAndSet(terminated, before)
-            return False
-        return True
 
     def at_once(self, seconds: float) -> None:
         """Stop the query, and wait at most so long: Spark waits for a callback that does not return, without end."""
@@ -201,10 +204,43 @@ class GentleEnd:
             log.debug("query %s: %s", self._id, error)
 
 
-def _would_be_interrupted(execution: Any) -> bool:
-    """Tell whether a micro-batch has begun, and is not being written yet, or not any more."""
-    if not execution.getLatestExecutionContext().currentStatus().isTriggerActive():
+def _terminate(execution: Any) -> bool:
+    """Set the state in which no micro-batch begins, unless Spark would interrupt one for it; tell whether it is set."""
+    jvm: Any = SparkContext._jvm
+    terminated = getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$"), "MODULE$")
+    state = execution.state()
+    before = state.get()
+    if before == terminated:
+        return True
+    seen = _look(execution)
+    if seen is _Moment.BEGUN or not state.compareAndSet(before, terminated):
         return False
+    if seen is _Moment.BETWEEN and _look(execution) is not _Moment.BETWEEN:  # the next one has begun meanwhile
+        state.compareAndSet(terminated, before)
+        return False
+    return True
+
+
+class _Moment(Enum):
+    """What the thread of a query does."""
+
+    BETWEEN = "nothing: between two triggers, or at the end of one without rows"
+    BEGUN = "a micro-batch that is not being written yet, or not any more"
+    WRITING = "it writes a micro-batch"
+
+
+def _look(execution: Any) -> _Moment:
     jvm: Any = SparkContext._jvm
     stack = jvm.scala.runtime.ScalaRunTime.stringOf(execution.queryExecutionThread().getStackTrace())
-    return not ("SQLExecution$.withNewExecutionId" in stack and "MicroBatchExecution.runBatch" in stack)
+    if _IN_TRIGGER not in stack or _ASLEEP.match(stack):
+        return _Moment.BETWEEN
+    if "SQLExecution$.withNewExecutionId" in stack and "MicroBatchExecution.runBatch" in stack:
+        return _Moment.WRITING
+    return _Moment.BEGUN
+
+
+_IN_TRIGGER = "MicroBatchExecution.executeOneBatch("
+# A trigger without rows waits a hundredth of a second before it returns; between triggers the frame is not there.
+_ASLEEP = re.compile(
+    r"Array\(([\w.@/]*java\.lang\.Thread\.sleep\w*\([^)]*\), )+[\w.$/]*\.MicroBatchExecution\.executeOneBatch\("
+)

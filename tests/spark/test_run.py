@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
-from jobpipe.spark import signals
+from jobpipe.spark import signals, stopping
 from jobpipe.spark.stopping import GentleEnd
 from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
@@ -216,6 +216,43 @@ def test_a_micro_batch_that_has_begun_runs_to_its_end(spark: SparkSession, tmp_p
     )
     assert offsets == commits >= {"0"}
     assert seen == [2] * len(commits)
+
+
+def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is looked at is what is under way, however slow this process is to act on it."""
+    checkpoint, gate, second = tmp_path / "checkpoint", threading.Event(), threading.Event()
+    begun: list[int] = []
+    looked: list[str] = []
+    real = stopping._look
+
+    def gated(df: DataFrame, batch_id: int) -> None:
+        begun.append(batch_id)
+        if len(begun) > 1:
+            second.set()
+        assert gate.wait(PATIENCE)
+        df.count()
+
+    def slowly(execution: object) -> Any:
+        answer = real(execution)
+        gate.set()  # the first one is being written: it could end, and the second one begin
+        second.wait(1.0)
+        looked.append(answer.name)
+        return answer
+
+    monkeypatch.setattr(stopping, "_look", slowly)
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+    query = rows.writeStream.foreachBatch(gated).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        until(lambda: begun, "the first micro-batch")
+        ending = GentleEnd(query)
+        until(ending.poll, "the end")
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert [path.name for path in (checkpoint / "commits").iterdir() if path.name.isdigit()] == ["0"]
+    assert (begun, looked) == ([0], ["WRITING"])
 
 
 def test_a_second_signal_ends_at_once(
