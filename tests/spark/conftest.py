@@ -24,6 +24,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         **recommended_conf(checkpoints_local=True),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.codegen.wholeStage": "true",  # these two as by default; see tests/harness/jvm.py
+        "spark.sql.codegen.factoryMode": "FALLBACK",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
