@@ -46,7 +46,7 @@ class StatusReply(Fields):
 
 
 @dataclass(frozen=True)
-class StatusRequest(RequestFor[StatusReply]):
+class StatusRequest(RequestFor[StatusReply], op="status"):
     """How the topic stands; with ``served`` also what each process has served."""
 
     served: Annotated[bool, Truth(), OMITTED] = False
@@ -69,7 +69,7 @@ class HandoverReply(Fields):
 
 
 @dataclass(frozen=True)
-class HandoverRequest(RequestFor[HandoverReply]):
+class HandoverRequest(RequestFor[HandoverReply], op="handover"):
     """Release the topic, if its publisher is gone."""
 
 
@@ -90,7 +90,7 @@ class MovedReply(Fields):
 
 
 @dataclass(frozen=True)
-class SeekRequest(RequestFor[MovedReply]):
+class SeekRequest(RequestFor[MovedReply], op="seek"):
     """Move a subscription that has no holder."""
 
     name: Name
@@ -99,7 +99,7 @@ class SeekRequest(RequestFor[MovedReply]):
 
 
 @dataclass(frozen=True)
-class DropRequest(RequestFor[MovedReply]):
+class DropRequest(RequestFor[MovedReply], op="drop"):
     """Delete a subscription that has no holder."""
 
     name: Name
@@ -120,7 +120,7 @@ class LeaseReply(Fields):
 
 
 @dataclass(frozen=True)
-class DropLeaseRequest(RequestFor[LeaseReply]):
+class DropLeaseRequest(RequestFor[LeaseReply], op="drop_lease"):
     """Take a lease away from its owner; ``id`` is its name."""
 
     id: LeaseName
@@ -142,7 +142,7 @@ class HoldReply(Fields):
 
 
 @dataclass(frozen=True)
-class HoldRequest(RequestFor[HoldReply]):
+class HoldRequest(RequestFor[HoldReply], op="hold"):
     """Keep what lies from ``to`` on until a scheduled job has read it, or move that on.
 
     Attributes:
@@ -156,7 +156,7 @@ class HoldRequest(RequestFor[HoldReply]):
 
 
 @dataclass(frozen=True)
-class ReleaseHoldRequest(RequestFor[HoldReply]):
+class ReleaseHoldRequest(RequestFor[HoldReply], op="release_hold"):
     """Give a hold back, or forget a gap."""
 
     name: Name
@@ -172,7 +172,7 @@ class RequiredReply(Fields):
 
 
 @dataclass(frozen=True)
-class RequireRequest(RequestFor[RequiredReply]):
+class RequireRequest(RequestFor[RequiredReply], op="require"):
     """Make a subscription required from now on, or not required any more."""
 
     name: Name

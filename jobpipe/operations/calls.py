@@ -6,20 +6,12 @@ A server is a peer too: what it answers is checked, field by field, before anyth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import Link
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA
-from jobpipe.operations.fields import Fields, R, RequestFor
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import Operation
-
-_OPERATIONS: dict[type[Fields], Operation[Any]] = {
-    operation.request: operation for table in (CONTROL, DATA, HOSTSERVER) for operation in table.values()
-}
+from jobpipe.operations.fields import R, RequestFor
 
 
 async def ask(link: Link, request: RequestFor[R], *, timeout: float, job: str | None = None) -> R:
@@ -35,21 +27,19 @@ async def ask(link: Link, request: RequestFor[R], *, timeout: float, job: str | 
         JobpipeError: as :meth:`Link.call`.
         RemoteProtocolError: the answer is malformed.
     """
-    operation = _operation(request)
-    reply = await link.call(operation.name, _args(request, job), request.blob, timeout=timeout)
-    return _read(operation, reply.result, reply.blob)
+    reply = await link.call(request.op, _args(request, job), request.blob, timeout=timeout)
+    return _read(request, reply.result, reply.blob)
 
 
 def ask_blocking(link: BlockingLink, request: RequestFor[R], *, timeout: float, job: str | None = None) -> R:
     """Ask over a blocking link; arguments and errors are those of :func:`ask`."""
-    operation = _operation(request)
-    reply = link.call(operation.name, _args(request, job), request.blob, timeout=timeout)
-    return _read(operation, reply.result, reply.blob)
+    reply = link.call(request.op, _args(request, job), request.blob, timeout=timeout)
+    return _read(request, reply.result, reply.blob)
 
 
 def begin_stream(link: BlockingLink, request: RequestFor[Any], *, timeout: float) -> None:
     """Ask for a stream, as :meth:`BlockingLink.start_stream`; :func:`read_reply` reads its end."""
-    link.start_stream(_operation(request).name, request.to_json(), timeout=timeout)
+    link.start_stream(request.op, request.to_json(), timeout=timeout)
 
 
 def read_reply(link: BlockingLink, request: RequestFor[R]) -> R:
@@ -60,22 +50,18 @@ def read_reply(link: BlockingLink, request: RequestFor[R]) -> R:
     """
     reply = link.stream_reply
     assert reply is not None  # noqa: S101 - the stream was read to its end
-    return _read(_operation(request), reply.result, reply.blob)
+    return _read(request, reply.result, reply.blob)
 
 
 def begin_upload(link: BlockingLink, request: RequestFor[Any], *, length: int, timeout: float) -> None:
     """Ask, and announce ``length`` bytes. Errors are those of :meth:`BlockingLink.start_upload`."""
-    link.start_upload(_operation(request).name, request.to_json(), length=length, timeout=timeout)
+    link.start_upload(request.op, request.to_json(), length=length, timeout=timeout)
 
 
 def end_upload(link: BlockingLink, request: RequestFor[Any], *, timeout: float) -> None:
     """Wait for the reply to the upload; errors are those of :func:`ask`."""
     reply = link.end_upload(timeout=timeout)
-    _read(_operation(request), reply.result, reply.blob)
-
-
-def _operation(request: RequestFor[R]) -> Operation[R]:
-    return _OPERATIONS[type(request)]
+    _read(request, reply.result, reply.blob)
 
 
 def _args(request: RequestFor[R], job: str | None) -> dict[str, Any]:
@@ -83,10 +69,10 @@ def _args(request: RequestFor[R], job: str | None) -> dict[str, Any]:
     return args if job is None else {**args, "job": job}
 
 
-def _read(operation: Operation[R], result: Mapping[str, object], blob: bytes) -> R:
+def _read(request: RequestFor[R], result: Mapping[str, object], blob: bytes) -> R:
     try:
-        return operation.reply.from_json(result, blob)
+        return cast("R", request.reply.from_json(result, blob))
     except RemoteProtocolError as error:
         raise RemoteProtocolError(
-            f"the answer to {operation.name!r} is malformed: {error.message}", **{**error.fields, "op": operation.name}
+            f"the answer to {request.op!r} is malformed: {error.message}", **{**error.fields, "op": request.op}
         ) from error

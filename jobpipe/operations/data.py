@@ -122,7 +122,7 @@ class FetchReply(Fields):
 
 
 @dataclass(frozen=True)
-class FetchRequest(RequestFor[FetchReply]):
+class FetchRequest(RequestFor[FetchReply], op="fetch"):
     """Stream a partition's part of a range; ``skip`` record batches of it were read before."""
 
     start: At
@@ -139,7 +139,7 @@ class PutReply(Fields):
 
 
 @dataclass(frozen=True)
-class PutRequest(RequestFor[PutReply]):
+class PutRequest(RequestFor[PutReply], op="put"):
     """Take a segment file of ``length`` bytes, which follow.
 
     ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.capability`); without
@@ -160,12 +160,12 @@ class ServedReply(Fields):
 
 
 @dataclass(frozen=True)
-class ServedRequest(RequestFor[ServedReply]):
+class ServedRequest(RequestFor[ServedReply], op="served"):
     """How many bytes of the topic were served."""
 
 
 DATA = table(
-    Operation("fetch", FetchRequest, FetchReply, EVERYBODY, READ),
-    Operation("put", PutRequest, PutReply, frozenset({"publisher"}), PUBLISH),
-    Operation("served", ServedRequest, ServedReply, EVERYBODY),
+    Operation(FetchRequest, EVERYBODY, READ),
+    Operation(PutRequest, frozenset({"publisher"}), PUBLISH),
+    Operation(ServedRequest, EVERYBODY),
 )

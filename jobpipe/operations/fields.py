@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Generic, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args, get_type_hints
 
 from jobpipe.errors import RemoteProtocolError, shown
 from jobpipe.operations.values import (
@@ -164,7 +164,21 @@ R = TypeVar("R", bound=Fields)
 
 @dataclass(frozen=True)
 class RequestFor(Fields, Generic[R]):
-    """A request that is answered by an R; :mod:`jobpipe.operations.calls` sends it."""
+    """A request that is answered by an R; :mod:`jobpipe.operations.calls` sends it.
+
+    Attributes:
+        op: the operation's name, as it stands in the request.
+        reply: R.
+    """
+
+    op: ClassVar[str]
+    reply: ClassVar[type[Fields]]
+
+    def __init_subclass__(cls, op: str | None = None) -> None:
+        super().__init_subclass__()
+        if op is not None:
+            cls.op = op
+            (cls.reply,) = get_args(cls.__dict__["__orig_bases__"][0])  # of RequestFor[R]
 
 
 @dataclass(frozen=True)

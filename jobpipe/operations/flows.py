@@ -73,7 +73,7 @@ class CursorsReply(Fields):
 
 
 @dataclass(frozen=True)
-class BeginFlowRequest(RequestFor[CursorsReply]):
+class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
     """Begin a flow, or go on with it: make the cursors that are missing, at ``start``.
 
     Attributes:
@@ -97,7 +97,7 @@ class BeginFlowRequest(RequestFor[CursorsReply]):
 
 
 @dataclass(frozen=True)
-class CursorsRequest(RequestFor[CursorsReply]):
+class CursorsRequest(RequestFor[CursorsReply], op="cursors"):
     """Where a flow's cursors are, in one log of its source."""
 
     flow: Name
@@ -106,7 +106,7 @@ class CursorsRequest(RequestFor[CursorsReply]):
 
 
 @dataclass(frozen=True)
-class ClaimRequest(RequestFor[CursorsReply]):
+class ClaimRequest(RequestFor[CursorsReply], op="claim"):
     """Give partitions to this task; what an older one asks for them is refused from now on."""
 
     flow: Name
@@ -181,7 +181,7 @@ class FollowReply(Fields):
 
 
 @dataclass(frozen=True)
-class FollowRequest(RequestFor[FollowReply]):
+class FollowRequest(RequestFor[FollowReply], op="follow"):
     """Wait for rows of some partitions.
 
     Attributes:
@@ -203,7 +203,7 @@ class FollowRequest(RequestFor[FollowReply]):
 
 
 @dataclass(frozen=True)
-class HaltRequest(RequestFor[Nothing]):
+class HaltRequest(RequestFor[Nothing], op="halt"):
     """Tell the tasks that wait under this grant that the flow is stopped."""
 
     grant: Count
@@ -231,7 +231,7 @@ class AdmitPartReply(Fields):
 
 
 @dataclass(frozen=True)
-class AdmitPartRequest(RequestFor[AdmitPartReply]):
+class AdmitPartRequest(RequestFor[AdmitPartReply], op="admit_part"):
     """Wait for room, and for the right to write files for a partition that this task has claimed."""
 
     flow: Name
@@ -284,7 +284,7 @@ class SealPartsReply(Fields):
 
 
 @dataclass(frozen=True)
-class SealPartsRequest(RequestFor[SealPartsReply]):
+class SealPartsRequest(RequestFor[SealPartsReply], op="seal_parts"):
     """Publish parts, and move their cursors. Segments without a file lie in the blob, as in ``seal``."""
 
     flow: Name
@@ -320,7 +320,7 @@ class ResetFlowReply(Fields):
 
 
 @dataclass(frozen=True)
-class ResetFlowRequest(RequestFor[ResetFlowReply]):
+class ResetFlowRequest(RequestFor[ResetFlowReply], op="reset_flow"):
     """Delete a flow's cursors: it begins again where its subscription stands."""
 
     flow: Name

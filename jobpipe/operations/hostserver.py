@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from jobpipe.net.access import PUBLISH, READ
-from jobpipe.operations.data import ServedReply, ServedRequest
+from jobpipe.operations.data import ServedRequest
 from jobpipe.operations.fields import Count, Fields, FileName, Flag, LogId, LogPlace, Nothing, R, RequestFor, Secret
 from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.operations.values import Items, Number, Packed, SegmentFileName, Text
@@ -62,7 +62,7 @@ class ForgetLogsReply(Fields):
 
 
 @dataclass(frozen=True)
-class ReadRequest(RequestFor[ReadReply]):
+class ReadRequest(RequestFor[ReadReply], op="read"):
     """Stream chunks of a segment that begins at ``offset`` of a file, of the log at a place."""
 
     log: LogPlace
@@ -72,12 +72,12 @@ class ReadRequest(RequestFor[ReadReply]):
 
 
 @dataclass(frozen=True)
-class PrepareRequest(OfWrittenLog[Nothing]):
+class PrepareRequest(OfWrittenLog[Nothing], op="prepare"):
     """Make the log's directory."""
 
 
 @dataclass(frozen=True)
-class HostPutRequest(OfWrittenLog[Nothing]):
+class HostPutRequest(OfWrittenLog[Nothing], op="put"):
     """Take a segment file of ``length`` bytes, which follow; with ``fsync`` it is on the disk when it is answered."""
 
     file: FileName
@@ -86,7 +86,7 @@ class HostPutRequest(OfWrittenLog[Nothing]):
 
 
 @dataclass(frozen=True)
-class AdoptRequest(OfWrittenLog[Nothing]):
+class AdoptRequest(OfWrittenLog[Nothing], op="adopt"):
     """Take a file of ``length`` bytes that a task of this host wrote into the folder itself."""
 
     file: FileName
@@ -95,21 +95,21 @@ class AdoptRequest(OfWrittenLog[Nothing]):
 
 
 @dataclass(frozen=True)
-class FilesRequest(OfWrittenLog[FilesReply]):
+class FilesRequest(OfWrittenLog[FilesReply], op="files"):
     """The names of a log's files that come after ``after``."""
 
     after: Annotated[str, Text(255)]
 
 
 @dataclass(frozen=True)
-class RemoveRequest(OfWrittenLog[RemoveReply]):
+class RemoveRequest(OfWrittenLog[RemoveReply], op="remove"):
     """Remove files."""
 
     files: Annotated[tuple[str, ...], Items(SegmentFileName(), FILES_PAGE)]
 
 
 @dataclass(frozen=True)
-class ForgetLogsRequest(OfWrittenLog[ForgetLogsReply]):
+class ForgetLogsRequest(OfWrittenLog[ForgetLogsReply], op="forget_logs"):
     """Remove the topic's other logs in which nothing was written for ``idle`` seconds."""
 
     idle: Annotated[float, Number(0.0, MAX_IDLE_SECONDS)]
@@ -118,12 +118,12 @@ class ForgetLogsRequest(OfWrittenLog[ForgetLogsReply]):
 _PUBLISHER = frozenset({"publisher"})
 
 HOSTSERVER = table(
-    Operation("read", ReadRequest, ReadReply, EVERYBODY, READ),
-    Operation("served", ServedRequest, ServedReply, EVERYBODY),
-    Operation("prepare", PrepareRequest, Nothing, _PUBLISHER, PUBLISH),
-    Operation("put", HostPutRequest, Nothing, _PUBLISHER, PUBLISH),
-    Operation("adopt", AdoptRequest, Nothing, _PUBLISHER, PUBLISH),
-    Operation("files", FilesRequest, FilesReply, _PUBLISHER, PUBLISH),
-    Operation("remove", RemoveRequest, RemoveReply, _PUBLISHER, PUBLISH),
-    Operation("forget_logs", ForgetLogsRequest, ForgetLogsReply, _PUBLISHER, PUBLISH),
+    Operation(ReadRequest, EVERYBODY, READ),
+    Operation(ServedRequest, EVERYBODY),
+    Operation(PrepareRequest, _PUBLISHER, PUBLISH),
+    Operation(HostPutRequest, _PUBLISHER, PUBLISH),
+    Operation(AdoptRequest, _PUBLISHER, PUBLISH),
+    Operation(FilesRequest, _PUBLISHER, PUBLISH),
+    Operation(RemoveRequest, _PUBLISHER, PUBLISH),
+    Operation(ForgetLogsRequest, _PUBLISHER, PUBLISH),
 )

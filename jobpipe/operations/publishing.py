@@ -110,7 +110,7 @@ class OpenReply(Fields):
 
 
 @dataclass(frozen=True)
-class OpenRequest(RequestFor[OpenReply]):
+class OpenRequest(RequestFor[OpenReply], op="open"):
     """Take a topic over for this job.
 
     Attributes:
@@ -191,7 +191,7 @@ class BeginReply(Fields):
 
 
 @dataclass(frozen=True)
-class BeginRequest(RequestFor[BeginReply]):
+class BeginRequest(RequestFor[BeginReply], op="begin"):
     """Look at what is sealed, and wait for room in the spool."""
 
     query_id: FreeText
@@ -246,7 +246,7 @@ class SealReply(Fields):
 
 
 @dataclass(frozen=True)
-class SealRequest(RequestFor[SealReply]):
+class SealRequest(RequestFor[SealReply], op="seal"):
     """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes."""
 
     query_id: FreeText
@@ -286,7 +286,7 @@ class DeclareReply(Fields):
 
 
 @dataclass(frozen=True)
-class DeclareRequest(RequestFor[DeclareReply]):
+class DeclareRequest(RequestFor[DeclareReply], op="declare"):
     """Tell the schema before the first batch; Arrow's form is the blob."""
 
     spark: SparkSchema = None
@@ -311,7 +311,7 @@ class AckedReply(Fields):
 
 
 @dataclass(frozen=True)
-class AckedRequest(RequestFor[AckedReply]):
+class AckedRequest(RequestFor[AckedReply], op="acked"):
     """Wait until all that must have acknowledged offset ``n``."""
 
     n: Count
@@ -326,7 +326,7 @@ class DrainedReply(Fields):
 
 
 @dataclass(frozen=True)
-class DrainedRequest(RequestFor[DrainedReply]):
+class DrainedRequest(RequestFor[DrainedReply], op="drained"):
     """Wait until all subscriptions have acknowledged everything."""
 
     wait: Wait = 0.0
@@ -348,7 +348,7 @@ class CloseReply(Fields):
 
 
 @dataclass(frozen=True)
-class CloseRequest(RequestFor[CloseReply]):
+class CloseRequest(RequestFor[CloseReply], op="close"):
     """The publisher is done; ``final``: no other comes after it."""
 
     final: Flag

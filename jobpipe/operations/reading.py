@@ -54,7 +54,7 @@ class BindReply(PlannedRange):
 
 
 @dataclass(frozen=True)
-class BindRequest(RequestFor[BindReply]):
+class BindRequest(RequestFor[BindReply], op="bind"):
     """Bind a slot to a range of the log; ``schemas`` are ids of those that the query can read."""
 
     name: Name
@@ -95,7 +95,7 @@ class Bounds(Fields):
 
 
 @dataclass(frozen=True)
-class BoundsRequest(RequestFor[Bounds]):
+class BoundsRequest(RequestFor[Bounds], op="bounds"):
     """Where a read would begin and end, and how a subscription stands; without a name, none."""
 
     name: Annotated[str, Named(empty=True), OMITTED] = ""
@@ -114,7 +114,7 @@ class RangeReply(Fields):
 
 
 @dataclass(frozen=True)
-class RangeRequest(RequestFor[RangeReply]):
+class RangeRequest(RequestFor[RangeReply], op="range"):
     """The plans of a range; a subscriber shows its grant."""
 
     start: At
@@ -138,7 +138,7 @@ class CutReply(Fields):
 
 
 @dataclass(frozen=True)
-class CutRequest(RequestFor[CutReply]):
+class CutRequest(RequestFor[CutReply], op="cut"):
     """Cut a range into pieces; a subscriber shows its grant."""
 
     start: At
@@ -150,7 +150,7 @@ class CutRequest(RequestFor[CutReply]):
 
 
 @dataclass(frozen=True)
-class LeaseRequest(RequestFor[Nothing]):
+class LeaseRequest(RequestFor[Nothing], op="lease"):
     """Keep batches from retention, for a time; who shows the same secret again renews it."""
 
     secret: LeaseSecret = field(repr=False)
@@ -160,7 +160,7 @@ class LeaseRequest(RequestFor[Nothing]):
 
 
 @dataclass(frozen=True)
-class ReleaseRequest(RequestFor[Nothing]):
+class ReleaseRequest(RequestFor[Nothing], op="release"):
     """Give a lease back."""
 
     secret: LeaseSecret = field(repr=False)
@@ -198,7 +198,7 @@ class SchemaReply(Fields):
 
 
 @dataclass(frozen=True)
-class SchemaRequest(RequestFor[SchemaReply]):
+class SchemaRequest(RequestFor[SchemaReply], op="schema"):
     """A schema by its id, or the newest one."""
 
     id: Annotated[int | None, Whole()] = None

@@ -40,7 +40,7 @@ class GrantReply(News):
 
 
 @dataclass(frozen=True)
-class GrantRequest(RequestFor[GrantReply]):
+class GrantRequest(RequestFor[GrantReply], op="grant"):
     """Take the subscription's name; where the reader is, for people."""
 
     host: Annotated[str, Text(255)] = ""
@@ -56,7 +56,7 @@ class FirstReply(Fields):
 
 
 @dataclass(frozen=True)
-class FirstRequest(RequestFor[FirstReply]):
+class FirstRequest(RequestFor[FirstReply], op="first"):
     """Where a new checkpoint begins."""
 
     grant: Count
@@ -66,7 +66,7 @@ class FirstRequest(RequestFor[FirstReply]):
 
 
 @dataclass(frozen=True)
-class PollRequest(RequestFor[News]):
+class PollRequest(RequestFor[News], op="poll"):
     """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows."""
 
     head: Annotated[Position | None, PositionValue()] = None
@@ -126,7 +126,7 @@ class PlanReply(PlannedRange):
 
 
 @dataclass(frozen=True)
-class PlanRequest(RequestFor[PlanReply]):
+class PlanRequest(RequestFor[PlanReply], op="plan"):
     """Acknowledge ``start`` and plan what follows, at most to ``end``; with ``count`` tell how much there is.
 
     Attributes:
@@ -155,7 +155,7 @@ class PlanRequest(RequestFor[PlanReply]):
 
 
 @dataclass(frozen=True)
-class AckRequest(RequestFor[Nothing]):
+class AckRequest(RequestFor[Nothing], op="ack"):
     """Acknowledge a position."""
 
     grant: Count
@@ -182,7 +182,7 @@ class SlotReply(PlannedRange):
 
 
 @dataclass(frozen=True)
-class SlotRequest(RequestFor[SlotReply]):
+class SlotRequest(RequestFor[SlotReply], op="slot"):
     """Acknowledge the slot ``last`` and make the next one, ``slot``.
 
     ``witnessed``: the asker itself had ``last`` made, as its newest one, and has run since; so no backup from before
@@ -205,7 +205,7 @@ class SettleReply(Fields):
 
 
 @dataclass(frozen=True)
-class SettleRequest(RequestFor[SettleReply]):
+class SettleRequest(RequestFor[SettleReply], op="settle"):
     """Where a slot of the checkpoint ends."""
 
     grant: Count

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
-from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.fields import Fields, R, RequestFor
 from jobpipe.wire.messages import ROLES, Request
 
 EVERYBODY = frozenset(ROLES)
@@ -18,9 +18,7 @@ class Operation(Generic[R]):
     """What may be asked of a server.
 
     Attributes:
-        name: as it stands in the request.
-        request: what comes with it.
-        reply: what answers it.
+        request: what comes with it; knows the operation's name, and what answers it.
         roles: whose HELLO may ask it.
         right: that the access list must give for the topic; None where the role's right is enough. Those of
             the coordinator are all in :mod:`jobpipe.coordinator.access`.
@@ -28,13 +26,21 @@ class Operation(Generic[R]):
         expensive: it takes long, or much; few of one identity run at once.
     """
 
-    name: str
     request: type[RequestFor[R]]
-    reply: type[R]
     roles: Collection[str]
     right: str | None = None
     audited: bool = False
     expensive: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it stands in the request."""
+        return self.request.op
+
+    @property
+    def reply(self) -> type[Fields]:
+        """What answers it."""
+        return self.request.reply
 
 
 Table: TypeAlias = Mapping[str, Operation[Any]]
