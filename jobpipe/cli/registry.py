@@ -37,8 +37,8 @@ def start(settings: Settings, linger: float) -> None:
 
     This is optional: the first job that needs the embedded ZooKeeper starts it.
     """
+    from jobpipe.config.home import make_home
     from jobpipe.discovery.handler import map_registry_errors
-    from jobpipe.net.keyfile import make_home
 
     server = _embedded(settings.config, linger)
     make_home(settings.config.home)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jobpipe.config import Config
+from jobpipe.config.home import make_home
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
-from jobpipe.net.keyfile import make_home
 from jobpipe_registry import errors as registry_errors
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.handler import RegisterServerHandler

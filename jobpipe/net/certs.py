@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobpipe.config import Config
+from jobpipe.config.home import make_home
 from jobpipe.errors import ConfigError
 from jobpipe.net.identity import LABEL, label
 from jobpipe.net.issued import note_issued
@@ -30,7 +31,6 @@ from jobpipe.net.keyfile import (
     is_pair,
     key_at,
     locked,
-    make_home,
     read_ca,
     read_certificate,
     read_certificates,

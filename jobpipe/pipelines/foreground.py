@@ -23,10 +23,10 @@ from rich.console import Console
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
+from jobpipe.config.home import make_home
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.interrupts import handled
-from jobpipe.net.keyfile import make_home
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.locks import locked

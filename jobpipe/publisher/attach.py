@@ -12,9 +12,9 @@ import uuid
 import psutil
 
 from jobpipe.config import Config
+from jobpipe.config.home import make_home
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
-from jobpipe.net.keyfile import make_home
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.machine import start_ticks
 

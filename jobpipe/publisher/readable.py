@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as types
 
 from jobpipe.errors import RowTooLarge, SchemaMismatch, UnsupportedType
@@ -388,7 +387,7 @@ def _alone(column: Any, first: int, last: int) -> Any:
     """Return some rows without what lies next to them: of a slice's lists Arrow casts the values of the whole."""
     part = column.slice(first, last - first)
     try:  # also without what lies below nulls
-        return part.take(pc.if_else(part.is_valid(), pa.array(range(len(part)), pa.int64()), None))
+        return part.take(pa.array(range(len(part)), pa.int64(), mask=part.is_null().to_numpy(zero_copy_only=False)))
     except (pa.ArrowException, ValueError):  # what is malformed may not be copied
         return part
 
