@@ -10,8 +10,8 @@ DRIVER_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 PLAIN_ARCHIVE = Path(sys.prefix) / "spark-classes-plain.jsa"
 # Most of a test with a JVM of its own is that JVM's start, which the second compiler makes twice as long.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-# Code that Spark generates for a query, and Java compiles, is not worth it for the few rows of a driver program: a sixth
-# of the processor time of tests that start some. The session in the tests' own process generates it, as users' do.
+# Code that Spark generates for a query, and Java compiles, is not worth it for the few rows of a driver program: it is
+# a sixth of the processor time of tests that start some. The session in the tests' own process has it, as users' do.
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # a JVM that cannot use the archive would warn
 
