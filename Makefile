@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 JAVA := jobpipe/spark/java
 JAR := $(JAVA)/jobpipe-local-files.jar
 ARCHIVE := $(VENV)/spark-classes.jsa
+ZOOKEEPER_ARCHIVE := $(VENV)/zookeeper-classes.jsa
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: demo test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
@@ -14,11 +15,11 @@ demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
 
 # What every change must pass, in ten minutes on two cores; then a summary. See docs/testing.md.
-test: lint types contracts
+test: lint types contracts $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) unit short-faults spark-core
 
 # All tests there are, once before an issue is closed: an hour, and a summary with the minutes of each part.
-test-all: lint types contracts package $(ARCHIVE)
+test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) unit slow short-faults faults spark-core spark cluster explore quarantined
 
 # Lint, types, contracts, and the unit tests of what changed since BASE, in a minute or so: make check BASE=main
@@ -37,20 +38,23 @@ contracts: $(VENV)/.dev
 
 # With them the JVMs of "spark" and "cluster" start in some 40 % less time.
 $(ARCHIVE): $(VENV)/.dev $(JAR) tests/harness/class_archive.py tests/harness/jvm.py
-	$(BIN)/python -m tests.harness.class_archive
+	$(BIN)/python -m tests.harness.class_archive spark
+
+$(ZOOKEEPER_ARCHIVE): $(VENV)/.dev tests/harness/class_archive.py tests/harness/jvm.py
+	$(BIN)/python -m tests.harness.class_archive zookeeper
 
 # The parts of the tests are defined in tests/parts.py.
 PARTS = $(BIN)/python -m tests.parts
 
-unit slow short-faults spark-core quarantined: $(VENV)/.dev
+unit slow short-faults spark-core quarantined: $(VENV)/.dev $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) $@
 
 # Processes killed and stopped, links cut, ZooKeeper away, disks full, hung and restored. Those of "short-faults" are one
 # of each class; those with Spark are in "spark".
-faults: $(VENV)/.dev
+faults: $(VENV)/.dev $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) short-faults faults
 
-spark: $(VENV)/.dev $(ARCHIVE)
+spark: $(VENV)/.dev $(ARCHIVE) $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) spark-core spark
 
 # A Spark cluster of several hosts, made of namespaces: needs root; skipped, with the reason, where that is not allowed.

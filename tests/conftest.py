@@ -18,7 +18,7 @@ from hypothesis import settings
 from jobpipe.config import Config, load
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe_registry.embedded import EmbeddedZooKeeper
-from tests.harness.jvm import QUICK, quick_driver
+from tests.harness.jvm import QUICK, quick_driver, quick_zookeeper
 from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The first are of the JVM that Spark starts for a driver, in this or another program; the others of the one before it.
 os.environ["SPARK_SUBMIT_OPTS"], os.environ["SPARK_LAUNCHER_OPTS"] = quick_driver(), QUICK
+os.environ["SERVER_JVMFLAGS"] = quick_zookeeper()
 
 # Python takes a module that is written twice in a second for the same one, if it has as many bytes. Tests write such.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

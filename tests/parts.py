@@ -54,7 +54,7 @@ PARTS = {
     "short-faults": Part("core and not slow and not spark and not quarantined", ("tests/faults",)),
     "spark-core": Part("core and spark and not slow and not quarantined", CORE, processes=1),
     # The others, of `make test-all`.
-    "slow": Part("slow and not spark and not quarantined", ignored=OTHERS),
+    "slow": Part("slow and not spark and not quarantined", processes=4, ignored=OTHERS),
     "faults": Part("(slow or not core) and not spark and not quarantined", ("tests/faults",)),
     "spark": Part("spark and (slow or not core) and not quarantined", ignored=("tests/cluster",), processes=2),
     "cluster": Part("not quarantined", ("tests/cluster",), processes=1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from jobpipe.operations.fields import (
@@ -17,6 +16,7 @@ from jobpipe.operations.fields import (
     Nested,
     RequestFor,
     Start,
+    message,
 )
 from jobpipe.operations.publishing import MAX_REQUIRED
 from jobpipe.operations.reading import LeaseName
@@ -26,7 +26,7 @@ MAX_SECONDS = 1e12
 Seconds = Number(-MAX_SECONDS, MAX_SECONDS)
 
 
-@dataclass(frozen=True)
+@message
 class StatusReply(Fields):
     """The topic's status, as a document for people and scripts; `jobpipe describe` shows it.
 
@@ -45,14 +45,14 @@ class StatusReply(Fields):
         return self.document
 
 
-@dataclass(frozen=True)
+@message
 class StatusRequest(RequestFor[StatusReply], op="status"):
     """How the topic stands; with ``served`` also what each process has served."""
 
     served: Annotated[bool, Truth(), OMITTED] = False
 
 
-@dataclass(frozen=True)
+@message
 class Driver(Fields):
     """The process that publishes, which is what its user can stop."""
 
@@ -60,7 +60,7 @@ class Driver(Fields):
     application: FreeText
 
 
-@dataclass(frozen=True)
+@message
 class HandoverReply(Fields):
     """Whether the topic was released; else who publishes it, as far as that is known."""
 
@@ -68,12 +68,12 @@ class HandoverReply(Fields):
     driver: Annotated[Driver | None, Nested(Driver)] = None
 
 
-@dataclass(frozen=True)
+@message
 class HandoverRequest(RequestFor[HandoverReply], op="handover"):
     """Release the topic, if its publisher is gone."""
 
 
-@dataclass(frozen=True)
+@message
 class MovedReply(Fields):
     """Where a subscription stood and stands, in offsets; None for nowhere. In JSON ``before`` is ``from``."""
 
@@ -89,7 +89,7 @@ class MovedReply(Fields):
         return {"name": self.name, "from": self.before, "to": self.to}
 
 
-@dataclass(frozen=True)
+@message
 class SeekRequest(RequestFor[MovedReply], op="seek"):
     """Move a subscription that has no holder."""
 
@@ -98,7 +98,7 @@ class SeekRequest(RequestFor[MovedReply], op="seek"):
     dry_run: Flag
 
 
-@dataclass(frozen=True)
+@message
 class DropRequest(RequestFor[MovedReply], op="drop"):
     """Delete a subscription that has no holder."""
 
@@ -106,7 +106,7 @@ class DropRequest(RequestFor[MovedReply], op="drop"):
     dry_run: Flag
 
 
-@dataclass(frozen=True)
+@message
 class LeaseReply(Fields):
     """A lease: the offsets that it holds, whose it is, and for how long; times in seconds. ``id`` is its name."""
 
@@ -119,7 +119,7 @@ class LeaseReply(Fields):
     since: Annotated[float | None, Seconds] = None
 
 
-@dataclass(frozen=True)
+@message
 class DropLeaseRequest(RequestFor[LeaseReply], op="drop_lease"):
     """Take a lease away from its owner; ``id`` is its name."""
 
@@ -127,7 +127,7 @@ class DropLeaseRequest(RequestFor[LeaseReply], op="drop_lease"):
     dry_run: Flag
 
 
-@dataclass(frozen=True)
+@message
 class HoldReply(Fields):
     """A hold, or the gap that is left of one; its attributes are those of :class:`jobpipe.store.holds.Hold`."""
 
@@ -141,7 +141,7 @@ class HoldReply(Fields):
     gap: Annotated[str | None, Text(1024)] = None
 
 
-@dataclass(frozen=True)
+@message
 class HoldRequest(RequestFor[HoldReply], op="hold"):
     """Keep what lies from ``to`` on until a scheduled job has read it, or move that on.
 
@@ -155,7 +155,7 @@ class HoldRequest(RequestFor[HoldReply], op="hold"):
     max_time: Annotated[float | None, Number(1.0, MAX_HOLD_SECONDS)] = None
 
 
-@dataclass(frozen=True)
+@message
 class ReleaseHoldRequest(RequestFor[HoldReply], op="release_hold"):
     """Give a hold back, or forget a gap."""
 
@@ -163,7 +163,7 @@ class ReleaseHoldRequest(RequestFor[HoldReply], op="release_hold"):
     dry_run: Flag
 
 
-@dataclass(frozen=True)
+@message
 class RequiredReply(Fields):
     """The subscriptions that are required, and whether this one was before."""
 
@@ -171,7 +171,7 @@ class RequiredReply(Fields):
     required: Annotated[tuple[str, ...], Items(Named(), MAX_REQUIRED)]
 
 
-@dataclass(frozen=True)
+@message
 class RequireRequest(RequestFor[RequiredReply], op="require"):
     """Make a subscription required from now on, or not required any more."""
 

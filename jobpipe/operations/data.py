@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
@@ -21,13 +21,14 @@ from jobpipe.operations.fields import (
     Nested,
     RequestFor,
     Secret,
+    message,
 )
 from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.operations.values import Packed, Text, Whole
 from jobpipe.store.index import Chunk
 
 
-@dataclass(frozen=True)
+@message
 class KeptPart(Fields):
     """Where a host server keeps the bytes of a part, and what they must be.
 
@@ -46,7 +47,7 @@ class KeptPart(Fields):
     chunks: Annotated[tuple[Chunk, ...], Packed()]
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class PartHeader(Fields):
     """What comes before the bytes of a part: a segment, or some record batches of it.
 
@@ -84,7 +85,7 @@ class PartHeader(Fields):
         return {**({} if self.kept is None else self.kept.to_json()), **super().to_json()}
 
 
-@dataclass(frozen=True)
+@message
 class HeldPart(Fields):
     """A part whose bytes lie in the blob: the chunks one after another, the first the schema's."""
 
@@ -113,7 +114,7 @@ def fill_held(parts: Iterable[HeldPart], blob: bytes) -> tuple[HeldPart, ...]:
     return tuple(filled)
 
 
-@dataclass(frozen=True)
+@message
 class FetchReply(Fields):
     """How much was streamed."""
 
@@ -121,7 +122,7 @@ class FetchReply(Fields):
     rows: Count
 
 
-@dataclass(frozen=True)
+@message
 class FetchRequest(RequestFor[FetchReply], op="fetch"):
     """Stream a partition's part of a range; ``skip`` record batches of it were read before."""
 
@@ -131,14 +132,14 @@ class FetchRequest(RequestFor[FetchReply], op="fetch"):
     skip: Count = 0
 
 
-@dataclass(frozen=True)
+@message
 class PutReply(Fields):
     """How many bytes were taken."""
 
     length: Count
 
 
-@dataclass(frozen=True)
+@message
 class PutRequest(RequestFor[PutReply], op="put"):
     """Take a segment file of ``length`` bytes, which follow.
 
@@ -152,14 +153,14 @@ class PutRequest(RequestFor[PutReply], op="put"):
     fsync: Flag = True
 
 
-@dataclass(frozen=True)
+@message
 class ServedReply(Fields):
     """Bytes."""
 
     bytes: Count
 
 
-@dataclass(frozen=True)
+@message
 class ServedRequest(RequestFor[ServedReply], op="served"):
     """How many bytes of the topic were served."""
 

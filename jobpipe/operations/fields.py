@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+    overload,
+)
 
 from jobpipe.errors import RemoteProtocolError, shown
 from jobpipe.operations.values import (
@@ -40,6 +51,8 @@ MAX_HOLD_SECONDS = 366 * 86_400.0
 """That a hold may last without being moved."""
 
 MAX_PARTITION = 2**31 - 1
+
+C = TypeVar("C")
 
 OMITTED = "omitted"
 """In a field's annotation, after its check: it is left out of the JSON where it has its default."""
@@ -87,7 +100,22 @@ def _form(kind: type[Fields]) -> dict[str, tuple[Check, bool, Any]]:
 _known: dict[type[Fields], dict[str, tuple[Check, bool, Any]]] = {}
 
 
-@dataclass(frozen=True)
+@overload
+def message(cls: type[C], /) -> type[C]: ...
+@overload
+def message(*, kw_only: bool) -> Callable[[type[C]], type[C]]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def message(cls: type[C] | None = None, /, *, kw_only: bool = False) -> type[C] | Callable[[type[C]], type[C]]:
+    """Make a subclass of :class:`Fields` a frozen dataclass.
+
+    What Python would compile for each, to show and to compare it, is in :class:`Fields`. There are a hundred messages,
+    and every process of a query begins by importing them.
+    """
+    made = dataclass(frozen=True, kw_only=kw_only, repr=False, eq=False)
+    return made if cls is None else made(cls)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Fields:
     """What travels with one message. Subclasses are frozen dataclasses whose fields are ``Annotated[type, check]``.
 
@@ -133,8 +161,18 @@ class Fields:
         """The bytes that travel with the JSON."""
         return b""
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__qualname__}({shown})"
 
-@dataclass(frozen=True)
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+
+@message
 class SharedReply(Fields):
     """A reply whose JSON and bytes are made once, for many who ask the same."""
 
@@ -154,7 +192,7 @@ class SharedReply(Fields):
         return self.data
 
 
-@dataclass(frozen=True)
+@message
 class Nothing(Fields):
     """A reply that says only that it is done."""
 
@@ -162,7 +200,7 @@ class Nothing(Fields):
 R = TypeVar("R", bound=Fields)
 
 
-@dataclass(frozen=True)
+@message
 class RequestFor(Fields, Generic[R]):
     """A request that is answered by an R; :mod:`jobpipe.operations.calls` sends it.
 

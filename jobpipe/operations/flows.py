@@ -8,7 +8,6 @@ where driver and tasks show the grant of the subscription.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
@@ -29,6 +28,7 @@ from jobpipe.operations.fields import (
     RequestFor,
     Secret,
     Wait,
+    message,
 )
 from jobpipe.operations.publishing import MAX_SEGMENTS, Admitted, Schema, SegmentObject, WriteId, segments_of
 from jobpipe.operations.ranges import Stop
@@ -52,7 +52,7 @@ Partitions = Annotated[int, Whole(1, MAX_PARALLELISM)]
 # -- cursors -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@message
 class CursorObject(Fields):
     """A cursor: the partition of the source, the claim that may move it, and where it is.
 
@@ -64,7 +64,7 @@ class CursorObject(Fields):
     position: At
 
 
-@dataclass(frozen=True)
+@message
 class CursorsReply(Fields):
     """A flow's cursors, by partition; ``full``: the topic that has them takes no rows now."""
 
@@ -72,7 +72,7 @@ class CursorsReply(Fields):
     full: Annotated[bool, Truth(), OMITTED] = False
 
 
-@dataclass(frozen=True)
+@message
 class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
     """Begin a flow, or go on with it: make the cursors that are missing, at ``start``.
 
@@ -96,7 +96,7 @@ class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
     parallelism: Annotated[int, Whole(1, MAX_PARALLELISM), OMITTED] = 1
 
 
-@dataclass(frozen=True)
+@message
 class CursorsRequest(RequestFor[CursorsReply], op="cursors"):
     """Where a flow's cursors are, in one log of its source."""
 
@@ -105,7 +105,7 @@ class CursorsRequest(RequestFor[CursorsReply], op="cursors"):
     log: LogId
 
 
-@dataclass(frozen=True)
+@message
 class ClaimRequest(RequestFor[CursorsReply], op="claim"):
     """Give partitions to this task; what an older one asks for them is refused from now on."""
 
@@ -120,7 +120,7 @@ class ClaimRequest(RequestFor[CursorsReply], op="claim"):
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@message
 class PartAt(Fields):
     """Where a task goes on in a partition; ``r`` counts the record batches of this partition in batch ``n``."""
 
@@ -128,7 +128,7 @@ class PartAt(Fields):
     at: At
 
 
-@dataclass(frozen=True)
+@message
 class FollowedPart(Fields):
     """What a partition has, up to ``end``.
 
@@ -146,7 +146,7 @@ class FollowedPart(Fields):
     held: Annotated[tuple[HeldPart, ...], Items(Nested(HeldPart), MAX_SEGMENTS)]
 
 
-@dataclass(frozen=True)
+@message
 class FollowReply(Fields):
     """What came.
 
@@ -180,7 +180,7 @@ class FollowReply(Fields):
         return b"".join(piece.data for part in self.parts for piece in part.held)
 
 
-@dataclass(frozen=True)
+@message
 class FollowRequest(RequestFor[FollowReply], op="follow"):
     """Wait for rows of some partitions.
 
@@ -202,7 +202,7 @@ class FollowRequest(RequestFor[FollowReply], op="follow"):
     hurries: Annotated[bool, Truth(), OMITTED] = False
 
 
-@dataclass(frozen=True)
+@message
 class HaltRequest(RequestFor[Nothing], op="halt"):
     """Tell the tasks that wait under this grant that the flow is stopped."""
 
@@ -212,7 +212,7 @@ class HaltRequest(RequestFor[Nothing], op="halt"):
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@message
 class AdmitPartReply(Fields):
     """What a task must know to write a file.
 
@@ -230,7 +230,7 @@ class AdmitPartReply(Fields):
     log_token: Secret = ""
 
 
-@dataclass(frozen=True)
+@message
 class AdmitPartRequest(RequestFor[AdmitPartReply], op="admit_part"):
     """Wait for room, and for the right to write files for a partition that this task has claimed."""
 
@@ -241,7 +241,7 @@ class AdmitPartRequest(RequestFor[AdmitPartReply], op="admit_part"):
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True)
+@message
 class PartSeal(Fields):
     """What a function returned for a part of a partition of the source.
 
@@ -259,7 +259,7 @@ class PartSeal(Fields):
     segments: Annotated[int, Whole(0, MAX_SEGMENTS)] = 0
 
 
-@dataclass(frozen=True)
+@message
 class PartSealed(Fields):
     """What became of a part.
 
@@ -275,7 +275,7 @@ class PartSealed(Fields):
     again: Annotated[bool, Truth(), OMITTED] = False
 
 
-@dataclass(frozen=True)
+@message
 class SealPartsReply(Fields):
     """What became of each part, in order; ``room``: more may come at once."""
 
@@ -283,7 +283,7 @@ class SealPartsReply(Fields):
     room: Flag
 
 
-@dataclass(frozen=True)
+@message
 class SealPartsRequest(RequestFor[SealPartsReply], op="seal_parts"):
     """Publish parts, and move their cursors. Segments without a file lie in the blob, as in ``seal``."""
 
@@ -312,14 +312,14 @@ class SealPartsRequest(RequestFor[SealPartsReply], op="seal_parts"):
 # -- administration ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@message
 class ResetFlowReply(Fields):
     """The topics whose cursors were deleted, or would be."""
 
     topics: Annotated[tuple[str, ...], Items(Text(255), MAX_SEGMENTS)]
 
 
-@dataclass(frozen=True)
+@message
 class ResetFlowRequest(RequestFor[ResetFlowReply], op="reset_flow"):
     """Delete a flow's cursors: it begins again where its subscription stands."""
 

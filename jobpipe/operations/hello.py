@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.fields import Fields, Name, Secret, take
+from jobpipe.operations.fields import Fields, Name, Secret, message, take
 from jobpipe.operations.values import Named, Text, Whole
 from jobpipe.wire.codec import MAX_ID
 from jobpipe.wire.messages import Hello
@@ -14,7 +13,7 @@ from jobpipe.wire.messages import Hello
 FIELDS = ("topic", "name", "instance", "epoch", "log", "proof")
 
 
-@dataclass(frozen=True)
+@message
 class Greeting(Fields):
     """What a client says of itself. Its role, its versions and whether its heart beats are checked with the bytes.
 

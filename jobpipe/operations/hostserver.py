@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from jobpipe.net.access import PUBLISH, READ
 from jobpipe.operations.data import ServedRequest
-from jobpipe.operations.fields import Count, Fields, FileName, Flag, LogId, LogPlace, Nothing, R, RequestFor, Secret
+from jobpipe.operations.fields import (
+    Count,
+    Fields,
+    FileName,
+    Flag,
+    LogId,
+    LogPlace,
+    Nothing,
+    R,
+    RequestFor,
+    Secret,
+    message,
+)
 from jobpipe.operations.table import EVERYBODY, Operation, table
 from jobpipe.operations.values import Items, Number, Packed, SegmentFileName, Text
 from jobpipe.store.index import Chunk
@@ -19,49 +30,49 @@ MAX_LOGS = 100_000  # of one topic
 MAX_IDLE_SECONDS = 1e10
 
 
-@dataclass(frozen=True)
+@message
 class OfLog(RequestFor[R]):
     """What is about one log of the topic."""
 
     log: LogId
 
 
-@dataclass(frozen=True)
+@message
 class OfWrittenLog(OfLog[R]):
     """What only the log's publisher may do: it shows the log's write token (:mod:`jobpipe.net.capability`)."""
 
     token: Secret
 
 
-@dataclass(frozen=True)
+@message
 class ReadReply(Fields):
     """How many bytes were streamed; the PART before them has it too."""
 
     length: Count
 
 
-@dataclass(frozen=True)
+@message
 class FilesReply(Fields):
     """Names of files, in order; none after the last."""
 
     files: Annotated[tuple[str, ...], Items(Text(255), FILES_PAGE)]
 
 
-@dataclass(frozen=True)
+@message
 class RemoveReply(Fields):
     """How many files were removed."""
 
     removed: Count
 
 
-@dataclass(frozen=True)
+@message
 class ForgetLogsReply(Fields):
     """The logs that were removed, by their places."""
 
     forgotten: Annotated[tuple[str, ...], Items(Text(255), MAX_LOGS)]
 
 
-@dataclass(frozen=True)
+@message
 class ReadRequest(RequestFor[ReadReply], op="read"):
     """Stream chunks of a segment that begins at ``offset`` of a file, of the log at a place."""
 
@@ -71,12 +82,12 @@ class ReadRequest(RequestFor[ReadReply], op="read"):
     chunks: Annotated[tuple[Chunk, ...], Packed()]
 
 
-@dataclass(frozen=True)
+@message
 class PrepareRequest(OfWrittenLog[Nothing], op="prepare"):
     """Make the log's directory."""
 
 
-@dataclass(frozen=True)
+@message
 class HostPutRequest(OfWrittenLog[Nothing], op="put"):
     """Take a segment file of ``length`` bytes, which follow; with ``fsync`` it is on the disk when it is answered."""
 
@@ -85,7 +96,7 @@ class HostPutRequest(OfWrittenLog[Nothing], op="put"):
     fsync: Flag = True
 
 
-@dataclass(frozen=True)
+@message
 class AdoptRequest(OfWrittenLog[Nothing], op="adopt"):
     """Take a file of ``length`` bytes that a task of this host wrote into the folder itself."""
 
@@ -94,21 +105,21 @@ class AdoptRequest(OfWrittenLog[Nothing], op="adopt"):
     fsync: Flag = True
 
 
-@dataclass(frozen=True)
+@message
 class FilesRequest(OfWrittenLog[FilesReply], op="files"):
     """The names of a log's files that come after ``after``."""
 
     after: Annotated[str, Text(255)]
 
 
-@dataclass(frozen=True)
+@message
 class RemoveRequest(OfWrittenLog[RemoveReply], op="remove"):
     """Remove files."""
 
     files: Annotated[tuple[str, ...], Items(SegmentFileName(), FILES_PAGE)]
 
 
-@dataclass(frozen=True)
+@message
 class ForgetLogsRequest(OfWrittenLog[ForgetLogsReply], op="forget_logs"):
     """Remove the topic's other logs in which nothing was written for ``idle`` seconds."""
 

@@ -26,6 +26,7 @@ from jobpipe.operations.fields import (
     Secret,
     SparkSchema,
     Wait,
+    message,
     take,
 )
 from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
@@ -92,7 +93,7 @@ class Counts(AsItIs):
         return {take(Named(), "a subscription", name): take(Whole(), name, count) for name, count in found.items()}
 
 
-@dataclass(frozen=True)
+@message
 class OpenReply(Fields):
     """The topic is this job's.
 
@@ -109,7 +110,7 @@ class OpenReply(Fields):
     token: Secret
 
 
-@dataclass(frozen=True)
+@message
 class OpenRequest(RequestFor[OpenReply], op="open"):
     """Take a topic over for this job.
 
@@ -136,7 +137,7 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
     opener: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a publisher's id")] = ""
 
 
-@dataclass(frozen=True)
+@message
 class LastSealed(Fields):
     """The last batch that is sealed for a query, and the position after it."""
 
@@ -145,7 +146,7 @@ class LastSealed(Fields):
     run_id: FreeText
 
 
-@dataclass(frozen=True)
+@message
 class NewestQuery(Fields):
     """The last batch that any query sealed; ``n`` is the offset after it."""
 
@@ -154,7 +155,7 @@ class NewestQuery(Fields):
     n: Count
 
 
-@dataclass(frozen=True)
+@message
 class Admitted(Fields):
     """What a publisher must know to write its next batch.
 
@@ -171,7 +172,7 @@ class Admitted(Fields):
     instance: InstanceId
 
 
-@dataclass(frozen=True)
+@message
 class BeginReply(Fields):
     """Whether the batch is sealed already, or may be written.
 
@@ -190,7 +191,7 @@ class BeginReply(Fields):
     admitted: Annotated[Admitted | None, Nested(Admitted)] = None
 
 
-@dataclass(frozen=True)
+@message
 class BeginRequest(RequestFor[BeginReply], op="begin"):
     """Look at what is sealed, and wait for room in the spool."""
 
@@ -200,7 +201,7 @@ class BeginRequest(RequestFor[BeginReply], op="begin"):
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True)
+@message
 class Schema(Fields):
     """The schema of a batch: as Arrow has it, and Spark's JSON where the publisher is Spark."""
 
@@ -237,7 +238,7 @@ def segments_of(items: Iterable[Mapping[str, Any]], blob: bytes) -> tuple[Segmen
     return tuple(segments)
 
 
-@dataclass(frozen=True)
+@message
 class SealReply(Fields):
     """The position after the batch; ``admitted`` if the next one may come at once."""
 
@@ -245,7 +246,7 @@ class SealReply(Fields):
     admitted: Annotated[Admitted | None, Nested(Admitted)] = None
 
 
-@dataclass(frozen=True)
+@message
 class SealRequest(RequestFor[SealReply], op="seal"):
     """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes."""
 
@@ -278,14 +279,14 @@ class _Segment(AsItIs):
         return SegmentInfo.from_json(value, self.data)
 
 
-@dataclass(frozen=True)
+@message
 class DeclareReply(Fields):
     """The schema's id."""
 
     id: Count
 
 
-@dataclass(frozen=True)
+@message
 class DeclareRequest(RequestFor[DeclareReply], op="declare"):
     """Tell the schema before the first batch; Arrow's form is the blob."""
 
@@ -302,7 +303,7 @@ class DeclareRequest(RequestFor[DeclareReply], op="declare"):
         return self.arrow
 
 
-@dataclass(frozen=True)
+@message
 class AckedReply(Fields):
     """Who is still waited for, and the lost host servers that kept a part of the batch, if there are any."""
 
@@ -310,7 +311,7 @@ class AckedReply(Fields):
     gone: Annotated[tuple[str, ...], Items(HostId(), MAX_HOSTS)]
 
 
-@dataclass(frozen=True)
+@message
 class AckedRequest(RequestFor[AckedReply], op="acked"):
     """Wait until all that must have acknowledged offset ``n``."""
 
@@ -318,21 +319,21 @@ class AckedRequest(RequestFor[AckedReply], op="acked"):
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True)
+@message
 class DrainedReply(Fields):
     """The subscriptions that have not acknowledged everything, with their lag in batches."""
 
     lagging: Annotated[Mapping[str, int], Counts()]
 
 
-@dataclass(frozen=True)
+@message
 class DrainedRequest(RequestFor[DrainedReply], op="drained"):
     """Wait until all subscriptions have acknowledged everything."""
 
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True)
+@message
 class CloseReply(Fields):
     """The topic is given up.
 
@@ -347,7 +348,7 @@ class CloseReply(Fields):
     lagging: Annotated[Mapping[str, int] | None, Counts(), OMITTED] = None
 
 
-@dataclass(frozen=True)
+@message
 class CloseRequest(RequestFor[CloseReply], op="close"):
     """The publisher is done; ``final``: no other comes after it."""
 

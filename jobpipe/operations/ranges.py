@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from jobpipe.operations.fields import (
@@ -12,6 +11,7 @@ from jobpipe.operations.fields import (
     Fields,
     Flag,
     Nested,
+    message,
 )
 from jobpipe.operations.values import Items, PositionValue, Text, Whole
 from jobpipe.store.position import Position
@@ -25,7 +25,7 @@ SchemaId = Annotated[int | None, Whole()]
 Stop = Annotated[Position | None, PositionValue()]
 
 
-@dataclass(frozen=True)
+@message
 class News(Fields):
     """The newest position, whether the topic has ended, what its publisher waits for."""
 
@@ -39,7 +39,7 @@ class News(Fields):
         return self.head != position and not before
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class PlannedRange(Fields):
     """A range of the log; its attributes are those of :class:`jobpipe.store.Plan`."""
 
@@ -66,7 +66,7 @@ class PlannedRange(Fields):
         )
 
 
-@dataclass(frozen=True)
+@message
 class LostBatch(Fields):
     """A batch of which lost host servers kept a part."""
 

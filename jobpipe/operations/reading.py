@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Self
 
 from jobpipe.operations.fields import (
@@ -27,6 +27,7 @@ from jobpipe.operations.fields import (
     SlotId,
     SparkSchema,
     Wait,
+    message,
 )
 from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
 from jobpipe.operations.values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
@@ -45,7 +46,7 @@ def lease_name(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()[:24]
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class BindReply(PlannedRange):
     """The range of a slot, the endpoint of the data process, and the batches inside that are lost."""
 
@@ -53,7 +54,7 @@ class BindReply(PlannedRange):
     lost: LostBatches
 
 
-@dataclass(frozen=True)
+@message
 class BindRequest(RequestFor[BindReply], op="bind"):
     """Bind a slot to a range of the log; ``schemas`` are ids of those that the query can read."""
 
@@ -72,7 +73,7 @@ class BindRequest(RequestFor[BindReply], op="bind"):
         return ReadLimits(self.end, self.max_rows, self.max_bytes)
 
 
-@dataclass(frozen=True)
+@message
 class Bounds(Fields):
     """Where a read would begin and end.
 
@@ -94,7 +95,7 @@ class Bounds(Fields):
     standing: Annotated[str | None, Text(16)] = None
 
 
-@dataclass(frozen=True)
+@message
 class BoundsRequest(RequestFor[Bounds], op="bounds"):
     """Where a read would begin and end, and how a subscription stands; without a name, none."""
 
@@ -104,7 +105,7 @@ class BoundsRequest(RequestFor[Bounds], op="bounds"):
     skip_removed: Annotated[bool, Truth(), OMITTED] = False
 
 
-@dataclass(frozen=True)
+@message
 class RangeReply(Fields):
     """The plans of a range, the endpoint of the data process, and the batches inside that are lost."""
 
@@ -113,7 +114,7 @@ class RangeReply(Fields):
     lost: LostBatches
 
 
-@dataclass(frozen=True)
+@message
 class RangeRequest(RequestFor[RangeReply], op="range"):
     """The plans of a range; a subscriber shows its grant."""
 
@@ -122,7 +123,7 @@ class RangeRequest(RequestFor[RangeReply], op="range"):
     grant: Annotated[int | None, Whole(), OMITTED] = None
 
 
-@dataclass(frozen=True)
+@message
 class CutPiece(Fields):
     """A piece of a range: where it ends, and the partitions that have rows in it."""
 
@@ -130,14 +131,14 @@ class CutPiece(Fields):
     partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARTITION), MAX_LISTED)]
 
 
-@dataclass(frozen=True)
+@message
 class CutReply(Fields):
     """The pieces; each begins where the one before ends."""
 
     pieces: Annotated[tuple[CutPiece, ...], Items(Nested(CutPiece), MAX_LISTED)]
 
 
-@dataclass(frozen=True)
+@message
 class CutRequest(RequestFor[CutReply], op="cut"):
     """Cut a range into pieces; a subscriber shows its grant."""
 
@@ -149,7 +150,7 @@ class CutRequest(RequestFor[CutReply], op="cut"):
     grant: Annotated[int | None, Whole(), OMITTED] = None
 
 
-@dataclass(frozen=True)
+@message
 class LeaseRequest(RequestFor[Nothing], op="lease"):
     """Keep batches from retention, for a time; who shows the same secret again renews it."""
 
@@ -159,14 +160,14 @@ class LeaseRequest(RequestFor[Nothing], op="lease"):
     seconds: Annotated[float, Number(MIN_LEASE_SECONDS, MAX_LEASE_SECONDS)]
 
 
-@dataclass(frozen=True)
+@message
 class ReleaseRequest(RequestFor[Nothing], op="release"):
     """Give a lease back."""
 
     secret: LeaseSecret = field(repr=False)
 
 
-@dataclass(frozen=True)
+@message
 class SchemaReply(Fields):
     """A schema; Arrow's form is the blob.
 
@@ -197,7 +198,7 @@ class SchemaReply(Fields):
         return None if self.id is None else (self.arrow, self.spark)
 
 
-@dataclass(frozen=True)
+@message
 class SchemaRequest(RequestFor[SchemaReply], op="schema"):
     """A schema by its id, or the newest one."""
 

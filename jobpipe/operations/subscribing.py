@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 from jobpipe.operations.data import HeldPart, fill_held
@@ -22,6 +21,7 @@ from jobpipe.operations.fields import (
     SlotId,
     Start,
     Wait,
+    message,
 )
 from jobpipe.operations.ranges import LostBatches, News, PlannedRange, SchemaId, Stop
 from jobpipe.operations.values import Items, Number, PositionValue, SlotName, Text, Truth, Whole
@@ -32,14 +32,14 @@ MAX_HELD = 4096
 """Parts that come with the answer to `plan`, at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class GrantReply(News):
     """The number of the right to use the name, and the news."""
 
     grant: Count
 
 
-@dataclass(frozen=True)
+@message
 class GrantRequest(RequestFor[GrantReply], op="grant"):
     """Take the subscription's name; where the reader is, for people."""
 
@@ -47,7 +47,7 @@ class GrantRequest(RequestFor[GrantReply], op="grant"):
     pid: Annotated[int, Whole(0, 2**31 - 1)] = 0
 
 
-@dataclass(frozen=True)
+@message
 class FirstReply(Fields):
     """Where a new checkpoint begins, and how many batches of what was asked for are lost."""
 
@@ -55,7 +55,7 @@ class FirstReply(Fields):
     lost: Count
 
 
-@dataclass(frozen=True)
+@message
 class FirstRequest(RequestFor[FirstReply], op="first"):
     """Where a new checkpoint begins."""
 
@@ -65,7 +65,7 @@ class FirstRequest(RequestFor[FirstReply], op="first"):
     skip_removed: Flag = False
 
 
-@dataclass(frozen=True)
+@message
 class PollRequest(RequestFor[News], op="poll"):
     """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows."""
 
@@ -75,7 +75,7 @@ class PollRequest(RequestFor[News], op="poll"):
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True)
+@message
 class Backlog(Fields):
     """All that lies after the start of a plan, whatever its limits are.
 
@@ -93,7 +93,7 @@ class Backlog(Fields):
     waiting: Flag
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class PlanReply(PlannedRange):
     """The range that comes next; empty if nothing is there, or ``end`` lies before ``start``.
 
@@ -125,7 +125,7 @@ class PlanReply(PlannedRange):
         return b"".join(part.data for part in self.held or ())
 
 
-@dataclass(frozen=True)
+@message
 class PlanRequest(RequestFor[PlanReply], op="plan"):
     """Acknowledge ``start`` and plan what follows, at most to ``end``; with ``count`` tell how much there is.
 
@@ -154,7 +154,7 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
         return ReadLimits(self.end, self.max_rows, self.max_bytes)
 
 
-@dataclass(frozen=True)
+@message
 class AckRequest(RequestFor[Nothing], op="ack"):
     """Acknowledge a position."""
 
@@ -162,7 +162,7 @@ class AckRequest(RequestFor[Nothing], op="ack"):
     position: At
 
 
-@dataclass(frozen=True, kw_only=True)
+@message(kw_only=True)
 class SlotReply(PlannedRange):
     """Where a stream that reads ahead goes on, and what lies there now, without limits.
 
@@ -181,7 +181,7 @@ class SlotReply(PlannedRange):
     lost: LostBatches
 
 
-@dataclass(frozen=True)
+@message
 class SlotRequest(RequestFor[SlotReply], op="slot"):
     """Acknowledge the slot ``last`` and make the next one, ``slot``.
 
@@ -197,14 +197,14 @@ class SlotRequest(RequestFor[SlotReply], op="slot"):
     witnessed: Flag = False
 
 
-@dataclass(frozen=True)
+@message
 class SettleReply(Fields):
     """Where the slot ends."""
 
     end: At
 
 
-@dataclass(frozen=True)
+@message
 class SettleRequest(RequestFor[SettleReply], op="settle"):
     """Where a slot of the checkpoint ends."""
 

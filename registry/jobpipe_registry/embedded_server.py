@@ -12,6 +12,7 @@ import logging
 import logging.handlers
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -126,6 +127,7 @@ class JavaSupervisor:
             "-Dzookeeper.preAllocSize=4096",  # KiB per log file, instead of 64 MiB
             "-Dlog4j2.configurationFile=./log4j2.properties",
             "-Dio.netty.transport.noNative=true",  # no library is unpacked into a folder of all users
+            *shlex.split(os.environ.get("SERVER_JVMFLAGS", "")),  # as of ZooKeeper's own zkServer.sh
             "-cp",
             _class_path(jars),
             "org.apache.zookeeper.server.ZooKeeperServerMain",

@@ -1,4 +1,4 @@
-"""``python -m tests.harness.class_archive``: the archives with which Spark's JVMs start faster in tests.
+"""``python -m tests.harness.class_archive spark`` or ``zookeeper``: archives with which JVMs start faster in tests.
 
 Most of Spark's start is loading classes. A class data archive (JEP 350) has them as the JVM wants them in memory:
 measured on 2 cores, a driver has done its fifth micro-batch after 4.3 s instead of 7.6 s. A driver program that does
@@ -18,11 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.harness.jvm import DRIVER_ARCHIVE, PLAIN_ARCHIVE, QUICK, QUIET
+from jobpipe_registry.embedded import EmbeddedZooKeeper
+from tests.harness.jvm import DRIVER_ARCHIVE, PLAIN_ARCHIVE, QUICK, QUIET, ZOOKEEPER_ARCHIVE
 from tests.spark.jobs.session import session
 
 SECONDS = 300.0
@@ -136,15 +138,46 @@ def make(kind: str, archive: Path) -> None:
         made.unlink(missing_ok=True)
 
 
+def make_zookeeper(archive: Path) -> None:
+    """Run an embedded server, whose JVM writes the archive when it ends."""
+    made = archive.with_suffix(f".{os.getpid()}")
+    os.environ["SERVER_JVMFLAGS"] = f"-XX:ArchiveClassesAtExit={made} {QUIET}"
+    try:
+        with tempfile.TemporaryDirectory() as home:
+            server = EmbeddedZooKeeper(Path(home))
+            options = server.options()
+            files = {"ca": options["ssl.ca"], "certfile": options["ssl.cert"], "keyfile": options["ssl.key"]}
+            client = KazooClient(options["connect"], use_ssl=True, check_hostname=False, **files)
+            client.start(SECONDS)
+            for number in range(20):
+                client.create(f"/node-{number}", b"value", ephemeral=bool(number % 2))
+                client.exists(f"/node-{number}", watch=lambda event: None)
+                client.set(f"/node-{number}", b"another")
+            transaction = client.transaction()
+            transaction.delete("/node-0")
+            transaction.commit()
+            client.get_children("/", watch=lambda event: None)
+            client.stop()
+            client.close()
+            server.stop()
+        if not made.is_file():
+            sys.exit("no class archive for ZooKeeper's JVM was made")
+        made.replace(archive)
+    finally:
+        made.unlink(missing_ok=True)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        plain = sys.argv[1] == "plain"
-        with tempfile.TemporaryDirectory() as scratch:
-            spark = session("local[2]", checkpoints_local=not plain)
-            work(spark, Path(scratch))
-        if plain:  # the classes of master and worker, which run in the driver here
-            spark.stop()
-            session("local-cluster[1,1,1024]", checkpoints_local=False).range(2).collect()
-    else:
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(make, ("plain", "driver"), (PLAIN_ARCHIVE, DRIVER_ARCHIVE)))
+    match sys.argv[1:]:
+        case ["spark"]:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(make, ("plain", "driver"), (PLAIN_ARCHIVE, DRIVER_ARCHIVE)))
+        case ["zookeeper"]:
+            make_zookeeper(ZOOKEEPER_ARCHIVE)
+        case [kind]:
+            with tempfile.TemporaryDirectory() as scratch:
+                spark = session("local[2]", checkpoints_local=kind == "driver")
+                work(spark, Path(scratch))
+            if kind == "plain":  # the classes of master and worker, which run in the driver here
+                spark.stop()
+                session("local-cluster[1,1,1024]", checkpoints_local=False).range(2).collect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING
+from dataclasses import MISSING, FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -104,6 +104,16 @@ def test_the_secret_of_a_lease_is_not_repeated() -> None:
     asked = LeaseRequest("0123456789abcdef" * 2, 0, 1, 1.0)
     assert asked.secret not in repr(asked)
     assert lease_name(asked.secret) == lease_name(asked.secret) != lease_name(asked.secret + "0")
+
+
+def test_messages_are_values() -> None:
+    """Equal by kind and fields, which they show."""
+    one, same, other = PollRequest(ended=True), PollRequest(ended=True), PollRequest(ended=False)
+    assert one == same != other
+    assert hash(one) == hash(same)
+    assert repr(one) == "PollRequest(head=None, ended=True, waiting=None, wait=0.0)"
+    with pytest.raises(FrozenInstanceError):
+        one.wait = 1.0  # type: ignore[misc]
 
 
 def test_where_a_reader_is_has_a_bound() -> None:
