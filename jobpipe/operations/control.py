@@ -48,4 +48,4 @@ CONTROL = table(
     Operation(administration.ReleaseHoldRequest, _READER | _ADMIN, audited=True),
     Operation(administration.RequireRequest, _ADMIN, audited=True),
 )
-"""Each operation with its request, reply and roles. The right that each needs is in coordinator/access.py."""
+"""Each operation with its request and roles. The right that each needs is in coordinator/access.py."""

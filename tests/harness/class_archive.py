@@ -138,6 +138,25 @@ def make(kind: str, archive: Path) -> None:
         made.unlink(missing_ok=True)
 
 
+def use(options: dict[str, str]) -> None:
+    """Do with a ZooKeeper what the tests do: nodes, watches, a transaction."""
+    files = {"ca": options["ssl.ca"], "certfile": options["ssl.cert"], "keyfile": options["ssl.key"]}
+    client = KazooClient(options["connect"], use_ssl=True, check_hostname=False, **files)
+    try:
+        client.start(SECONDS)
+        for number in range(20):
+            client.create(f"/node-{number}", b"value", ephemeral=bool(number % 2))
+            client.exists(f"/node-{number}", watch=lambda event: None)
+            client.set(f"/node-{number}", b"another")
+        transaction = client.transaction()
+        transaction.delete("/node-0")
+        transaction.commit()
+        client.get_children("/", watch=lambda event: None)
+    finally:
+        client.stop()
+        client.close()
+
+
 def make_zookeeper(archive: Path) -> None:
     """Run an embedded server, whose JVM writes the archive when it ends."""
     made = archive.with_suffix(f".{os.getpid()}")
@@ -145,21 +164,10 @@ def make_zookeeper(archive: Path) -> None:
     try:
         with tempfile.TemporaryDirectory() as home:
             server = EmbeddedZooKeeper(Path(home))
-            options = server.options()
-            files = {"ca": options["ssl.ca"], "certfile": options["ssl.cert"], "keyfile": options["ssl.key"]}
-            client = KazooClient(options["connect"], use_ssl=True, check_hostname=False, **files)
-            client.start(SECONDS)
-            for number in range(20):
-                client.create(f"/node-{number}", b"value", ephemeral=bool(number % 2))
-                client.exists(f"/node-{number}", watch=lambda event: None)
-                client.set(f"/node-{number}", b"another")
-            transaction = client.transaction()
-            transaction.delete("/node-0")
-            transaction.commit()
-            client.get_children("/", watch=lambda event: None)
-            client.stop()
-            client.close()
-            server.stop()
+            try:
+                use(server.options())
+            finally:
+                server.stop()
         if not made.is_file():
             sys.exit("no class archive for ZooKeeper's JVM was made")
         made.replace(archive)

@@ -17,7 +17,7 @@ from tests.model.trial import Place, Trial, Unclear, Wrong, draw_trial
 
 pytestmark = pytest.mark.timeout(600)
 
-TRIALS = 10  # of each test; there are six
+TRIALS = 20  # of each test; there are six
 Spans = dict[str, tuple[Place, Place]]
 Lies = tuple[str, int, int, int]  # topic, offset, partition, row: where a row lies
 
