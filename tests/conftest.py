@@ -67,6 +67,19 @@ LONG_FILES = (
     "faults/test_flows.py",
     "faults/test_seal_killed.py",
     "faults/test_process_stopped.py",
+    # Of those with Spark.
+    "faults/test_pipeline_cut_off.py",
+    "faults/test_spark_process.py",
+    "demo/test_run.py",
+    "faults/test_pipeline_killed.py",
+    "spark/test_pipeline_run.py",
+    "spark/test_standalone_launcher.py",
+    "spark/test_submit.py",
+    "faults/test_jdbc_killed.py",
+    "faults/test_spark_disk.py",
+    "faults/test_spark_flow.py",
+    "spark/test_trials.py",
+    "faults/test_spark_lost.py",
 )
 
 

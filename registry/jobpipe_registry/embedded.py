@@ -15,6 +15,7 @@ import importlib.util
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -162,6 +163,10 @@ class EmbeddedZooKeeper:
     def _spawn(self, token: str) -> None:
         """Start the supervisor, which detaches itself at once."""
         java, jars = find_java(self._java), find_jars()
+        try:
+            shlex.split(os.environ.get("SERVER_JVMFLAGS", ""))
+        except ValueError as error:
+            raise self._unavailable(f"the options in SERVER_JVMFLAGS are no words of a shell: {error}") from None
         if self._tls:
             self._files.make_tls()
         root = str(Path(__file__).parent.parent)

@@ -139,7 +139,7 @@ def test_boards_show_topics_and_lags(console: Console) -> None:
 @pytest.mark.zookeeper
 @pytest.mark.timeout(400)
 def test_the_demo(tmp_path: Path, console: Console) -> None:
-    assert run_demo(tmp_path / "work", files=24, timeout=360.0, console=console) == 0, text(console)
+    assert run_demo(tmp_path / "work", files=12, timeout=360.0, console=console) == 0, text(console)
     shown = text(console)
     for fact in ("336,776", "350,217,607", "8,255", "dead letters"):
         assert fact in shown

@@ -21,7 +21,8 @@ from tests.spark.kit import until
 
 pytestmark = [pytest.mark.spark]
 
-KILLS = int(os.environ.get("JOBPIPE_KILLS", "4"))
+VICTIMS = ("python", "java", "all")
+KILLS = int(os.environ.get("JOBPIPE_KILLS", str(len(VICTIMS))))
 KILLED_WITHIN = 1.0  # seconds after a micro-batch of that life; one takes a part of it
 
 
@@ -70,10 +71,12 @@ def test_killed(postgres: Postgres, schema: str, tmp_path: Path) -> None:
         assert program.failure is None, program.failure
 
     try:
+        left: list[str] = []
         for _ in range(KILLS):
+            left = left or random.sample(VICTIMS, len(VICTIMS))
             started()
             time.sleep(random.uniform(0.0, KILLED_WITHIN))
-            victim = random.choice(["python", "java", "all"])
+            victim = left.pop()
             family = program.family()
             program.end_is_expected()
             for process in family:

@@ -294,6 +294,13 @@ def test_java_that_fails_is_reported_with_its_words(home: Path, tmp_path: Path) 
     eventually(lambda: not is_held(home / "zookeeper" / "server.lock"))
 
 
+def test_options_that_are_no_words_are_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_JVMFLAGS", "-Dname='open")
+    with pytest.raises(Unavailable, match="SERVER_JVMFLAGS are no words of a shell: No closing quotation"):
+        EmbeddedZooKeeper(home).ensure()
+    assert EmbeddedZooKeeper(home).status() is None
+
+
 def test_missing_pyspark_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobpipe_registry.embedded.importlib.util.find_spec", lambda _: None)
     with pytest.raises(Unavailable):
