@@ -80,6 +80,7 @@ LONG_FILES = (
     "faults/test_spark_flow.py",
     "spark/test_trials.py",
     "faults/test_spark_lost.py",
+    "cluster/test_placement_host.py",
 )
 
 
