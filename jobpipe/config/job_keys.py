@@ -120,7 +120,8 @@ class JobKeys:
         choice("block", "drop_oldest"),
         "block",
         "At the cap: block = the publisher waits, and says for which subscription, hold or lease; drop_oldest = the "
-        "oldest batches are removed, and subscriptions that needed them fail with data loss.",
+        "oldest batches are removed, and subscriptions that needed them fail with data loss; the publisher waits only "
+        "for leases.",
         group="spool",
         recommended=("block", "drop_oldest"),
     )
@@ -162,7 +163,7 @@ class JobKeys:
         choice("auto", "collect", "tasks"),
         "auto",
         "How a batch reaches the spool: collect = through the driver, with the least latency for small batches; tasks "
-        "= each Spark task writes its rows; auto = depends on the size of earlier batches.",
+        "= each Spark task writes its rows; auto = by the size of the last batch, the first one by tasks.",
         group="publisher",
         recommended=("auto", "collect", "tasks"),
     )
@@ -213,7 +214,7 @@ class JobKeys:
         "Batches that every subscription has acknowledged are kept this long after they were sealed, counted while a "
         "coordinator is up. So are all batches of a topic without subscriptions, unless min_subscribers is set. Other "
         "batches are kept until each subscription has acknowledged them or has expired, or until spool.on_full "
-        "drop_oldest removes them.",
+        "drop_oldest removes them. Holds and leases keep batches longer.",
         group="retention",
     )
     retention_bytes: int = key(
@@ -255,8 +256,9 @@ class JobKeys:
         "jobpipe.hold.max_time",
         duration(1.0),
         "168h",
-        "How long a hold of a scheduled job keeps batches without being moved, counted while a coordinator is up. "
-        "Then the hold is dropped and reported as a gap, so that no schedule blocks the publisher forever.",
+        "How long a hold of a scheduled job keeps batches without being moved, counted while a coordinator is up, and "
+        "only while there is something to read. Then the hold is dropped and reported as a gap, so that no schedule "
+        "blocks the publisher forever. Under jobpipe serve no hold is dropped.",
         group="retention",
     )
 
@@ -264,6 +266,7 @@ class JobKeys:
         "jobpipe.read.timeout",
         duration(0.1),
         "10min",
-        "How long a subscriber's task tries to reach its topic's coordinator before it fails.",
+        "How long a task, a batch read, or a reader that starts tries to reach the topic's coordinator before it "
+        "fails. Between batches, streams and plain clients without a timeout wait for the publisher without limit.",
         group="subscriber",
     )

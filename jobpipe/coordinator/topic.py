@@ -163,10 +163,15 @@ class ServedTopic(TopicState):
             return None
         if self.config.on_full == "drop_oldest":
             removed = await self.run(self._store.retirer.drop_oldest, need)
-            log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
-            self._set_waiting(None)
-            return None
-        slow = await self.run(self._slowest)
+            if removed.batches:
+                log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
+            leased = None if removed.bytes >= need else await self.run(self._leased)
+            if leased is None:
+                self._set_waiting(None)
+                return None
+            slow = leased
+        else:
+            slow = await self.run(self._slowest)
         self._set_waiting(f"the spool is full ({limit} bytes); {slow}")
         await self.acked.wait(wait)
         return self.waiting
@@ -175,18 +180,25 @@ class ServedTopic(TopicState):
         """Tell subscribers which acknowledgements the publisher waits for; an empty list: for none."""
         self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
 
+    def _leased(self, before: int | None = None) -> str | None:
+        """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""
+        for line in self.leases.lines(self._store.status()["leases"][:1]):
+            if before is None or line["first"] < before:
+                return (
+                    f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
+                    f"offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
+                )
+        return None
+
     def _slowest(self) -> str:
         """Say who keeps the log from shrinking. Call it in the log's thread."""
         status = self._store.status()
         subscriptions = status["subscriptions"]
         acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
         hold = held_back(self._store.holds.all(), acked)
-        for line in self.leases.lines(status["leases"][:1]):
-            if line["first"] < (acked if hold is None else hold.offset):  # no subscription needs what the lease holds
-                return (
-                    f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
-                    f"offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
-                )
+        leased = self._leased(before=acked if hold is None else hold.offset)
+        if leased is not None:  # neither a subscription nor a hold needs the first batches that it keeps
+            return leased
         missing = self.asked.min_subscribers
         if hold is not None and (subscriptions or not missing):
             return hold_words(self.topic, hold)
@@ -213,8 +225,8 @@ class ServedTopic(TopicState):
             The position after it, and whether another batch may be written without asking for room.
 
         Raises:
-            Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt: see :meth:`TopicLog.seal`.
-            SpoolFull: this batch alone exceeds the cap.
+            Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt, SpoolError: see :meth:`TopicLog.seal`.
+            SpoolFull: this batch alone exceeds the cap, or the disk is full.
         """
         if not self.publishing:
             raise Fenced(f"topic {self.topic!r}: this publisher was closed or replaced", topic=self.topic)
@@ -348,7 +360,8 @@ class ServedTopic(TopicState):
         # One call at a time: else they pile up while a disk hangs. If the last answer came after its
         # callers had stopped waiting, it is out of date: ask again.
         if self._asked_status is None or self._asked_status.done():
-            # several callers share this answer: it is the server's work (whose=""), not that of the first caller
+            # Several callers share this answer. So the log's thread must not count it as work of the first caller
+            # (whose="" is the server itself).
             self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)

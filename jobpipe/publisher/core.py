@@ -167,6 +167,7 @@ class Publisher:
         Raises:
             CheckpointTooOld: the batch is older than the last one sealed for this query.
             DuplicateCall: this run has sealed the batch already.
+            NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
             SpoolFull: no room within ``acks.timeout``. The message says what keeps the spool full: a subscription, a
                 hold or a lease.
             WaitTimeout: the query was stopped meanwhile.
@@ -175,8 +176,8 @@ class Publisher:
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
-        # -1 is below every id of a batch. So nothing is admitted, unless the query has no sealed batch: then the
-        # coordinator takes -1 for a new batch, and may admit it. We ignore that.
+        # We ask for admission only to get ``last``. Batch id -1 is below that of any sealed batch, so it is not
+        # admitted. If the query has no sealed batch, -1 may be admitted as a new one; nothing is written for it.
         last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
         return None if last is None else (last.batch_id, last.position)
 
@@ -298,7 +299,8 @@ class Publisher:
             None if it must be written; for a replay the position after it.
 
         Raises:
-            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin`, :meth:`wait_acked`.
+            CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin` and
+                :meth:`wait_acked`.
         """
         replayed_at = self.begin(key)
         if replayed_at is None:
@@ -325,8 +327,8 @@ class Publisher:
         A batch that was sealed before, by an earlier run, is not published again.
 
         Raises:
-            CheckpointTooOld, DuplicateCall, SpoolFull, SpoolError, WaitTimeout: see :meth:`begin`, :meth:`commit` and
-                :meth:`wait_acked`.
+            CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: see :meth:`begin`,
+                :meth:`commit` and :meth:`wait_acked`.
         """
         schema = schema if schema is not None else tables[0].schema
         pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.cast(schema).to_batches())
@@ -345,8 +347,8 @@ class Publisher:
         """Publish one batch like :meth:`seal`; ``rows`` are the pairs that :meth:`WriteTarget.write` takes.
 
         Args:
-            size: their bytes, if known. A small batch makes no segment file: the seal request carries its bytes, and
-                the catalog stores them.
+            size: bytes of the rows, if known. A small batch makes no segment file: the seal request carries its bytes,
+                and the catalog stores them.
         """
         replayed_at = self.admit(key)
         if replayed_at is not None:
@@ -395,6 +397,9 @@ class Publisher:
 
         Raises:
             ForkedProcess: ``final`` was given in a forked process.
+            LinkError, WaitTimeout: with ``final``: the coordinator could not be told. The publisher is closed, and the
+                end mark may be missing: open the topic again and close it with ``final``.
+            JobpipeError: the coordinator refused, such as Fenced; the publisher is closed.
         """
         if final:
             self.owner.require()

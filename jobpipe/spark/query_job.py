@@ -20,10 +20,14 @@ class QueryJob:
 
     def __init__(self, query: StreamingQuery) -> None:
         self.name = query.name or str(query.id)
-        self.cut_short = False
         self._query = query
         self._watch = EndWatch(query)
         self._end: GentleEnd | None = None
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it was stopped, perhaps in the middle of a micro-batch."""
+        return self._end is not None and self._end.cut_short
 
     @property
     def active(self) -> bool:
@@ -56,7 +60,6 @@ class QueryJob:
     def end_at_once(self, seconds: float) -> None:
         """Stop it in the middle of a micro-batch."""
         if self._end is not None:
-            self.cut_short = True
             self._end.at_once(seconds)
 
 

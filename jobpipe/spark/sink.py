@@ -49,7 +49,8 @@ class JobPipeSink:
     Args:
         topic: name of the topic, ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
         name: the publisher's name in listings and errors; by default ``topic@host``.
-        parallelism: number of the topic's partitions; by default Spark's default parallelism.
+        parallelism: number of the topic's partitions; by default ``jobpipe.parallelism``, else Spark's default
+            parallelism.
         partition_by: columns whose hash chooses the partition, ``pmod(hash(columns), parallelism)``, where ``hash`` is
             Spark's own: Murmur3 with seed 42, the same in every run and version. Order holds within a partition.
         partitioner: ``hash`` (the default with ``partition_by``), ``fixed`` (the default without ``partition_by``:
@@ -61,16 +62,16 @@ class JobPipeSink:
         schema: a StructType or DDL string; announced to subscribers before the first batch; every batch must have it.
         acks: ``stored`` (the call returns when the batch is durable in the spool) or ``all`` (when every required
             subscription has committed it).
-        required_subscribers: subscriptions that ``acks="all"`` waits for; missing ones are created, at the oldest kept
-            batch.
+        required_subscribers: subscriptions that do not expire: their unread rows are kept however long they are away.
+            ``acks="all"`` waits for them. Missing ones are created, at the oldest kept batch.
         min_subscribers: how many subscriptions ``acks="all"`` waits for; until that many exist, batches are
             removed only by ``on_full=drop_oldest``.
         write_path: ``auto``, ``collect`` (through the driver) or ``tasks`` (from the executors).
         on_new_checkpoint: ``publish`` or ``refuse``: what happens when a query is new to a topic that another query
             has published to. The new query may be the same job with a deleted checkpoint, which would publish its
             source again.
-        replace: first stop the query of this process's own sink of the topic, if there is one, and close that sink. For
-            running a notebook cell again.
+        replace: if this process already publishes to the topic, first stop the query that has published to it, and
+            close its publisher. For running a notebook cell again.
         config: a configuration file, instead of the one found by the usual search.
         overrides: any key of the configuration, with underscores (``retention_time="1h"``) or dotted.
 
@@ -184,7 +185,7 @@ class JobPipeSink:
             CheckpointTooOld: Spark replays a batch older than the last one sealed.
             NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
             DuplicateCall: the sink was called a second time in one micro-batch.
-            SpoolFull, SpoolError, WaitTimeout, Fenced: see :mod:`jobpipe.errors`.
+            SpoolFull, SpoolError, WaitTimeout, Fenced, LinkError, RowTooLarge: see :mod:`jobpipe.errors`.
             QueryStopped: the query was stopped. Do not catch it: Spark treats it as the end of the query.
         """
         require_classic(df.sparkSession, "JobPipeSink")
@@ -256,7 +257,7 @@ class JobPipeSink:
         self._publisher.close(final)
 
     def give_way(self) -> None:
-        """Stop the query that uses this sink and close the sink, so that a new publisher can take the topic over."""
+        """Stop the query that last published through this sink, if any, and close the sink: a new one may come."""
         if self._run is not None:
             self._run.stop()
         self.close()

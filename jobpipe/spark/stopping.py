@@ -1,8 +1,9 @@
-"""The end of a query in the middle of a batch is no failure, whatever the callback was doing.
+"""How a query is stopped: in the middle of a micro-batch without a failure, or after one (:class:`GentleEnd`).
 
-When a query was stopped Spark looks, by a regular expression over the error's text, whether its callback failed of an
-interruption. Text that holds :data:`LIKE_AN_INTERRUPTION` is one, and the query ends without an error. On a long text,
-such as Spark's own error of a cancelled job, the expression overflows the stack (seen on PySpark 4.3.0).
+When the callback of a stopped query fails, Spark applies a regular expression to the error's text to decide whether the
+cause was the interruption. If the text contains :data:`LIKE_AN_INTERRUPTION`, Spark takes it for one, and the query
+ends without an error. On a long text, such as Spark's own error of a cancelled job, the expression overflows the stack
+(seen on PySpark 4.3.0). So :func:`stop_is_no_failure` replaces such errors by a short one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LIKE_AN_INTERRUPTION = (
 
 LOOK_SECONDS = 0.1  # for how long one call looks for a moment at which a query can be ended
 
-_ending: set[str] = set()  # ids of queries that end after the micro-batch they are in
+_ending: set[str] = set()  # ids of the queries that are to end after their current micro-batch
 
 
 def stoppable(callback: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
@@ -81,7 +82,7 @@ def query_stopped(what: str, batch_id: int) -> QueryStopped:
 class QueryRun:
     """One run of a query, from a start to its end, as the JVM knows it.
 
-    A run is not known by ``spark.jobGroup.id``: Spark sets that to the run id, but users set job groups of their own.
+    ``spark.jobGroup.id`` does not identify a run: Spark sets it to the run id, but users may set one of their own.
 
     Attributes:
         query_id: from the checkpoint, the same at every start.
@@ -111,7 +112,10 @@ class QueryRun:
         return str(self._execution.sink().getClass().getName())
 
     def active(self) -> bool:
-        """Tell whether this run is to go on, if only to the end of its micro-batch; one call of the JVM."""
+        """Return False once the run was stopped; one call of the JVM.
+
+        A run that :class:`GentleEnd` is about to end counts as active until its current micro-batch is committed.
+        """
         return self.query_id in _ending or bool(self._execution.isActive())
 
     def stop(self) -> None:
@@ -120,11 +124,11 @@ class QueryRun:
 
 
 def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
-    """Return the run of a query that goes on now, None when it was stopped. Eight calls of the JVM: keep the answer.
+    """Return the active run of a query, None when it was stopped. It takes nine calls of the JVM: keep the answer.
 
     Args:
-        spark: any session of the query. ``foreachBatch`` gets a clone, which knows none of the queries; what the
-            sessions share knows all. An id runs once at a time there.
+        spark: any session of the application. ``foreachBatch`` gets a clone, which does not list the queries; the state
+            that all sessions share does. A query id has at most one active run.
     """
     jvm: Any = spark._jvm
     shared = spark._jsparkSession.sharedState()
@@ -139,17 +143,26 @@ def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
 
 
 class GentleEnd:
-    """Ends a query after the micro-batch it is in, commit included, if that is let run to its end."""
+    """Ends a query after its current micro-batch is committed, or, by :meth:`at_once` and :meth:`now`, in the middle.
+
+    Attributes:
+        cut_short: the query was stopped, perhaps in the middle of a micro-batch.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._id = str(query.id)
-        self._quiet = 0  # how often, one after the other, no micro-batch was seen
+        self.cut_short = False
+        self._quiet = 0  # number of successive polls that saw no active trigger
         self._is_last = False  # no other micro-batch begins
         _ending.add(self._id)
 
     def poll(self) -> bool:
-        """Tell whether the query has ended; once no micro-batch is under way it is stopped, as it may be asleep."""
+        """Return True once the query has ended.
+
+        When its last micro-batch is committed, stop it: its thread may be asleep, and would not notice that it is to
+        end. If the JVM's objects cannot be reached, as over Spark Connect, stop it now.
+        """
         try:
             self._is_last = self._is_last or self._no_more_batches()
             if not self._is_last:
@@ -157,8 +170,8 @@ class GentleEnd:
             self._quiet = 0 if self._query.status["isTriggerActive"] else self._quiet + 1
         except (AttributeError, TypeError, PySparkException, Py4JError) as error:  # another Spark, Connect, no JVM
             log.debug("query %s cannot be ended gently: %s", self._id, error)
-            self._quiet = 2
-        if self._quiet < 2:  # a trigger that had just looked is active the next time
+            self._quiet, self.cut_short = 2, True
+        if self._quiet < 2:  # a trigger that began just before the end was prepared is active at the second poll
             return False
         self.now()
         return True
@@ -166,20 +179,19 @@ class GentleEnd:
     def _no_more_batches(self) -> bool:
         """Let Spark begin no other micro-batch; False if one has begun and is not written yet: try again.
 
-        Spark asks before each micro-batch whether the query is still active, and again before it writes it: if the
-        query is not, it interrupts the thread, and so the callback (PySpark 4.3.0, MicroBatchExecution.runBatch). Later
-        nothing asks. ``query.stop()`` changes the same state, and always interrupts the thread.
+        Spark checks twice whether the query is still active: before each micro-batch, and when it begins to write it.
+        If the second check fails, Spark interrupts the thread, and so the callback (PySpark 4.3.0,
+        MicroBatchExecution.runBatch). ``query.stop()`` changes the same state, and always interrupts the thread.
 
-        Spark takes the progress lock to commit a micro-batch, and to look for the rows of the next one. While it is
-        held here, a micro-batch that is being written stays the one that was seen, and none comes as far as the second
-        question.
+        Spark takes the progress lock to commit a micro-batch, and to look for the rows of the next one. While we hold
+        the lock, a micro-batch that is being written cannot be committed, and no new one reaches the second check.
         """
         query: Any = self._query
         execution = query._jsq.streamingQuery()
         lock = execution.awaitProgressLock()
         until = time.monotonic() + LOOK_SECONDS
         while True:
-            if lock.tryLock():  # else a source is asked for rows, for as long as it takes
+            if lock.tryLock():  # if not, Spark holds it while it asks a source for rows, which may take long
                 try:
                     if _terminate(execution):
                         return True
@@ -187,10 +199,11 @@ class GentleEnd:
                     lock.unlock()
             if time.monotonic() > until:
                 return False
-            time.sleep(LOOK_SECONDS / 20)  # of an idle query, a hundredth of a second lies between two triggers
+            time.sleep(LOOK_SECONDS / 20)  # half of the time for which an idle query pauses between two triggers
 
     def at_once(self, seconds: float) -> None:
-        """Stop the query, and wait at most so long: Spark waits for a callback that does not return, without end."""
+        """Stop the query; return after ``seconds`` at most. Spark itself would wait without limit for a callback."""
+        self.cut_short = True
         stopping = threading.Thread(target=self.now, name="jobpipe-stop", daemon=True)  # ends with the query
         stopping.start()
         stopping.join(seconds)
@@ -205,7 +218,10 @@ class GentleEnd:
 
 
 def _terminate(execution: Any) -> bool:
-    """Set the state in which no micro-batch begins, unless Spark would interrupt one for it; tell whether it is set."""
+    """Set the query's state to TERMINATED, so that no micro-batch begins; return whether it is set.
+
+    It is not set if Spark would then interrupt a micro-batch that has begun.
+    """
     jvm: Any = SparkContext._jvm
     terminated = getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$"), "MODULE$")
     state = execution.state()

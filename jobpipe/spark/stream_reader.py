@@ -4,9 +4,9 @@ One instance lives in Spark's long-lived source runner and holds the links. Exec
 pickled without the links. Offsets are ``{topic: position}`` with sorted keys and nothing else: Spark compares their
 text. With ``readAhead`` a position also names a slot.
 
-When a topic is found while the query runs, it enters the next end offset at its start position. So the micro-batch that
-ends there reads no rows of it. The start position is then in Spark's offset log. If that batch is replayed after a
-restart, however late, the topic still begins at the same position.
+A topic that is found while the query runs is added to the next end offset, with its start position as its end. So the
+micro-batch that ends there reads no rows of it. The start position is then in Spark's offset log. If that batch is
+replayed after a restart, however late, the topic still begins at the same position.
 """
 
 from __future__ import annotations
@@ -109,8 +109,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: ``start`` does not fit the log.
             Fenced, NameTaken: another reader has the subscription's name.
-            SchemaMismatch: what comes next in a topic does not fit; all before it is delivered and acknowledged.
-            ConfigError: the pattern matches more than ``maxTopics`` topics.
+            SchemaMismatch, UnsupportedType: what comes next in a topic does not fit; all before it is delivered and
+                acknowledged.
+            ConfigError: the pattern matches more than ``maxTopics`` topics, the options no longer name a topic of the
+                checkpoint, or ``assign`` is wrong.
         """
         topics = self._open()
         topics.follow(start)
@@ -211,14 +213,14 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
                 self._ends.heard(topic, plan.stop)
-            if not self._ends.is_past_end(topic, plan.start):  # what lies after our end need not fit
+            if not self._ends.is_past_end(topic, plan.start):  # batches after our end are not read: any schema will do
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
             log.debug("topic %s: no plan now (%s)", topic, error)
             return start
         if plan.rows:
             self._options.partitions(topic, plan.partitions)  # a wrong `assign` fails here, before Spark logs plan.end
-        # plan.start is `begin` with the epoch that the log now has for it.
+        # plan.start is the same place as `begin`, with the epoch that the log has for it now.
         self._planned[_range_key(topic, start, plan.end)] = ReadRange(
             *(plan.start, plan.end, plan.partitions, begin != start, plan.lost, plan.rows, plan.data or "")
         )

@@ -58,7 +58,7 @@ class TopicLog:
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
-        cursors: Progress of those flow jobs that keep it in this catalog.
+        cursors: Progress of the flow jobs that keep their progress in this catalog.
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
         retirer: Removes what no reader needs.
@@ -277,8 +277,9 @@ class TopicLog:
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: another call of the same run of the query has sealed it.
             SegmentCorrupt: a file is missing or too short, or inline bytes do not match their checksum.
-            SpoolError: the disk fails, or the batch has files and its write id is not in ``writing``. Then the batch is
-                not visible, unless ``fields["reopen"]`` is true: then only :meth:`reopen` can tell.
+            SpoolFull: the disk is full.
+            SpoolError: the disk fails, or the batch has files and its write id is not in ``writing``. The batch is not
+                visible. If ``fields["reopen"]`` is true it may be: only :meth:`reopen` can tell.
         """
         self._require_epoch()
         replayed = self._sealer.replayed(batch)

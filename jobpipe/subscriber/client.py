@@ -118,14 +118,14 @@ class Subscription:
             DataLoss: the position does not fit the log; names topic and missing range.
             NameTaken: another live subscriber has the name.
             TopicNotFound: no publisher came within ``discovery.timeout``, and the topic was never published, or there
-                is a ``timeout``.
+                is a ``timeout``; with a ``timeout`` also if a publisher that was there is away for ``read.timeout``.
             ForkedProcess: this is a fork of the process that subscribed.
         """
         at = self.position(patient=timeout is None)
         deadline = Deadline(timeout)
         while True:
             self._owner.require()
-            plan = self._plan(at, deadline.left(PLAN_SECONDS))
+            plan = self._plan(at, deadline.left(PLAN_SECONDS), patient=timeout is None)
             if plan is None:
                 self._wait(at, deadline.left(LINK_SECONDS))
                 if deadline.passed:
@@ -178,8 +178,12 @@ class Subscription:
         except (JobpipeError, TimeoutError) as error:
             log.debug("topic %s: acknowledgement waits for the next one (%s)", self.topic, error)
 
-    def _plan(self, at: Position, wait: float) -> PlanReply | None:
+    def _plan(self, at: Position, wait: float, *, patient: bool) -> PlanReply | None:
         """Acknowledge a position and plan what follows, waiting for it; None if the link was lost meanwhile.
+
+        Args:
+            wait: seconds for which the coordinator may wait for something to plan.
+            patient: without a link, wait for one without end.
 
         Raises:
             TopicNotFound: there is no link, and none was made within ``read.timeout``.
@@ -190,6 +194,8 @@ class Subscription:
                 timeout=wait + ANSWER_SECONDS,
             )
         else:
+            if patient:
+                connect(self._follower, self._config, self._locator, self._config.read_timeout, patient=True)
             plan = self._follower.call(
                 lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, held=True), timeout=self._config.read_timeout
             )

@@ -1,9 +1,10 @@
 """The jobs of a namespace on a tree of nodes.
 
-Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. A lease here is an attempt's right to run its
-job; it has nothing to do with the leases of bounded reads. To change it, a process reads the order's node first, then
-the lease. Its transaction also writes the order's node, and fails if the version of that node is no longer the one it
-has read. So if two processes decide at once, one of them gets a conflict and must read again.
+Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. A lease is an attempt's right to run its job.
+(The leases of a topic's log, which keep batches for a batch read, are another thing.) To change a lease, a process
+first reads the order's node, then the lease's. Its transaction also writes the order's node, and fails if the version
+of that node is no longer the one it has read. So if two processes decide at once, one of them gets a conflict and must
+read again.
 
 The version of the lease's node alone would not do: it starts again when the node is deleted and made again. But making
 a lease also moves the order's version, so a lease that was deleted and made again is noticed. One exception: if the
@@ -79,7 +80,7 @@ class TreeJobs(Jobs):
         self._changing = threading.RLock()  # one change of a lease, or one pass of the thread, at a time
         self._state = threading.Lock()  # the fields below; never held during a call to the registry
         self._held: dict[_Key, _Held] = {}
-        # leases to remove, whose nodes may exist and be ours, each with the end record to write
+        # leases that are no longer wanted, whose nodes may still be there; with the end record to write then
         self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}
         self._asked: AskedLast[_Key] = AskedLast()  # by job: the last call of take_lease or release_lease decides
         self._thread: threading.Thread | None = None
@@ -107,8 +108,8 @@ class TreeJobs(Jobs):
         Making or removing a lease, and leaving an end record, moves the order's version. So if the version is the same
         before and after, what was read in between belongs together, with one exception. Two changes do not move the
         version: a session's end, which removes its lease, and :meth:`remove_end`. If both happen after we read the
-        lease and before we read the end record, we return the lease and no end record. That does no harm: the removed
-        record belonged to an attempt before the lease's.
+        lease and before we read the end record, we return a lease that is gone, without the end record that was there
+        at the same time. That does no harm: the record was of an earlier attempt than the one that had the lease.
         """
         path = self._paths.job(*key)
         paths = [path, f"{path}/lease", f"{path}/end", path]
@@ -247,7 +248,8 @@ class TreeJobs(Jobs):
             if node is not None:
                 if node.session == self._nodes.session and node.data == data:
                     return
-                ours = self._nodes.had_session(node.session) or node.session == 0  # 0: a persistent node is no lease
+                # A persistent node (session 0) is no valid lease: replace it, too.
+                ours = self._nodes.had_session(node.session) or node.session == 0
                 same = found.lease is not None and found.lease.instance == lease.instance and asked
                 if not ours and not same:
                     raise LeaseHeld(*key, found.lease)

@@ -143,12 +143,22 @@ def test_a_lost_link_is_waited_for_and_the_plan_asked_again(config: Config, fetc
     assert len(answers.polled) == 3
 
 
-def test_without_a_link_the_first_plan_does_not_wait(config: Config, fetched: list[PlanReply]) -> None:
-    """Who waits for a link waits no longer than ``read.timeout``."""
+@pytest.mark.parametrize(("timeout", "connects"), [(None, [True, True]), (5.0, [False])])
+def test_without_a_link_the_first_plan_does_not_wait(
+    config: Config,
+    fetched: list[PlanReply],
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: float | None,
+    connects: list[bool],
+) -> None:
+    """A link is waited for first: without end, or no longer than ``read.timeout`` if the caller has a timeout."""
+    patience: list[bool] = []
+    monkeypatch.setattr(client, "connect", lambda *what, patient: patience.append(patient))
     answers = Answers(replace(OVER, start=START, end=START, news=None))
     answers.state = FollowerState.RECONNECTING
-    assert read(config, answers) == 0
+    assert read(config, answers, timeout) == 0
     assert answers.asked[0].wait == 0
+    assert patience == connects
 
 
 @pytest.mark.slow

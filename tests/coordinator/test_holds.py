@@ -66,6 +66,30 @@ def test_who_keeps_a_spool_full(world: World) -> None:
     run(work())
 
 
+def test_only_a_lease_makes_a_publisher_wait_that_drops_the_oldest(world: World) -> None:
+    """What is being read stays; the spool does not grow beyond its cap meanwhile."""
+
+    async def work() -> None:
+        host = world.host()
+        topic = await opened(
+            host, world, spool__max_bytes="1KiB", segment__max_bytes="1KiB", spool__on_full="drop_oldest"
+        )
+        await hold(topic, EARLIEST)
+        await read_to(topic, 0)
+        await topic.run(topic.store.leases.hold, "read", 1, 3, 60.0)
+        assert not await topic.run(topic.has_room)
+        why = await topic.room(0.01, has_room=False)
+        assert why is not None
+        assert "lease read of an earlier reader keeps batches from offset 1 on" in why
+        assert (await topic.status())["tail"] == 1
+        await topic.run(topic.store.leases.release, "read")
+        assert await topic.room(0.01, has_room=False) is None
+        assert (await topic.status())["tail"] > 1
+        await host.close()
+
+    run(work())
+
+
 def test_the_publisher_limits_their_time(world: World) -> None:
     async def work() -> None:
         host = world.host()

@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect are refused in words that help, before anything is started. No server is needed here."""
+"""What Spark Connect cannot do is refused, or said, in words that help. No server is needed here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.errors import ConfigError
+from jobpipe.spark.query_job import QueryJob
 
 REFUSAL = r"needs a classic Spark session, and this process is a client of Spark Connect: .*spark-submit or python"
 
@@ -40,3 +41,26 @@ def test_rows_of_spark_connect_are_not_published() -> None:
     sink, rows = object.__new__(JobPipeSink), RemoteThing()
     with pytest.raises(ConfigError, match=f"JobPipeSink {REFUSAL}"):
         sink(rows, 0)  # type: ignore[arg-type]
+
+
+class RemoteQuery:
+    """A query of Spark Connect, as far as it is looked at: it has no object of a JVM."""
+
+    id, name = "e2b1f6a8-2f0c-4c6c-9d43-5f9b6b6d9c11", "totals"
+
+    def __init__(self) -> None:
+        self.isActive = True
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+def test_a_query_of_spark_connect_is_stopped_now_and_said_to_be_cut_short() -> None:
+    """Nobody can see whether it writes a micro-batch: that may be repeated at the next start."""
+    query: Any = RemoteQuery()
+    job = QueryJob(query)
+    job.begin_end()
+    assert not job.cut_short
+    assert job.has_ended()
+    assert job.cut_short
+    assert not query.isActive
