@@ -64,7 +64,7 @@ PARTS = {
     # The others, of `make test-all`.
     "slow": Part("slow and not spark and not quarantined", processes=4, ignored=OTHERS),
     "faults": Part("(slow or not core) and not spark and not quarantined", ("tests/faults",)),
-    "spark": Part("spark and (slow or not core) and not quarantined", ignored=("tests/cluster",)),
+    "spark": Part("spark and (slow or not core) and not quarantined", ignored=("tests/cluster",), processes=2),
     "cluster": Part("not quarantined", ("tests/cluster",), processes=2),
     "quarantined": Part("quarantined", processes=1, holding="mark.quarantined("),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -26,6 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(600)
 FIRST_ROW_SECONDS = 10.0  # from the construction of a new publisher's sink to its first row at the subscriber
 GOES_ON_SECONDS = 5.0  # from the publisher's return, its first sealed batch
 END_SECONDS = 10.0
+# What Spark logs of a task that is killed while it hands rows to Arrow: memory is counted before it is freed.
+OF_A_KILLED_TASK = re.compile(r" ERROR (BaseAllocator: Memory was leaked|TaskContextImpl: Error in TaskCompletionList)")
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +41,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHarness]:
 
 @pytest.fixture(autouse=True)
 def both_run(rig: SparkHarness) -> None:
-    """Start what a failed test left dead."""
-    for program in (rig.publisher, rig.consumer()):
-        if not program.alive:
-            program.start(**({"pause": PAUSE} if program is rig.publisher else {}))
+    """Start what a failed test left dead, and wait until it is at work."""
+    dead = [program for program in (rig.publisher, rig.consumer()) if not program.alive]
+    for program in dead:
+        program.start(**({"pause": PAUSE} if program is rig.publisher else {}))
+    if dead:
+        more(rig, timeout=SPARK_PATIENCE)
 
 
 def started_again(rig: SparkHarness) -> tuple[float, float]:
@@ -70,26 +75,19 @@ def test_publisher_killed(rig: SparkHarness) -> None:
 
 
 def test_subscriber_killed(rig: SparkHarness) -> None:
-    """Case 3: kill -9 at a random moment; from its checkpoint it goes on, and a batch that comes again is as it was."""
-    time.sleep(chance().uniform(0.0, 1.0))
-    rig.consumer().kill()
-    rig.consumer().start()
-    more(rig, timeout=SPARK_PATIENCE)
-    verdict_now(rig)
+    """Case 3: kill -9 at a random moment; from its checkpoint it goes on, and a batch that comes again is as it was.
 
-
-@pytest.mark.slow
-def test_subscriber_killed_while_it_reads_ahead(rig: SparkHarness) -> None:
-    """Case 3 with ``readAhead``, switched on by a restart: its tasks wait or read when it is killed."""
+    Then the same with ``readAhead``, which its restart switches on: tasks wait or read when it is killed.
+    """
     options = rig.folder / OPTIONS
     options.write_text(json.dumps({"readAhead": "true"}))
     try:
-        for _ in range(2):  # the first restart switches it on
+        for _ in range(2):
             time.sleep(chance().uniform(0.0, 1.0))
             rig.consumer().kill()
             rig.consumer().start()
             more(rig, timeout=SPARK_PATIENCE)
-        verdict_now(rig)
+            verdict_now(rig)
     finally:
         options.unlink()  # from its next start on
 
@@ -158,7 +156,7 @@ def test_terminated(rig: SparkHarness) -> None:
         print(f"{program} ended in {time.monotonic() - began:.1f} s; slowness {slow:.1f}")
         said = program.log.read_text()[logged:]
         assert "StackOverflowError" not in said
-        assert "ERROR" not in said
+        assert [line for line in said.splitlines() if " ERROR " in line and not OF_A_KILLED_TASK.search(line)] == []
     rig.consumer().start()
     verdict_now(rig)
     started_again(rig)
