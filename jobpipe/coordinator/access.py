@@ -1,4 +1,4 @@
-"""Which right each role and operation of the coordinator needs. The only place that decides it.
+"""Which right each operation of the coordinator needs. The only place that decides it; roles: ``Trust.require_role``.
 
 The right is asked for at WELCOME and again with each request, so that a changed access list counts for links that are
 there already. A subscriber is bound to the name in its HELLO: it acknowledges, plans and reads under no other. A
@@ -31,27 +31,6 @@ from jobpipe.operations.flows import (
 from jobpipe.operations.reading import BindRequest, BoundsRequest
 
 
-def require_role(trust: Trust, link: Link) -> None:
-    """See that a peer may have the role on the topic that its HELLO names.
-
-    An administrator needs any right: which one, :func:`require_operation` says.
-
-    Raises:
-        NotAuthorized: it may not.
-    """
-    topic, name = link.hello.topic, link.hello.name
-    match link.hello.role:
-        case "publisher":
-            trust.require(link, PUBLISH, topic)
-        case "subscriber":
-            trust.require(link, READ, topic, name or "")
-        case "admin":
-            if not (trust.allows(link, READ, topic) or trust.allows(link, PUBLISH, topic)):
-                trust.require(link, ADMIN, topic)
-        case _:
-            trust.require(link, READ, topic)
-
-
 def require_operation(trust: Trust, link: Link, asked: Fields) -> None:
     """See that a peer may have what it asks for.
 
@@ -64,7 +43,7 @@ def require_operation(trust: Trust, link: Link, asked: Fields) -> None:
         NotAuthorized: it may not.
     """
     topic = link.hello.topic
-    require_role(trust, link)
+    trust.require_role(link)
     match asked:
         case HandoverRequest():
             trust.require(link, PUBLISH, topic)

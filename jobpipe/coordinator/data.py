@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
-from jobpipe.coordinator.access import require_role
 from jobpipe.coordinator.segment_files import map_range, part_header, receive_file
 from jobpipe.coordinator.turns import TurnThread
 from jobpipe.discovery.trust import Trust
@@ -126,7 +125,7 @@ class DataService:
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
         check_hello(hello)
-        require_role(self._trust, link)
+        self._trust.require_role(link)
         catalog = await self._catalog(hello.topic)
         log_id, epoch = await catalog.run(lambda: (catalog.reader.log_id, catalog.reader.epoch))
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)

@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.coordinator.access import may_have_holds_of_others, require_operation, require_role
+from jobpipe.coordinator.access import may_have_holds_of_others, require_operation
 from jobpipe.coordinator.answering import Answering, Answers, Context, pair
 from jobpipe.coordinator.flow_answers import FlowAnswers
 from jobpipe.coordinator.publisher_answers import PublisherAnswers
@@ -91,7 +91,7 @@ class ControlService:
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""
         check_hello(hello)
-        require_role(self._trust, link)
+        self._trust.require_role(link)
         if hello.role == "publisher" and hello.proof:
             self._check_proof(link, hello)
         topic = self._coordinator.topics.get(hello.topic)

@@ -16,7 +16,7 @@ from pathlib import Path
 from jobpipe.config import Config
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError, NotAuthorized
-from jobpipe.net.access import PUBLISH, READ, AccessList, read_access
+from jobpipe.net.access import ADMIN, PUBLISH, READ, AccessList, read_access
 from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.audit import audit, who
 from jobpipe.net.budget import Budgets, identity_of
@@ -118,6 +118,26 @@ class Trust:
         instance = link.hello.instance
         audit(link.peer_names, link.peer, right, "refused", topic=topic, subscription=subscription, instance=instance)
         raise self.refusal(link, right, topic, subscription)
+
+    def require_role(self, link: Link) -> None:
+        """See that a peer may have the role on the topic that its HELLO names.
+
+        An administrator needs any right: which one, the operation says (:mod:`jobpipe.coordinator.access`).
+
+        Raises:
+            NotAuthorized: it may not.
+        """
+        topic, name = link.hello.topic, link.hello.name
+        match link.hello.role:
+            case "publisher":
+                self.require(link, PUBLISH, topic)
+            case "subscriber":
+                self.require(link, READ, topic, name or "")
+            case "admin":
+                if not (self.allows(link, READ, topic) or self.allows(link, PUBLISH, topic)):
+                    self.require(link, ADMIN, topic)
+            case _:
+                self.require(link, READ, topic)
 
     def allows(self, link: Link, right: str, topic: str, subscription: str | None = None) -> bool:
         """Whether the holder of the link's certificate has a right.

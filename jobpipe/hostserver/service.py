@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from jobpipe.coordinator.access import require_role
 from jobpipe.coordinator.segment_files import map_range, receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
@@ -46,7 +45,7 @@ class HostService:
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Admit a peer for one topic, on which it may have the role that it names."""
         check_hello(hello)
-        require_role(self._trust, link)
+        self._trust.require_role(link)
         return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._folder.id)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
