@@ -182,7 +182,7 @@ class ServedTopic(TopicState):
 
     def _leased(self, before: int | None = None) -> str | None:
         """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""
-        for line in self.leases.lines(self._store.status()["leases"][:1]):
+        for line in self.leases.lines(self._store.leases.all()[:1]):
             if before is None or line["first"] < before:
                 return (
                     f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "

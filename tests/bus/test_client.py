@@ -78,6 +78,13 @@ def test_iterating_anew_goes_on_at_the_batch_that_was_left(bus: Bus) -> None:
     assert [batch.column("number").to_pylist() for batch in client.batches(timeout=0.3)] == [[2], [3]]
 
 
+@pytest.fixture
+def quick_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a subscriber say ten times a second that it waits."""
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.1)
+
+
 def test_the_first_subscriber_says_what_it_waits_for(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,12 +119,9 @@ def test_who_does_not_wait_says_nothing(
 
 
 @pytest.mark.slow
-def test_a_publisher_that_takes_longer_than_the_discovery(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("quick_notices")
+def test_a_publisher_that_takes_longer_than_the_discovery(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     """U9: `discovery.timeout` is for what does not exist: a topic that was published before is waited for."""
-    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.1)
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher()
     publish(publisher, rows, bus.journal, range(1))
@@ -142,12 +146,9 @@ def test_a_publisher_that_takes_longer_than_the_discovery(
 
 
 @pytest.mark.slow
-def test_a_publisher_that_goes_away_is_waited_for(
-    own_bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("quick_notices")
+def test_a_publisher_that_goes_away_is_waited_for(own_bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     """By a client that has read already, and has no timeout: for longer than `read.timeout`."""
-    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.1)
     rows = NumberedRows(own_bus.topic)
     publisher = own_bus.publisher({"coordinator.linger": "0s"})
     publish(publisher, rows, own_bus.journal, range(1))
