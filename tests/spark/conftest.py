@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.spark.session import recommended_conf
-from tests.spark.kit import Place
+from tests.spark.kit import Place, as_a_user
 
 
 @pytest.fixture(scope="session")
@@ -74,10 +74,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def environ(stranger: Path) -> dict[str, str]:
     """The environment of somebody who has activated nothing and set nothing."""
-    mine = ("PYSPARK_", "SPARK_", "JOBPIPE_", "PYTHON", "VIRTUAL_ENV", "MASTER")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    kept = {name: os.environ[name] for name in ("SPARK_SUBMIT_OPTS",) if name in os.environ}  # how fast Java starts
-    return {**clean, **kept, "PATH": f"{stranger}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    clean = as_a_user("PYTHON", "VIRTUAL_ENV", "MASTER")
+    return {**clean, "PATH": f"{stranger}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture(autouse=True)

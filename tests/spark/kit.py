@@ -31,6 +31,14 @@ JOB_SECONDS = 240.0  # of one driver program, several JVMs at once
 NOISE = ("\tat ", "Traceback", "KeyboardInterrupt", "py4j", " ERROR ", "Exception")
 
 
+def as_a_user(*others: str) -> dict[str, str]:
+    """Return the environment of somebody who has set nothing of Spark and jobpipe, nor variables that begin so."""
+    mine = ("PYSPARK_", "SPARK_", "JOBPIPE_", *others)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    quick = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")  # of tests/conftest.py: how fast Java starts
+    return clean | {name: os.environ[name] for name in quick if name in os.environ}
+
+
 @dataclass
 class Place:
     """One namespace: where its settings are, and short ways to its topics."""

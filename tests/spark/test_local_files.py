@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS, hindrance, in_process_conf
+from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS, hindrance
 from jobpipe.spark.session import recommended_conf
-from tests.spark.kit import JOBS, ROOT
+from tests.spark.kit import JOBS, ROOT, as_a_user
 from tests.troubleshooting import on_page
 
 SCRIPTS = Path(sys.executable).parent
@@ -47,8 +47,9 @@ def test_what_is_set() -> None:
 def test_what_an_administrator_has_set_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultExtraClassPath /opt/site/*\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert in_process_conf()["spark.driver.defaultExtraClassPath"] == f"/opt/site/*:{JAR}"
-    assert in_process_conf()["spark.executor.defaultExtraClassPath"] == str(JAR)
+    conf = recommended_conf(checkpoints_local=True)
+    assert conf["spark.driver.defaultExtraClassPath"] == f"/opt/site/*:{JAR}"
+    assert conf["spark.executor.defaultExtraClassPath"] == str(JAR)
 
 
 def left_out(reason: str, caplog: pytest.LogCaptureFixture) -> bool:
@@ -124,12 +125,10 @@ def run(folder: Path, how: str, *command: str) -> Any:
         program = programs / name
         program.write_text(f'#!/bin/sh\necho {name} "$@" >>{folder}/started\nexec {shutil.which(name)} "$@"\n')
         program.chmod(0o755)
-    mine = ("PYSPARK_", "SPARK_", "JOBPIPE_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     done = subprocess.run(
         [*command, str(JOBS / "local_files.py"), how, str(folder)],
         env={
-            **clean,
+            **as_a_user(),
             "PATH": f"{programs}:{SCRIPTS}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "PYSPARK_PYTHON": sys.executable,
