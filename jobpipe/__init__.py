@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobpipe.spark.flow import flow, flow_test
     from jobpipe.spark.register import register
     from jobpipe.spark.run import run
+    from jobpipe.spark.session import session
     from jobpipe.spark.sink import JobPipeSink
     from jobpipe.spark.stopping import stoppable
     from jobpipe.subscriber.client import Subscription, subscribe
@@ -42,6 +43,7 @@ __all__ = [
     "register",
     "run",
     "secret",
+    "session",
     "stoppable",
     "subscribe",
 ]
@@ -62,6 +64,7 @@ _HOME = {
     "register": "jobpipe.spark.register",
     "run": "jobpipe.spark.run",
     "secret": "jobpipe.config.job_secrets",
+    "session": "jobpipe.spark.session",
     "stoppable": "jobpipe.spark.stopping",
     "subscribe": "jobpipe.subscriber.client",
 }

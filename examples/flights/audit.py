@@ -20,7 +20,6 @@ from pyspark.sql import functions as sf
 
 import jobpipe
 from jobpipe import stoppable
-from jobpipe.spark.session import recommended_conf
 
 # Facts about the file, known beforehand.
 EXPECTED = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
@@ -61,12 +60,10 @@ def main() -> int:
     parser.add_argument("--flights", default="flights", help="topic to subscribe (default flights)")
     args = parser.parse_args()
 
-    spark = (
+    spark = jobpipe.session(
         SparkSession.builder.appName("audit")
-        .config(map=recommended_conf(checkpoints_local=True))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
     )
     spark.sparkContext.setLogLevel("WARN")
 

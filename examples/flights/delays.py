@@ -19,7 +19,6 @@ from pyspark.sql import functions as sf
 
 import jobpipe
 from jobpipe import JobPipeSink
-from jobpipe.spark.session import recommended_conf
 
 
 def clean(flights: DataFrame) -> DataFrame:
@@ -55,12 +54,10 @@ def main() -> int:
     parser.add_argument("--subscribers", default="report", help="subscriptions to keep rows for")
     args = parser.parse_args()
 
-    spark = (
+    spark = jobpipe.session(
         SparkSession.builder.appName("delays")
-        .config(map=recommended_conf(checkpoints_local=True))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")  # few keys: two state stores are enough
-        .getOrCreate()
     )
     spark.sparkContext.setLogLevel("WARN")
 

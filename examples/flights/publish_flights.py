@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 import jobpipe
 from jobpipe import JobPipeSink
-from jobpipe.spark.session import recommended_conf
 
 # The subscribers read this schema from the topic; they need not repeat it.
 FLIGHTS = Path(__file__).with_name("flights.ddl").read_text()
@@ -30,12 +29,7 @@ def main() -> int:
     parser.add_argument("--subscribers", default="delays,audit", help="subscriptions to keep rows for")
     args = parser.parse_args()
 
-    spark = (
-        SparkSession.builder.appName("publish_flights")
-        .config(map=recommended_conf(checkpoints_local=True))
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    spark = jobpipe.session(SparkSession.builder.appName("publish_flights").config("spark.sql.session.timeZone", "UTC"))
     spark.sparkContext.setLogLevel("WARN")
 
     flights = (

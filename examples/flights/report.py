@@ -22,7 +22,6 @@ from pyspark.sql import functions as sf
 
 import jobpipe
 from jobpipe import stoppable
-from jobpipe.spark.session import recommended_conf
 
 KEY = ["carrier", "day"]
 
@@ -85,12 +84,10 @@ def main() -> int:
     parser.add_argument("--delays", default="delays", help="topic to subscribe (default delays)")
     args = parser.parse_args()
 
-    spark = (
+    spark = jobpipe.session(
         SparkSession.builder.appName("report")
-        .config(map=recommended_conf(checkpoints_local=True))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
     )
     spark.sparkContext.setLogLevel("WARN")
 

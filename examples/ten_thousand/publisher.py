@@ -19,7 +19,6 @@ from pyspark.sql import functions as sf
 
 import jobpipe
 from jobpipe import JobPipeSink, stoppable
-from jobpipe.spark.session import recommended_conf
 
 
 class Record:
@@ -50,11 +49,7 @@ def main() -> int:
     args = parser.parse_args()
     total = args.rows_per_second * args.seconds
 
-    spark = (
-        SparkSession.builder.appName("ten_thousand publisher")
-        .config(map=recommended_conf(checkpoints_local=True))
-        .getOrCreate()
-    )
+    spark = jobpipe.session(SparkSession.builder.appName("ten_thousand publisher"))
     spark.sparkContext.setLogLevel("WARN")
 
     rows = (

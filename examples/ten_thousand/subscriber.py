@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import jobpipe
 from jobpipe import stoppable
-from jobpipe.spark.session import recommended_conf
 
 
 def main() -> int:
@@ -26,11 +25,7 @@ def main() -> int:
     parser.add_argument("--topic", default="ten_thousand")
     args = parser.parse_args()
 
-    spark = (
-        SparkSession.builder.appName(f"ten_thousand {args.name}")
-        .config(map=recommended_conf(checkpoints_local=True))
-        .getOrCreate()
-    )
+    spark = jobpipe.session(SparkSession.builder.appName(f"ten_thousand {args.name}"))
     spark.sparkContext.setLogLevel("WARN")
 
     rows = (

@@ -22,9 +22,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(settings: Settings, as_json: bool) -> int:
     """Check this machine, and say how to fix what is wrong.
 
-    Looks at Python, Java, PySpark, configuration, certificates, registry, network and spool. Changes nothing. Starts
-    Java and the Python of Spark's workers for a moment, and nothing else. Exits with 1 if any check fails. JSON keys of
-    each: check, status (ok, warn, fail), detail, remedy.
+    Looks at Python, Java, PySpark, running Spark sessions, configuration, certificates, registry, network and spool.
+    Changes nothing. Starts Java and the Python of Spark's workers for a moment, and nothing else. Exits with 1 if any
+    check fails. JSON keys of each: check, status (ok, warn, fail), detail, remedy.
     """
     found = []
     for finding in _findings(settings):
@@ -46,6 +46,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield doctor_host.worker_python()
     yield doctor_host.unix_sockets()
     yield doctor_host.local_files()
+    yield from doctor_host.running_sessions()
     try:
         resolved = settings.resolved
     except ConfigError as error:

@@ -27,7 +27,6 @@ PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
 JAVA_SECONDS = 20.0
 PORTS_A_JOB = 2  # a coordinator and its data process
-UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 def python() -> Finding:
@@ -105,13 +104,15 @@ def worker_python() -> Finding:
 
 def unix_sockets() -> Finding:
     """Spark's defaults switch the slow TCP path between JVM and Python off."""
+    from jobpipe.spark.session import UNIX_SOCKETS
+
     if _spark_defaults().get(UNIX_SOCKETS) == "true":
         return ok("spark settings", f"{UNIX_SOCKETS}=true")
     return warn(
         "spark settings",
         f"{UNIX_SOCKETS} is not set in Spark's defaults",
-        f"give your sessions .config('{UNIX_SOCKETS}', 'true'), or jobpipe.spark.session.recommended_conf(): without "
-        "it every Python task loses about 40 ms",
+        f"make your sessions by jobpipe.session(), or give them .config('{UNIX_SOCKETS}', 'true'): without it every "
+        "Python task loses about 40 ms",
     )
 
 
@@ -127,7 +128,7 @@ def local_files() -> Finding:
             "local files",
             "Spark's defaults let Hadoop start about 20 processes (chmod, readlink) for each micro-batch whose "
             "checkpoint is on a local disk",
-            "give your sessions jobpipe.spark.session.recommended_conf(checkpoints_local=True); for spark-submit, "
+            "make your sessions by jobpipe.session(); for spark-submit, "
             f"put `{keys[0]} {JAR}` and `{FILE_IMPL} {LOCAL_FS}` into spark-defaults.conf",
         )
     if str(JAR) not in paths:
@@ -136,6 +137,26 @@ def local_files() -> Finding:
         )
         return fail("local files", detail, f"set {keys[0]} to {JAR}")
     return ok("local files", f"{FILE_IMPL}={LOCAL_FS}")
+
+
+def running_sessions() -> Iterator[Finding]:
+    """The Spark sessions that this user runs on this host were started with the recommended settings.
+
+    As far as the command line of the driver's JVM tells: what a program under spark-submit sets itself, or any program
+    sets later, does not stand there. So those under spark-submit are left out.
+    """
+    from jobpipe.spark.launched import running_drivers
+    from jobpipe.spark.session import lacking
+
+    for pid, launch in running_drivers():
+        if launch.submitted:
+            continue
+        name = f"{launch.conf.get('spark.app.name') or 'without a name'} (process {pid})"
+        if found := lacking(launch.conf):
+            remedy = "make it by jobpipe.session(builder); a checkpoint keeps its number of shuffle partitions"
+            yield warn("spark session", "\n".join((f"{name} was started without", *found)), remedy)
+        else:
+            yield ok("spark session", f"{name} has the recommended settings")
 
 
 def _spark_defaults() -> dict[str, str]:

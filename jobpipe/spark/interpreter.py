@@ -89,7 +89,7 @@ def choose() -> None:
     if spark_python(environ).is_ours():
         return
     settings = dict(_settings(environ))
-    if "spark.pyspark.python" not in settings and _is_local(settings.get("spark.master")):
+    if "spark.pyspark.python" not in settings and is_local(settings.get("spark.master")):
         environ[VARIABLE] = _chosen = sys.executable
 
 
@@ -114,7 +114,7 @@ def check_session(context: SparkContext) -> None:
 def _check(kind: Any, context: SparkContext | None) -> None:
     """Look at the session, or, where there is none now, at the JVM that the next one will have."""
     master = None if context is None else context.master
-    if not _is_local(master):
+    if not is_local(master):
         if _chosen is not None and _chosen == os.environ.get(VARIABLE):
             _tell(
                 f"import jobpipe set {VARIABLE}={_chosen}, since no master was known then; executors of {master} start "
@@ -147,7 +147,8 @@ def _loaded_context() -> Any:
     return getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
 
 
-def _is_local(master: str | None) -> bool:
+def is_local(master: str | None) -> bool:
+    """Tell whether a master's executors run on the driver's host; None is Spark's default, a local one."""
     return master is None or master.startswith("local")
 
 

@@ -1,4 +1,4 @@
-"""How Spark was started: its ``spark.jobpipe.*`` settings, for processes that have no session, and where jobpipe is.
+"""How Spark was started, or will be: its settings, for processes that have no session, and where jobpipe is.
 
 Spark 4.3 makes a Python data source in a process of its own and tells it the options of ``load()``, nothing of the
 session. But that process descends from the driver's JVM, and the command line of that names whatever was settled before
@@ -11,10 +11,12 @@ How the sources rank was tried with spark-submit 4.3.0: ``--conf``, ``--extra-pr
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shlex
 import sys
 import zipimport
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from jobpipe.errors import ConfigError
 
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+LAUNCHER = "org.apache.spark.launcher.Main"  # runs for a moment, to print the command with SUBMIT
 SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM
 # The options of spark-submit that take no value; all others take one (SparkSubmitOptionParser, 4.3.0).
 SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version", "--load-spark-defaults"}
@@ -39,12 +42,17 @@ class Launch:
     """How the driver's JVM was started.
 
     Attributes:
-        settings: ``spark.jobpipe.*``, as Spark resolved them.
-        submitted: with the program, as spark-submit does it: ``builder.config`` of that program is not in the settings.
+        conf: the ``spark.*`` settings of its command line and files, as Spark resolved them.
+        submitted: with the program, as spark-submit does it: ``builder.config`` of that program is not in ``conf``.
     """
 
-    settings: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, str] = field(default_factory=dict)
     submitted: bool = False
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """``spark.jobpipe.*`` of ``conf``."""
+        return {key: value for key, value in self.conf.items() if key.startswith(PREFIX)}
 
 
 def launch() -> Launch:
@@ -78,15 +86,53 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
         folder: what relative paths start from.
     """
     rest = list(arguments)
-    properties: dict[str, str] = {}
+    conf: dict[str, str] = {}
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word in JAVA_PAIRS and rest:
             rest.pop(0)
-        elif word.startswith(f"-D{PREFIX}"):
+        elif word.startswith("-Dspark."):
             key, _, value = word.removeprefix("-D").partition("=")
-            properties[key] = value
+            conf[key] = value
     main = rest.pop(0) if rest else ""
+    return _submitted(rest, environ, folder, conf, defaults=main == SUBMIT)
+
+
+def coming_launch() -> Launch:
+    """Return how the first session of this program will start its JVM, apart from what ``builder.config`` is told.
+
+    Raises:
+        ConfigError: a properties file that Spark will read cannot be read.
+    """
+    try:
+        words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    except ValueError:  # spark-submit will say so
+        words = []
+    return _submitted(words, os.environ, Path(), {}, defaults=True)
+
+
+def running_drivers() -> Iterator[tuple[int, Launch]]:
+    """Yield the process id of each driver's JVM that this user runs on this host, and how it was started."""
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real != os.getuid():
+                continue
+            command = process.cmdline()
+            if SUBMIT in command and LAUNCHER not in command and Path(command[0]).name == "java":
+                yield process.pid, parse_command(command[1:], process.environ(), Path(process.cwd()))
+        except (psutil.Error, ConfigError):  # it has ended; or a file with its settings is gone
+            continue
+
+
+def _submitted(
+    words: Sequence[str], environ: Mapping[str, str], folder: Path, conf: dict[str, str], *, defaults: bool
+) -> Launch:
+    """Return what the words after spark-submit say, ``conf`` being the weakest source.
+
+    Args:
+        defaults: Spark reads ``spark-defaults.conf`` too, unless the words say otherwise.
+    """
+    rest = list(words)
     given: dict[str, list[str]] = {}
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).partition("=")
@@ -94,18 +140,23 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
             value = rest.pop(0)
         given.setdefault(SHORT.get(name, name), []).append(value)
     files = [Path(each[-1]) for name in _FILES if (each := given.get(name))]
-    if main == SUBMIT and ("--properties-file" not in given or "--load-spark-defaults" in given):
-        properties |= spark_defaults(environ, folder)
+    if defaults and ("--properties-file" not in given or "--load-spark-defaults" in given):
+        conf |= spark_defaults(environ, folder)
     for path in files:
-        properties |= _read(folder / path)
+        conf |= _read(folder / path)
     for pair in given.get("--conf", ()):
         key, _, value = pair.partition("=")
-        properties[key] = value
-    settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
-    return Launch(settings, rest[:1] != [SHELL])
+        conf[key] = value
+    conf |= {key: given[option][-1] for option, key in _OPTIONS.items() if option in given}
+    return Launch({key: value for key, value in conf.items() if key.startswith("spark.")}, rest[:1] != [SHELL])
 
 
 _FILES = ("--properties-file", "--extra-properties-file")
+_OPTIONS = {  # those with which spark-submit overrides a setting, as far as we ask for them
+    "--master": "spark.master",
+    "--name": "spark.app.name",
+    "--driver-class-path": "spark.driver.extraClassPath",
+}
 
 
 def spark_defaults(environ: Mapping[str, str], folder: Path = Path()) -> dict[str, str]:
@@ -114,10 +165,16 @@ def spark_defaults(environ: Mapping[str, str], folder: Path = Path()) -> dict[st
     Raises:
         ConfigError: it cannot be read.
     """
-    home = environ.get("SPARK_HOME")
+    home = environ.get("SPARK_HOME") or _installed_home()
     place = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
     path = folder / (place or "") / "spark-defaults.conf"
     return _read(path) if place and path.is_file() else {}
+
+
+def _installed_home() -> str | None:
+    """Return the folder of the installed PySpark, which its own scripts take if there is no SPARK_HOME."""
+    spec = importlib.util.find_spec("pyspark")
+    return str(Path(spec.origin).parent) if spec is not None and spec.origin else None
 
 
 def _read(path: Path) -> dict[str, str]:

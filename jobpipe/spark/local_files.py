@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from jobpipe.spark.launched import java_command, spark_defaults
+from jobpipe.spark.launched import java_command
 
 JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
@@ -24,17 +25,16 @@ FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")
 
 
-def in_process_conf() -> dict[str, str]:
+def in_process_conf(given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with which checkpoints of ``file:`` start no process.
 
     An executor needs the class only if it keeps state in such a checkpoint, and then it runs on this host.
 
-    Raises:
-        ConfigError: ``spark-defaults.conf`` cannot be read.
+    Args:
+        given: settings that stay in force; what they say of these class paths is kept.
     """
-    defaults = spark_defaults(os.environ)
     return {
-        **{key: os.pathsep.join(filter(None, (defaults.get(key), str(JAR)))) for key in CLASS_PATHS},
+        **{key: os.pathsep.join(filter(None, (given.get(key), str(JAR)))) for key in CLASS_PATHS},
         FILE_IMPL: LOCAL_FS,
     }
 

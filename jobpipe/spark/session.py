@@ -1,16 +1,36 @@
-"""Spark settings that jobpipe recommends, each with what it buys (measured on PySpark 4.3, 2 cores)."""
+"""The session of a job: settings that jobpipe recommends, each with what it buys (measured on PySpark 4.3, 2 cores)."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from jobpipe.spark.local_files import hindrance, in_process_conf
+from jobpipe.spark.interpreter import is_local
+from jobpipe.spark.launched import coming_launch, spark_defaults
+from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, LOCAL_FS, hindrance, in_process_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+SPARKS_SHUFFLE_PARTITIONS = 200  # Spark's default, on any master
+_EVERYWHERE = {
+    # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
+    UNIX_SOCKETS: "true",
+    # Fewer, larger record batches than with the default of 10,000 rows; what that buys is little (docs/tuning.md).
+    ARROW_ROWS: "50000",
+}
+
 
 def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float | int | str | None]:
-    """Return the settings for ``SparkSession.builder.config(map=...)``.
+    """Return the settings for ``SparkSession.builder.config(map=...)``; :func:`session` is simpler.
 
     Call it where the session is made: what it returns depends on whether the JVM runs already.
 
@@ -22,17 +42,96 @@ def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float 
     Raises:
         ConfigError: Spark's own ``spark-defaults.conf`` cannot be read.
     """
-    conf: dict[str, bool | float | int | str | None] = {
-        # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # Fewer, larger record batches than with the default of 10,000 rows; what that buys is little (docs/tuning.md).
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    }
+    conf: dict[str, bool | float | int | str | None] = {**_EVERYWHERE}
     if checkpoints_local:
         if (why := hindrance()) is None:
-            return conf | in_process_conf()
-        log.info("Spark will start processes for the files of its checkpoints: %s (docs/tuning.md)", why)
+            return conf | in_process_conf(spark_defaults(os.environ))
+        _tell_of_processes(why)
         conf["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
     return conf
+
+
+def session(builder: SparkSession.Builder | None = None) -> SparkSession:
+    """Return ``builder.getOrCreate()``, with settings for short micro-batches where nothing else is set.
+
+    It adds what :func:`recommended_conf` returns. With a local master it also adds the classes for checkpoints on a
+    local disk, if the JVM does not run yet, and as many shuffle partitions as the master has cores, in place of
+    Spark's 200. What the builder, ``spark-submit`` or ``spark-defaults.conf`` sets is kept. In a session that exists
+    already only what can still be changed is added; in one of Spark Connect nothing is.
+
+    A checkpoint keeps the number of shuffle partitions with which its query first ran. If a query will later run on
+    a cluster, set ``spark.sql.shuffle.partitions`` to what it will need there.
+
+    Args:
+        builder: by default ``SparkSession.builder``. The settings are added to it.
+
+    Raises:
+        ConfigError: a properties file that Spark will read cannot be read.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    builder = SparkSession.builder if builder is None else builder
+    own = {key: str(value) for key, value in getattr(builder, "_options", {}).items()}
+    mode = own.get("spark.api.mode", os.environ.get("SPARK_API_MODE", ""))
+    if is_remote() or "spark.remote" in own or mode.lower() == "connect":
+        return builder.getOrCreate()
+    chosen: dict[str, str] = {}
+    if SparkContext._active_spark_context is None:
+        if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this program: its JVM has the settings
+            SparkContext._ensure_initialized()
+        given = coming_launch().conf if SparkContext._jvm is None else dict(SparkConf().getAll())
+        chosen = missing(given | own)
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    _complete(spark, chosen)
+    return spark
+
+
+def lacking(conf: Mapping[str, str]) -> list[str]:
+    """Return what the settings with which a session was started lack, each with what that costs."""
+    found = []
+    if conf.get(UNIX_SOCKETS) != "true":
+        found.append(f"{UNIX_SOCKETS}=true: without it every Python task loses about 40 ms")
+    if is_local(conf.get("spark.master")):
+        if conf.get(FILE_IMPL) != LOCAL_FS:
+            found.append(f"{FILE_IMPL}={LOCAL_FS}: without it a checkpoint on a local disk starts 20 processes a batch")
+        if SHUFFLE_PARTITIONS not in conf:
+            found.append(f"{SHUFFLE_PARTITIONS}: Spark's {SPARKS_SHUFFLE_PARTITIONS} are as many tasks a batch")
+    return found
+
+
+def local_cores(master: str | None) -> int:
+    """Return how many cores a local master probably has; only its JVM knows what ``*`` is in a container."""
+    found = re.match(r"local(\[(\d+)|$)", master or "")
+    return int(found[2] or 1) if found else len(os.sched_getaffinity(0))
+
+
+def missing(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a session whose settings these are lacks before it is made."""
+    found = dict(_EVERYWHERE)
+    if is_local(given.get("spark.master")):
+        found[SHUFFLE_PARTITIONS] = str(local_cores(given.get("spark.master")))
+        if FILE_IMPL not in given:
+            if (why := hindrance()) is None:
+                found |= in_process_conf(given)
+            else:
+                _tell_of_processes(why)
+    return {key: value for key, value in found.items() if key not in given or key in CLASS_PATHS}
+
+
+def _complete(spark: SparkSession, chosen: Mapping[str, str]) -> None:
+    """Add what can be added to a running session; ``chosen`` is what it was started with for our sake."""
+    given = spark.conf.getAll
+    if ARROW_ROWS not in given:
+        spark.conf.set(ARROW_ROWS, _EVERYWHERE[ARROW_ROWS])
+    if is_local(spark.sparkContext.master) and (SHUFFLE_PARTITIONS in chosen or SHUFFLE_PARTITIONS not in given):
+        spark.conf.set(SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))  # the JVM's count of cores
+
+
+def _tell_of_processes(why: str) -> None:
+    log.info("Spark will start processes for the files of its checkpoints: %s (docs/tuning.md)", why)

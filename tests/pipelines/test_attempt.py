@@ -23,6 +23,7 @@ from jobpipe.pipelines.runner.work import Done
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
 from jobpipe.pipelines.tree import plain
+from jobpipe.spark.session import SHUFFLE_PARTITIONS
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE, eventually
 
@@ -75,6 +76,13 @@ def test_a_publisher_without_room_does_not_fail(write: Write) -> None:
     pipeline = loaded(write(FILE.replace("KEY: ", "spark.app.note: ")))
     keys = session_keys(pipeline, pipeline.jobs["report"], "file:///state")
     assert load(spark={key: value for key, value in keys.items() if "jobpipe" in key}).acks_timeout > 365 * 86_400
+
+
+def test_shuffles_of_a_local_master(write: Write) -> None:
+    """As many partitions as cores, in place of Spark's 200, unless the file says otherwise."""
+    for key, partitions in (("spark.app.note", str(len(os.sched_getaffinity(0)))), (SHUFFLE_PARTITIONS, "7")):
+        pipeline = loaded(write(FILE.replace('KEY: "env:JOBPIPE_TEST_SECRET"', f"{key}: 7")))
+        assert session_keys(pipeline, pipeline.jobs["report"], "file:///state")[SHUFFLE_PARTITIONS] == partitions
 
 
 @pytest.mark.processes

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.register import register
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -40,8 +41,9 @@ def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
     """
     keys = {key: str(value) for key, value in recommended_conf(storage.startswith("file:")).items()}
     keys |= _DEFAULTS | dict(pipeline.launcher.plugin.spark_keys())
-    if keys.get("spark.master", "").startswith("local"):
+    if is_local(master := keys.get("spark.master", "")):
         keys |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        keys[SHUFFLE_PARTITIONS] = str(local_cores(master))
     keys |= {"spark.app.name": f"{pipeline.name}.{job.name}", **_TIMES}
     keys["spark.executorEnv.PYTHONPATH"] = _python_path(pipeline.folder)
     given = pipeline.configuration(job)

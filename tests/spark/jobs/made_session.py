@@ -1,0 +1,51 @@
+"""What ``jobpipe.session`` makes of a builder, and what the doctor says of it; the last line is JSON."""
+
+import json
+import sys
+from dataclasses import asdict
+
+from pyspark.sql import SparkSession
+
+import jobpipe
+from jobpipe.cli.doctor_host import running_sessions
+from jobpipe.spark.local_files import FILE_IMPL
+from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS
+
+KEYS = (UNIX_SOCKETS, ARROW_ROWS, SHUFFLE_PARTITIONS, FILE_IMPL)
+
+
+def builder():
+    return (
+        SparkSession.builder.master("local[3]")
+        .appName(f"made {sys.argv[1]}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+    )
+
+
+def settings(spark):
+    return {**{key: spark.conf.get(key, None) for key in KEYS}, "partitions": partitions(spark)}
+
+
+def partitions(spark):
+    """Return how many partitions a shuffle has; AQE would join small ones."""
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    return spark.range(100).repartition("id").rdd.getNumPartitions()
+
+
+def found(spark):
+    return {"settings": settings(spark), "doctor": [asdict(finding) for finding in running_sessions()]}
+
+
+if sys.argv[1] == "ours":
+    first = jobpipe.session(builder().config(ARROW_ROWS, "77"))
+    answer = found(first)
+    answer["again"] = jobpipe.session() is first and settings(first) == answer["settings"]
+    first.stop()
+    answer["second"] = settings(jobpipe.session(builder().config(SHUFFLE_PARTITIONS, "5")))
+elif sys.argv[1] == "plain":
+    spark = builder().getOrCreate()
+    answer = {"before": found(spark), "after": settings(jobpipe.session())}
+else:
+    answer = found(jobpipe.session(builder()))
+print(json.dumps(answer))
