@@ -140,20 +140,20 @@ def local_files() -> Finding:
 
 
 def running_sessions() -> Iterator[Finding]:
-    """The Spark sessions that this user runs on this host were started with the recommended settings.
+    """The Spark sessions of this user's Python programs on this host were started with the recommended settings.
 
-    As far as the command line of the driver's JVM tells: what a program under spark-submit sets itself, or any program
-    sets later, does not stand there. So those under spark-submit are left out.
+    As far as the command lines of their JVMs tell: what a program sets later does not stand there.
     """
     from jobpipe.spark.launched import running_drivers
     from jobpipe.spark.session import lacking
 
     for pid, launch in running_drivers():
-        if launch.submitted:
-            continue
         name = f"{launch.conf.get('spark.app.name') or 'without a name'} (process {pid})"
         if found := lacking(launch.conf):
-            remedy = "make it by jobpipe.session(builder); a checkpoint keeps its number of shuffle partitions"
+            remedy = (
+                "if its program makes the session, make it by jobpipe.session(builder), or set these yourself; a "
+                "checkpoint keeps its number of shuffle partitions"
+            )
             yield warn("spark session", "\n".join((f"{name} was started without", *found)), remedy)
         else:
             yield ok("spark session", f"{name} has the recommended settings")

@@ -112,16 +112,23 @@ def coming_launch() -> Launch:
 
 
 def running_drivers() -> Iterator[tuple[int, Launch]]:
-    """Yield the process id of each driver's JVM that this user runs on this host, and how it was started."""
+    """Yield the process id of each driver's JVM that this user's Python programs started here, and how.
+
+    Programs under spark-submit are left out: what they tell ``builder.config`` does not stand in a command line.
+    """
     for process in psutil.process_iter():
         try:
-            if process.uids().real != os.getuid():
-                continue
-            command = process.cmdline()
-            if SUBMIT in command and LAUNCHER not in command and Path(command[0]).name == "java":
+            if process.uids().real == os.getuid() and _is_python_driver(command := process.cmdline()):
                 yield process.pid, parse_command(command[1:], process.environ(), Path(process.cwd()))
         except (psutil.Error, ConfigError):  # it has ended; or a file with its settings is gone
             continue
+
+
+def _is_python_driver(command: Sequence[str]) -> bool:
+    """Tell whether a command is that of a driver's JVM; not if it names files as only that process sees them."""
+    if SUBMIT not in command or LAUNCHER in command or Path(command[0]).name != "java":
+        return False
+    return command[-1] == SHELL and not any(word.startswith(("/dev/", "/proc/self/")) for word in command)
 
 
 def _submitted(
@@ -148,6 +155,8 @@ def _submitted(
         key, _, value = pair.partition("=")
         conf[key] = value
     conf |= {key: given[option][-1] for option, key in _OPTIONS.items() if option in given}
+    if defaults and (master := environ.get("MASTER")):
+        conf.setdefault("spark.master", master)
     return Launch({key: value for key, value in conf.items() if key.startswith("spark.")}, rest[:1] != [SHELL])
 
 
@@ -155,7 +164,7 @@ _FILES = ("--properties-file", "--extra-properties-file")
 _OPTIONS = {  # those with which spark-submit overrides a setting, as far as we ask for them
     "--master": "spark.master",
     "--name": "spark.app.name",
-    "--driver-class-path": "spark.driver.extraClassPath",
+    "--driver-default-class-path": "spark.driver.defaultExtraClassPath",
 }
 
 
@@ -168,7 +177,7 @@ def spark_defaults(environ: Mapping[str, str], folder: Path = Path()) -> dict[st
     home = environ.get("SPARK_HOME") or _installed_home()
     place = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
     path = folder / (place or "") / "spark-defaults.conf"
-    return _read(path) if place and path.is_file() else {}
+    return _read(path) if place and os.path.isfile(path) else {}
 
 
 def _installed_home() -> str | None:
@@ -181,12 +190,11 @@ def _read(path: Path) -> dict[str, str]:
     import javaproperties  # only the driver has a use for it
 
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:  # as Spark does
             return {key: value.strip() for key, value in javaproperties.load(file).items()}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path}: Spark was started with this properties file, and it cannot be read for its {PREFIX}* settings "
-            f"({error})",
+            f"{path}: Spark is started with this properties file, and it cannot be read for its settings ({error})",
             file=str(path),
         ) from error
 

@@ -12,6 +12,7 @@ What an administrator has set as the default in ``spark-defaults.conf`` is kept.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from itertools import pairwise
@@ -22,6 +23,7 @@ from jobpipe.spark.launched import java_command
 JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
 FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")
 
 
@@ -48,6 +50,8 @@ def hindrance() -> str | None:
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         return "the session is one of Spark Connect, whose JVM runs elsewhere"
     running = _running_class_path()
+    if running is None and re.search(r"driver.default(ExtraClassPath|-class-path)", os.environ.get(ARGUMENTS, "")):
+        return f"{ARGUMENTS} sets a default class path, which would win over one of the session"
     if running is not None and str(JAR) not in running.split(os.pathsep):
         return f"the JVM runs already, without {JAR} on its class path"
     return None

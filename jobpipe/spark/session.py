@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import coming_launch, spark_defaults
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+HADOOPS_LOCAL_FS = "org.apache.hadoop.fs.local.LocalFs"  # Hadoop's default for FILE_IMPL
 SPARKS_SHUFFLE_PARTITIONS = 200  # Spark's default, on any master
 _EVERYWHERE = {
     # Every Python task loses 40 ms to delayed ACKs on its TCP socket otherwise.
@@ -56,10 +57,11 @@ def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float 
 def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     """Return ``builder.getOrCreate()``, with settings for short micro-batches where nothing else is set.
 
-    It adds what :func:`recommended_conf` returns. With a local master it also adds the classes for checkpoints on a
-    local disk, if the JVM does not run yet, and as many shuffle partitions as the master has cores, in place of
-    Spark's 200. What the builder, ``spark-submit`` or ``spark-defaults.conf`` sets is kept. In a session that exists
-    already only what can still be changed is added; in one of Spark Connect nothing is.
+    It adds what :func:`recommended_conf` returns; on YARN the setting for sockets is left out, since their names would
+    be too long there. With a local master it also adds the classes for checkpoints on a local disk, if the JVM does not
+    run yet, and as many shuffle partitions as the master has cores, in place of Spark's 200. What the builder,
+    ``spark-submit`` or ``spark-defaults.conf`` sets is kept. In a session that exists already only what can still be
+    changed is added; in one of Spark Connect nothing is.
 
     A checkpoint keeps the number of shuffle partitions with which its query first ran. If a query will later run on
     a cluster, set ``spark.sql.shuffle.partitions`` to what it will need there.
@@ -72,37 +74,80 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
-    from pyspark.sql.utils import is_remote
 
     builder = SparkSession.builder if builder is None else builder
     own = {key: str(value) for key, value in getattr(builder, "_options", {}).items()}
-    mode = own.get("spark.api.mode", os.environ.get("SPARK_API_MODE", ""))
-    if is_remote() or "spark.remote" in own or mode.lower() == "connect":
+    if _is_of_connect(builder, own):
         return builder.getOrCreate()
-    chosen: dict[str, str] = {}
     if SparkContext._active_spark_context is None:
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this program: its JVM has the settings
             SparkContext._ensure_initialized()
         given = coming_launch().conf if SparkContext._jvm is None else dict(SparkConf().getAll())
-        chosen = missing(given | own)
-        for key, value in chosen.items():
+        given = {key: value for key, value in (given | own).items() if _chosen.get(key) != value}
+        found = missing(given)
+        if not is_local(given.get("spark.master")) and _chosen.get(FILE_IMPL):  # a local session came before this one
+            found |= {FILE_IMPL: HADOOPS_LOCAL_FS, SHUFFLE_PARTITIONS: str(SPARKS_SHUFFLE_PARTITIONS)}
+            found = {key: value for key, value in found.items() if key not in given}
+        _chosen.update(found)
+        for key, value in found.items():
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    _complete(spark, chosen)
+    _complete(spark)
     return spark
 
 
+_chosen: dict[str, str] = {}  # what this process chose last, by key: the JVM has it for later sessions too
+
+
+def _is_of_connect(builder: SparkSession.Builder, own: Mapping[str, str]) -> bool:
+    from pyspark.sql.utils import is_remote
+    from pyspark.util import default_api_mode
+
+    mode = own.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "")).lower()
+    if mode not in ("classic", "connect"):
+        mode = default_api_mode()
+    remote = is_remote() or "spark.remote" in own or "SPARK_REMOTE" in os.environ
+    return remote or mode == "connect" or type(builder).__module__.startswith("pyspark.sql.connect.")
+
+
 def lacking(conf: Mapping[str, str]) -> list[str]:
-    """Return what the settings with which a session was started lack, each with what that costs."""
+    """Return what the settings with which a session was started lack, each with what that costs.
+
+    Settings of the user's own are left alone.
+    """
     found = []
-    if conf.get(UNIX_SOCKETS) != "true":
+    if UNIX_SOCKETS not in conf and not _has_long_names(conf):
         found.append(f"{UNIX_SOCKETS}=true: without it every Python task loses about 40 ms")
     if is_local(conf.get("spark.master")):
-        if conf.get(FILE_IMPL) != LOCAL_FS:
-            found.append(f"{FILE_IMPL}={LOCAL_FS}: without it a checkpoint on a local disk starts 20 processes a batch")
+        if FILE_IMPL not in conf:
+            found.append(
+                f"jobpipe's {LOCAL_FS}: without it a query whose checkpoint is on a local disk starts 20 processes in "
+                "each micro-batch"
+            )
         if SHUFFLE_PARTITIONS not in conf:
-            found.append(f"{SHUFFLE_PARTITIONS}: Spark's {SPARKS_SHUFFLE_PARTITIONS} are as many tasks a batch")
+            found.append(f"{SHUFFLE_PARTITIONS}: each shuffle runs Spark's default of 200 tasks in each micro-batch")
     return found
+
+
+def _has_long_names(conf: Mapping[str, str]) -> bool:
+    """Tell whether Unix sockets would lie in a folder of YARN's: their names would have more than 107 bytes."""
+    return conf.get("spark.master", "").startswith("yarn") and "spark.python.unix.domain.socket.dir" not in conf
+
+
+def missing(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a session whose settings these are lacks before it is made."""
+    found = dict(_EVERYWHERE)
+    if _has_long_names(given):
+        del found[UNIX_SOCKETS]
+    if is_local(given.get("spark.master")):
+        if not given.get("spark.master", "").startswith("local-cluster"):
+            found[SHUFFLE_PARTITIONS] = str(local_cores(given.get("spark.master")))
+        if given.get(FILE_IMPL) in (None, LOCAL_FS):
+            if (why := hindrance()) is None:
+                found |= in_process_conf(given)
+            else:
+                _tell_of_processes(why)
+    return {key: value for key, value in found.items() if key not in given or key in CLASS_PATHS}
 
 
 def local_cores(master: str | None) -> int:
@@ -111,26 +156,18 @@ def local_cores(master: str | None) -> int:
     return int(found[2] or 1) if found else len(os.sched_getaffinity(0))
 
 
-def missing(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what a session whose settings these are lacks before it is made."""
-    found = dict(_EVERYWHERE)
-    if is_local(given.get("spark.master")):
-        found[SHUFFLE_PARTITIONS] = str(local_cores(given.get("spark.master")))
-        if FILE_IMPL not in given:
-            if (why := hindrance()) is None:
-                found |= in_process_conf(given)
-            else:
-                _tell_of_processes(why)
-    return {key: value for key, value in found.items() if key not in given or key in CLASS_PATHS}
-
-
-def _complete(spark: SparkSession, chosen: Mapping[str, str]) -> None:
-    """Add what can be added to a running session; ``chosen`` is what it was started with for our sake."""
-    given = spark.conf.getAll
+def _complete(spark: SparkSession) -> None:
+    """Add what can be added to a running session, and correct what was guessed."""
+    given, master = spark.conf.getAll, spark.sparkContext.master or ""
     if ARROW_ROWS not in given:
         spark.conf.set(ARROW_ROWS, _EVERYWHERE[ARROW_ROWS])
-    if is_local(spark.sparkContext.master) and (SHUFFLE_PARTITIONS in chosen or SHUFFLE_PARTITIONS not in given):
-        spark.conf.set(SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))  # the JVM's count of cores
+    if not is_local(master) or master.startswith("local-cluster"):
+        return
+    guessed = "[*" in master and _chosen.get(SHUFFLE_PARTITIONS) == given.get(SHUFFLE_PARTITIONS)
+    if guessed or SHUFFLE_PARTITIONS not in given:
+        jvm: Any = spark._jvm
+        cores = jvm.java.lang.Runtime.getRuntime().availableProcessors() if "[*" in master else local_cores(master)
+        spark.conf.set(SHUFFLE_PARTITIONS, str(cores))
 
 
 def _tell_of_processes(why: str) -> None:

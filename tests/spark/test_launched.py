@@ -90,7 +90,7 @@ def test_who_started_the_jvm() -> None:
 
 def test_a_properties_file_that_is_gone(tmp_path: Path) -> None:
     """Going on without it would look for topics in the wrong registry."""
-    with pytest.raises(ConfigError, match=r"gone\.conf: Spark was started with this properties file"):
+    with pytest.raises(ConfigError, match=r"gone\.conf: Spark is started with this properties file"):
         parse_command([*SUBMIT.split(), "--properties-file", "gone.conf", "app.py"], {}, tmp_path)
 
 

@@ -6,17 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import jobpipe
 from jobpipe.spark.launched import coming_launch
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, JAR, LOCAL_FS
 from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS, lacking, missing
 from tests.spark.kit import JOBS, ROOT, as_a_user
 
 SCRIPTS = Path(sys.executable).parent
+WORD = uuid.uuid4().hex
 SECONDS = 200.0  # of a program with a JVM, on a machine that is shared
 
 
@@ -24,7 +27,9 @@ SECONDS = 200.0  # of a program with a JVM, on a machine that is shared
 def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that has not made a session yet."""
     monkeypatch.setitem(sys.modules, "pyspark.core.context", None)
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_CONF_DIR", "SPARK_HOME"):
+    monkeypatch.setattr("jobpipe.spark.launched._installed_home", lambda: None)
+    spark = ("CONF_DIR", "HOME", "REMOTE", "CONNECT_MODE_ENABLED", "API_MODE")
+    for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", *(f"SPARK_{each}" for each in spark)):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -49,9 +54,20 @@ def test_all_cores(given: dict[str, str]) -> None:
 
 def test_a_cluster() -> None:
     """Its executors may be elsewhere, without the classes; how many cores it has is not known."""
-    found = missing({"spark.master": "spark://host:7077"})
-    assert found == {UNIX_SOCKETS: "true", ARROW_ROWS: "50000"}
-    assert lacking({**found, "spark.master": "yarn"}) == []
+    given = {"spark.master": "spark://host:7077"}
+    assert missing(given) == {UNIX_SOCKETS: "true", ARROW_ROWS: "50000"}
+    assert lacking({**given, **missing(given)}) == []
+    assert SHUFFLE_PARTITIONS not in missing({"spark.master": "local-cluster[2,1,1024]"})
+
+
+def test_yarn() -> None:
+    """Its folders have names that are too long for a socket, unless another folder is chosen."""
+    given = {"spark.master": "yarn"}
+    assert missing(given) == {ARROW_ROWS: "50000"}
+    assert lacking(given) == []
+    given["spark.python.unix.domain.socket.dir"] = "/tmp"
+    assert missing(given) == {UNIX_SOCKETS: "true", ARROW_ROWS: "50000"}
+    assert len(lacking(given)) == 1
 
 
 def test_what_is_set_is_kept() -> None:
@@ -71,21 +87,56 @@ def test_where_settings_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert coming_launch().conf == {ARROW_ROWS: "9", SHUFFLE_PARTITIONS: "2", "spark.master": "yarn"}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf 'half")  # spark-submit says so
     assert coming_launch().conf[ARROW_ROWS] == "1"
+    monkeypatch.setenv("MASTER", "spark://host:7077")  # the weakest
+    assert coming_launch().conf["spark.master"] == "local[5]"
+    (tmp_path / "spark-defaults.conf").write_bytes(f"# f\xfcr\n{ARROW_ROWS} 3\n".encode("latin-1"))
+    assert coming_launch().conf == {ARROW_ROWS: "3", "spark.master": "spark://host:7077"}
+
+
+def test_a_class_path_that_would_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark gives these words to spark-submit after the session's settings: the class would not be found."""
+    for words in ("--conf spark.driver.defaultExtraClassPath=/opt/site/*", "--driver-default-class-path /opt/site/*"):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{words} pyspark-shell")
+        assert FILE_IMPL not in missing(coming_launch().conf)
+
+
+class Builder:
+    """What ``jobpipe.session`` does with a session of Spark Connect: nothing."""
+
+    def __init__(self, **options: str) -> None:
+        self._options = options
+
+    def getOrCreate(self) -> str:
+        return "as it is"
+
+
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        ({"SPARK_REMOTE": "sc://host"}, {}),
+        ({"SPARK_CONNECT_MODE_ENABLED": "1"}, {}),
+        ({"SPARK_API_MODE": "connect"}, {}),
+        ({}, {"spark.remote": "sc://host"}),
+        ({}, {"spark.api.mode": "Connect"}),
+    ],
+)
+def test_spark_connect(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], options: dict[str, str]) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    builder: Any = Builder(**options)
+    assert jobpipe.session(builder) == "as it is"
 
 
 def test_what_a_session_lacks() -> None:
-    """Spark's own settings on a local master, each with what it costs."""
-    assert [line.partition(":")[0].partition("=")[0] for line in lacking({})] == [
-        UNIX_SOCKETS,
-        FILE_IMPL,
-        SHUFFLE_PARTITIONS,
-    ]
-    assert len(lacking({"spark.master": "yarn"})) == 1
+    """Spark's own settings on a local master, each with what it costs; the user's own are left alone."""
+    for line, key in zip(lacking({}), (UNIX_SOCKETS, LOCAL_FS, SHUFFLE_PARTITIONS), strict=True):
+        assert key in line
+    assert lacking({UNIX_SOCKETS: "false", FILE_IMPL: "own.Fs", SHUFFLE_PARTITIONS: "200"}) == []
 
 
 def run(how: str, *command: str) -> Any:
     done = subprocess.run(
-        [*command, str(JOBS / "made_session.py"), how],
+        [*command, str(JOBS / "made_session.py"), how, WORD],
         env={
             **as_a_user(),
             "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
@@ -102,8 +153,8 @@ def run(how: str, *command: str) -> Any:
 
 
 def findings(found: Any, how: str) -> list[dict[str, str]]:
-    """Return what the doctor says of the session; other tests may have sessions too."""
-    return [line for line in found["doctor"] if line["detail"].startswith(f"made {how} (")]
+    """Return what the doctor says of the session; others of this user may have some too."""
+    return [line for line in found["doctor"] if line["detail"].startswith(f"made {how} {WORD} (")]
 
 
 @pytest.mark.spark
@@ -120,6 +171,7 @@ def test_our_session() -> None:
     assert [line["status"] for line in findings(found, "ours")] == ["ok"]
     assert found["again"] is True
     assert found["second"] == {**found["settings"], SHUFFLE_PARTITIONS: "5", "partitions": 5}  # 77: the JVM's by now
+    assert found["third"] == {**found["settings"], SHUFFLE_PARTITIONS: "2", "partitions": 2}
 
 
 @pytest.mark.spark
@@ -129,7 +181,7 @@ def test_a_session_that_exists() -> None:
     found = run("plain", sys.executable)
     (finding,) = findings(found["before"], "plain")
     assert finding["status"] == "warn"
-    assert all(key in finding["detail"] for key in (UNIX_SOCKETS, FILE_IMPL, SHUFFLE_PARTITIONS))
+    assert all(key in finding["detail"] for key in (UNIX_SOCKETS, LOCAL_FS, SHUFFLE_PARTITIONS))
     assert found["before"]["settings"]["partitions"] == 200
     assert found["after"][ARROW_ROWS] == "50000"
     assert found["after"]["partitions"] == 3
@@ -140,7 +192,7 @@ def test_a_session_that_exists() -> None:
 @pytest.mark.timeout(SECONDS)
 def test_under_spark_submit() -> None:
     """Its own settings win; its JVM runs already, so the classes are left out; the doctor cannot know the session."""
-    given = ("--master", "local[1]", "--conf", f"{ARROW_ROWS}=9")
+    given = ("--master", "local[1]", "--name", f"made submitted {WORD}", "--conf", f"{ARROW_ROWS}=9")
     found = run("submitted", str(SCRIPTS / "spark-submit"), *given)
     assert found["settings"] == {
         UNIX_SOCKETS: "true",
@@ -149,4 +201,4 @@ def test_under_spark_submit() -> None:
         FILE_IMPL: None,
         "partitions": 3,
     }
-    assert found["doctor"] == [] or not findings(found, "submitted")
+    assert not findings(found, "submitted")

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.spark.interpreter import is_local
+from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
 from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
 
@@ -43,7 +44,8 @@ def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
     keys |= _DEFAULTS | dict(pipeline.launcher.plugin.spark_keys())
     if is_local(master := keys.get("spark.master", "")):
         keys |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        keys[SHUFFLE_PARTITIONS] = str(local_cores(master))
+        if SHUFFLE_PARTITIONS not in spark_defaults(os.environ):
+            keys[SHUFFLE_PARTITIONS] = str(local_cores(master))
     keys |= {"spark.app.name": f"{pipeline.name}.{job.name}", **_TIMES}
     keys["spark.executorEnv.PYTHONPATH"] = _python_path(pipeline.folder)
     given = pipeline.configuration(job)

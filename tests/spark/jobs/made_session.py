@@ -1,4 +1,7 @@
-"""What ``jobpipe.session`` makes of a builder, and what the doctor says of it; the last line is JSON."""
+"""``made_session.py ours|plain|submitted WORD``: what ``jobpipe.session`` makes of a builder, and what the doctor says.
+
+The last line is JSON. WORD tells this program's sessions from others of this user.
+"""
 
 import json
 import sys
@@ -17,7 +20,7 @@ KEYS = (UNIX_SOCKETS, ARROW_ROWS, SHUFFLE_PARTITIONS, FILE_IMPL)
 def builder():
     return (
         SparkSession.builder.master("local[3]")
-        .appName(f"made {sys.argv[1]}")
+        .appName(f"made {sys.argv[1]} {sys.argv[2]}")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
     )
@@ -42,7 +45,10 @@ if sys.argv[1] == "ours":
     answer = found(first)
     answer["again"] = jobpipe.session() is first and settings(first) == answer["settings"]
     first.stop()
-    answer["second"] = settings(jobpipe.session(builder().config(SHUFFLE_PARTITIONS, "5")))
+    second = jobpipe.session(builder().config(SHUFFLE_PARTITIONS, "5"))
+    answer["second"] = settings(second)
+    second.stop()
+    answer["third"] = settings(jobpipe.session(builder().master("local[2]")))
 elif sys.argv[1] == "plain":
     spark = builder().getOrCreate()
     answer = {"before": found(spark), "after": settings(jobpipe.session())}
