@@ -27,6 +27,7 @@ from jobpipe.errors import ConfigError
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 LAUNCHER = "org.apache.spark.launcher.Main"  # runs for a moment, to print the command with SUBMIT
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"  # what PySpark gives to spark-submit, after the settings of the session
 SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM
 # The options of spark-submit that take no value; all others take one (SparkSubmitOptionParser, 4.3.0).
 SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version", "--load-spark-defaults"}
@@ -105,7 +106,7 @@ def coming_launch() -> Launch:
         ConfigError: a properties file that Spark will read cannot be read.
     """
     try:
-        words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+        words = shlex.split(os.environ.get(ARGUMENTS, ""))
     except ValueError:  # spark-submit will say so
         words = []
     return _submitted(words, os.environ, Path(), {}, defaults=True)

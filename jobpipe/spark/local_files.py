@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from jobpipe.spark.launched import java_command
+from jobpipe.spark.launched import ARGUMENTS, java_command
 
 JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
 FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
-ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")
 
 

@@ -84,12 +84,9 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
             SparkContext._ensure_initialized()
         given = coming_launch().conf if SparkContext._jvm is None else dict(SparkConf().getAll())
         given = {key: value for key, value in (given | own).items() if _chosen.get(key) != value}
-        found = missing(given)
-        if not is_local(given.get("spark.master")) and _chosen.get(FILE_IMPL):  # a local session came before this one
-            found |= {FILE_IMPL: HADOOPS_LOCAL_FS, SHUFFLE_PARTITIONS: str(SPARKS_SHUFFLE_PARTITIONS)}
-            found = {key: value for key, value in found.items() if key not in given}
+        found, undone = missing(given), _undone(given)
         _chosen.update(found)
-        for key, value in found.items():
+        for key, value in (found | undone).items():
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _complete(spark)
@@ -97,6 +94,14 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
 
 
 _chosen: dict[str, str] = {}  # what this process chose last, by key: the JVM has it for later sessions too
+
+
+def _undone(given: Mapping[str, str]) -> dict[str, str]:
+    """Return Spark's own values of what was chosen for a local session, where one on a cluster comes after it."""
+    if is_local(given.get("spark.master")):
+        return {}
+    own = {FILE_IMPL: HADOOPS_LOCAL_FS, SHUFFLE_PARTITIONS: str(SPARKS_SHUFFLE_PARTITIONS)}
+    return {key: value for key, value in own.items() if key in _chosen and key not in given}
 
 
 def _is_of_connect(builder: SparkSession.Builder, own: Mapping[str, str]) -> bool:

@@ -78,11 +78,15 @@ def test_a_publisher_without_room_does_not_fail(write: Write) -> None:
     assert load(spark={key: value for key, value in keys.items() if "jobpipe" in key}).acks_timeout > 365 * 86_400
 
 
-def test_shuffles_of_a_local_master(write: Write) -> None:
-    """As many partitions as cores, in place of Spark's 200, unless the file says otherwise."""
+def test_shuffles_of_a_local_master(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many partitions as cores, in place of Spark's 200, unless the file or Spark's defaults say otherwise."""
     for key, partitions in (("spark.app.note", str(len(os.sched_getaffinity(0)))), (SHUFFLE_PARTITIONS, "7")):
         pipeline = loaded(write(FILE.replace('KEY: "env:JOBPIPE_TEST_SECRET"', f"{key}: 7")))
         assert session_keys(pipeline, pipeline.jobs["report"], "file:///state")[SHUFFLE_PARTITIONS] == partitions
+    (tmp_path / "spark-defaults.conf").write_text(f"{SHUFFLE_PARTITIONS} 64\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    pipeline = loaded(write(FILE.replace('KEY: "env:JOBPIPE_TEST_SECRET"', "spark.app.note: 7")))
+    assert SHUFFLE_PARTITIONS not in session_keys(pipeline, pipeline.jobs["report"], "file:///state")
 
 
 @pytest.mark.processes

@@ -32,7 +32,7 @@ NOISE = ("\tat ", "Traceback", "KeyboardInterrupt", "py4j", " ERROR ", "Exceptio
 
 
 def as_a_user(*others: str) -> dict[str, str]:
-    """Return the environment of somebody who has set nothing of Spark and jobpipe, nor variables that begin so."""
+    """Return the environment without variables of Spark, of jobpipe, and those that begin with ``others``."""
     mine = ("PYSPARK_", "SPARK_", "JOBPIPE_", *others)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     quick = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")  # of tests/conftest.py: how fast Java starts

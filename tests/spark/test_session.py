@@ -8,11 +8,13 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import jobpipe
+from jobpipe.spark import session
 from jobpipe.spark.launched import coming_launch
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, JAR, LOCAL_FS
 from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS, lacking, missing
@@ -125,6 +127,42 @@ def test_spark_connect(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str],
         monkeypatch.setenv(name, value)
     builder: Any = Builder(**options)
     assert jobpipe.session(builder) == "as it is"
+
+
+class Settled(Exception):
+    """The session would be made now."""
+
+
+class Noting(Builder):
+    """Takes settings as Spark's does, and makes no session."""
+
+    def config(self, key: str, value: str) -> Noting:
+        self._options[key] = value
+        return self
+
+    def getOrCreate(self) -> str:
+        raise Settled
+
+
+def settled(master: str) -> dict[str, str]:
+    """Return what a builder is told."""
+    builder: Any = Noting(**{"spark.master": master})
+    with pytest.raises(Settled):
+        jobpipe.session(builder)
+    return builder._options
+
+
+def test_a_cluster_after_a_local_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM has what was chosen for the first session: executors elsewhere would not find the class."""
+    monkeypatch.setattr(session, "_chosen", {})
+    context = SimpleNamespace(_active_spark_context=None, _jvm=None)
+    monkeypatch.setattr("pyspark.SparkContext", context)
+    first = settled("local[2]")
+    context._jvm = object()
+    monkeypatch.setattr("pyspark.SparkConf", lambda: SimpleNamespace(getAll=lambda: first.items()))
+    second = settled("spark://host:7077")
+    assert (second[FILE_IMPL], second[SHUFFLE_PARTITIONS]) == ("org.apache.hadoop.fs.local.LocalFs", "200")
+    assert settled("local[4]")[SHUFFLE_PARTITIONS] == "4"
 
 
 def test_what_a_session_lacks() -> None:
