@@ -87,7 +87,13 @@ def go_latency(options: argparse.Namespace) -> int:
     def one(name: str, run: int) -> list[dict[str, Any]]:
         rates = [float(rate) for rate in turned(options.rates, run)]
         return latency.latency(
-            name, setting, rates=rates, first=options.first, most=options.most, seconds=options.seconds
+            name,
+            setting,
+            rates=rates,
+            first=options.first,
+            most=options.most,
+            seconds=options.seconds,
+            trigger=options.trigger,
         )
 
     return run_rounds("latency", options, options.contestants, one)
@@ -181,6 +187,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         each.add_argument("--most", type=float, default=420.0, help="seconds to wait for the plateau, at most")
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     spark[0].add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
+    spark[0].add_argument("--trigger", type=float, default=0.0, help="of job A, in seconds; 0: as fast as it can")
     spark[0].set_defaults(contestants=[*names, *(kind.name for kind in CHAINS)])
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
     by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])

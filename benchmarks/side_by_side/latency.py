@@ -15,7 +15,14 @@ FALLING = 0.95  # below this share of the earlier latency, it still falls
 
 
 def latency(
-    contestant: str, setting: Setting, *, rates: list[float], first: float, most: float, seconds: float
+    contestant: str,
+    setting: Setting,
+    *,
+    rates: list[float],
+    first: float,
+    most: float,
+    seconds: float,
+    trigger: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Measure one run at each rate, one after another, with the same two applications.
 
@@ -25,11 +32,12 @@ def latency(
         first: Seconds from the first row on, of young applications: measured by themselves, at the first rate.
         most: Seconds after which a window begins although latency still falls; the round says so.
         seconds: Of each window: the rows made in it count.
+        trigger: Of job A, in seconds; 0 lets one micro-batch follow another.
     """
     found = []
     with pair(contestant, setting) as jobs:
         for number, rate in enumerate(rates):
-            with jobs.flowing(f"rate-{rate:g}", "narrow", rate):
+            with jobs.flowing(f"rate-{rate:g}", "narrow", rate, trigger):
                 began = time.time_ns() // 1_000
                 if number == 0:
                     time.sleep(first)

@@ -19,15 +19,29 @@ TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for
 WOKEN = 64  # subscribers that are woken at once: a thousand answers take the loop a tenth of a second
 
 
-@dataclass
+@dataclass(eq=False)
 class _Asked:
-    """An acknowledgement, and the plan that it asks for."""
+    """An acknowledgement, and the plan that it asks for.
+
+    Attributes:
+        seconds: it waits for news at most, where there is nothing to read.
+        rings: of the bell of news, before it was asked.
+        done: the answer; None where the wait has ended, and ``found`` is the answer.
+        found: that there is nothing to read.
+        group: with which it waits.
+        timer: ends its wait.
+    """
 
     name: str
     grant: int
     order: PlanOrder
     whose: str
-    done: asyncio.Future[Planned]
+    seconds: float
+    rings: int
+    done: asyncio.Future[Planned | None]
+    found: Planned | None = None
+    group: _Group | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 @dataclass
@@ -44,13 +58,13 @@ class _Group:
     """Those who wait for the same plan.
 
     Attributes:
-        waiting: a future of each, by when it came.
+        waiting: by when they came.
         rings: of the bell of news, when the log was looked at last.
         task: looks at the log when there is news; its work counts to the identity of the first one.
     """
 
     rings: int
-    waiting: dict[asyncio.Future[Planned | None], None] = field(default_factory=dict)
+    waiting: dict[_Asked, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
@@ -62,20 +76,36 @@ class Plans:
         self._asked: dict[str, deque[_Asked]] = {}  # by identity, in the order of turns
         self._working: asyncio.Task[None] | None = None
         self._groups: dict[PlanOrder, _Group] = {}
-        self._waits: dict[str, dict[asyncio.Future[Planned | None], None]] = {}  # by name
+        self._waits: dict[str, dict[_Asked, None]] = {}  # by name
 
-    async def next(self, name: str, grant: int, order: PlanOrder) -> Planned:
+    async def next(self, name: str, grant: int, order: PlanOrder, seconds: float = 0.0) -> Planned:
         """Acknowledge where an order starts, whose batch is committed, and plan what follows.
+
+        Args:
+            name: of the subscription.
+            grant: of its holder.
+            order: what is planned.
+            seconds: to wait for news at most, where there is nothing to read. Meanwhile nothing is acknowledged: what
+                has changed the subscription, as a seek, stays. The wait ends, too, where the name passes on.
 
         Raises:
             Fenced: the name was given to another subscriber, or the subscription was dropped.
-            DataLoss: the start does not fit.
+            DataLoss: the start does not fit, or no longer.
+            TopicNotFound: the topic is not served here any more.
         """
-        asked = _Asked(name, grant, order, asking.get(), asyncio.get_running_loop().create_future())
+        done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
+        asked = _Asked(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
         self._asked.setdefault(asked.whose, deque()).append(asked)
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
-        return await asked.done
+        try:
+            told = await done
+        finally:
+            self._leave(asked)
+        if told is None:
+            assert asked.found is not None  # noqa: S101 - it has waited
+            return asked.found
+        return told
 
     async def _work(self) -> None:
         try:
@@ -110,7 +140,10 @@ class Plans:
             if turn.advanced:
                 self._topic.note_progress()
             for asked, outcome in zip(group, turn.outcomes, strict=False):
-                _tell(asked.done, outcome)
+                if asked.seconds and isinstance(outcome, Planned) and outcome.is_open and not asked.done.done():
+                    self._wait(asked, outcome)
+                else:
+                    _tell(asked, outcome)
 
         turning = asyncio.ensure_future(
             self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
@@ -124,7 +157,7 @@ class Plans:
             raise
         if (error := turning.exception()) is not None:
             for asked in group:
-                _tell(asked.done, error)
+                _tell(asked, error)
             return
         self._put_back(group[len(turn.outcomes) :])
 
@@ -160,48 +193,38 @@ class Plans:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    async def wait(self, name: str, order: PlanOrder, rings: int, seconds: float) -> Planned | None:
-        """Wait until there is something to read, and return it; None after ``seconds``, or where the name is not held.
-
-        Nothing is acknowledged: what has changed the subscription meanwhile, as a seek, stays.
-
-        Args:
-            name: of the subscription.
-            order: what was planned, and came out empty.
-            rings: of the bell of news, before it was planned.
-            seconds: to wait at most.
-
-        Raises:
-            DataLoss: the start does not fit any more.
-            TopicNotFound: the topic is not served here any more.
-        """
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[Planned | None] = loop.create_future()
-        group = self._groups.get(order)
+    def _wait(self, asked: _Asked, found: Planned) -> None:
+        """Let one wait until there is something to read, with those who wait for the same."""
+        asked.found = found
+        group = self._groups.get(asked.order)
         if group is None:
-            group = self._groups[order] = _Group(rings)
-            group.task = asyncio.create_task(self._follow(order, group), name=f"news-{self._topic.topic}")
-        group.waiting[told] = None
-        self._waits.setdefault(name, {})[told] = None
-        timer = loop.call_later(seconds, _tell, told, None)
-        try:
-            return await told
-        finally:
-            timer.cancel()
-            group.waiting.pop(told, None)
-            if not group.waiting and self._groups.get(order) is group:
-                del self._groups[order]
-                if group.task is not None:
-                    group.task.cancel()
-            waits = self._waits[name]
-            del waits[told]
-            if not waits:
-                del self._waits[name]
+            group = self._groups[asked.order] = _Group(asked.rings)
+            group.task = asyncio.create_task(self._follow(asked.order, group), name=f"news-{self._topic.topic}")
+        asked.group = group
+        group.waiting[asked] = None
+        self._waits.setdefault(asked.name, {})[asked] = None
+        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, _tell, asked, None)
+
+    def _leave(self, asked: _Asked) -> None:
+        """Forget one that has its answer, or was cancelled."""
+        group = asked.group
+        if group is None or asked.timer is None:
+            return
+        asked.timer.cancel()
+        group.waiting.pop(asked, None)
+        if not group.waiting and self._groups.get(asked.order) is group:
+            del self._groups[asked.order]
+            if group.task is not None:
+                group.task.cancel()
+        waits = self._waits[asked.name]
+        del waits[asked]
+        if not waits:
+            del self._waits[asked.name]
 
     def wake(self, name: str) -> None:
         """Answer those who wait under a name: another holds it now, or it was dropped."""
-        for told in self._waits.get(name, ()):
-            _tell(told, None)
+        for asked in self._waits.get(name, ()):
+            _tell(asked, None)
 
     async def _follow(self, order: PlanOrder, group: _Group) -> None:
         """Look at the log whenever there is news, until no request of the group waits."""
@@ -223,17 +246,17 @@ class Plans:
         if self._groups.get(order) is group:
             del self._groups[order]
         while group.waiting:
-            for told in list(itertools.islice(group.waiting, WOKEN)):
-                group.waiting.pop(told)
-                _tell(told, outcome)
+            for asked in list(itertools.islice(group.waiting, WOKEN)):
+                group.waiting.pop(asked)
+                _tell(asked, outcome)
             await asyncio.sleep(0)
 
 
-def _tell(told: asyncio.Future[Planned] | asyncio.Future[Planned | None], outcome: object) -> None:
-    if told.done():
+def _tell(asked: _Asked, outcome: Planned | BaseException | None) -> None:
+    if asked.done.done():
         return
     if isinstance(outcome, BaseException):
-        told.set_exception(outcome)
-        told.exception()  # seen: perhaps no request waits any more
+        asked.done.set_exception(outcome)
+        asked.done.exception()  # seen: perhaps no request waits any more
     else:
-        told.set_result(outcome)  # type: ignore[arg-type]
+        asked.done.set_result(outcome)

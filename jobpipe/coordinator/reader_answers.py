@@ -83,11 +83,9 @@ class ReaderAnswers:
 
     async def _plan(self, at: Context, asked: subscribing.PlanRequest) -> Fields:
         topic, order = at.topic, PlanOrder(asked.start, asked.limits, asked.count, asked.held)
-        plans, rings = topic.subscribers.plans, topic.news.rings
         topic.subscribers.held(at.name, asked.grant)
-        found = await plans.next(at.name, asked.grant, order)
-        if asked.wait and found.is_open:
-            found = await plans.wait(at.name, order, rings, asked.wait) or found
+        found = await topic.subscribers.plans.next(at.name, asked.grant, order, asked.wait)
+        if asked.wait:
             topic.subscribers.held(at.name, asked.grant)
         news = News(head=topic.head, ended=topic.ended, waiting=topic.waiting) if asked.wait else None
         lost = await self._lost(topic, [found.plan])
@@ -165,7 +163,7 @@ class ReaderAnswers:
         start, end, topic = asked.start, asked.end, at.topic
 
         def work() -> reading.Bounds:
-            known = {s.name: s for s in topic.store.subscriptions.all()}.get(asked.name)
+            known = topic.store.subscriptions.find(asked.name)
             acked, tail = None if known is None else known.acked, topic.store.batches.tail()
             if start is None:
                 window = TopicRange(tail, None if end is None else topic.store.locator.end(end), 0)

@@ -188,7 +188,7 @@ class Subscribers:
                     "sealed the next batch",
                     topic=self._name,
                 )
-            known = {s.name: s for s in store.subscriptions.all()}.get(name)
+            known = store.subscriptions.find(name)
             if known is None:
                 raise Fenced(
                     f"topic {self._name!r}: subscription {name!r} was dropped or expired",
@@ -329,9 +329,8 @@ class Subscribers:
         return RequiredReply(before, tuple(sorted(now)))
 
     def _known(self, name: str) -> StoredSubscription:
-        for known in self._topic.store.subscriptions.all():
-            if known.name == name:
-                return known
+        if (known := self._topic.store.subscriptions.find(name)) is not None:
+            return known
         raise SubscriptionNotFound(f"topic {self._name!r} has no subscription {name!r}", topic=self._name, name=name)
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:

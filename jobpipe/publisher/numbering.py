@@ -100,7 +100,7 @@ def require_hashable(topic: str, schema: pa.Schema, columns: Sequence[str]) -> N
         )
     for name in columns:
         kind = schema.field(name).type
-        if _form(kind) is None:
+        if not is_hashable(kind):
             raise UnsupportedType(
                 f"topic {topic!r}: partition_by={name!r} has the type {kind}, which cannot be hashed without Spark; "
                 "use partitioner=, a function of the record batch and the number of partitions",
@@ -109,13 +109,24 @@ def require_hashable(topic: str, schema: pa.Schema, columns: Sequence[str]) -> N
             )
 
 
-def hash_numbers(batch: pa.RecordBatch, columns: Sequence[str], partitions: int) -> pa.Int32Array:
-    """Return ``pmod(hash(columns), partitions)`` of each row: the partitions that a ``JobPipeSink`` would choose."""
+def is_hashable(kind: pa.DataType) -> bool:
+    """Tell whether :func:`hash_numbers` hashes values of this type as Spark does."""
+    return _form(kind) is not None
+
+
+def hash_numbers(batch: pa.RecordBatch, columns: Sequence[str] | Sequence[int], partitions: int) -> pa.Int32Array:
+    """Return ``pmod(hash(columns), partitions)`` of each row: the partitions that a ``JobPipeSink`` would choose.
+
+    Args:
+        batch: of which the columns' types are hashable (:func:`is_hashable`).
+        columns: names, or places.
+        partitions: their number.
+    """
     hashes = [SEED] * batch.num_rows
     for name in columns:
         column = batch.column(name)
         form = _form(column.type)
-        assert form is not None  # noqa: S101 - require_hashable was asked before
+        assert form is not None  # noqa: S101 - the caller has seen to it
         hashes = [
             seed if value is None else spark_hash(form, value, seed)
             for value, seed in zip(_plain_values(column), hashes, strict=True)

@@ -1,7 +1,9 @@
 """The sink's partitioners: which of the topic's partitions each row goes to.
 
-``hash``, ``fixed`` and ``round-robin`` are Spark expressions, so both write paths give the same numbers. A user's own
-function is called where the rows are written: in the driver, or in the executors' tasks.
+``hash``, ``fixed`` and ``round-robin`` are Spark expressions. To add one, Spark must analyse and plan the rows again,
+which costs more than all else that the sink does with a small batch. So hashes of small batches are computed in the
+driver, by :mod:`jobpipe.publisher.numbering`, with the same result. A user's own function is called where the rows are
+written: in the driver, or in the executors' tasks.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StringType, StructType
 
 from jobpipe.errors import ConfigError
-from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash
+from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash, hash_numbers, is_hashable
+from jobpipe.spark.schema import arrow_schema
 
 NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
@@ -99,8 +102,22 @@ class Partitioner:
             raise LookupError(missing)
         return tuple(found)
 
+    def hashes_here(self, schema: StructType, places: Sequence[int]) -> bool:
+        """Tell whether :meth:`numbers` can hash rows of a schema, as Spark would.
+
+        Spark hashes a string with a collation by its sort key, which is not known here.
+        """
+        if self.kind != "hash":
+            return False
+        arrow = arrow_schema(schema)
+        kinds = [schema.fields[at].dataType for at in places]
+        collated = any(isinstance(kind, StringType) and not kind.isUTF8BinaryCollation() for kind in kinds)
+        return not collated and all(is_hashable(arrow.field(at).type) for at in places)
+
     def number_rows(self, df: DataFrame, partitions: int, batch_id: int, places: Sequence[int]) -> DataFrame:
-        """Add the partition number of each row as last column; with one partition, or a function, none is needed.
+        """Let Spark add the partition number of each row as last column.
+
+        With one partition none is needed, and with a function :meth:`numbers` gives them.
 
         Args:
             places: as :meth:`places` says. If two names differ only by case, the columns lose their names.
@@ -110,25 +127,32 @@ class Partitioner:
         if places and len({name.lower() for name in df.columns}) < len(df.columns):
             df = unnamed(df)
         hashed = [f"`{df.columns[at].replace('`', '``')}`" for at in places]  # a dot is no path
-        number = F.pmod(self._number(hashed, partitions, batch_id), F.lit(partitions)).cast("int")
-        return df.select("*", number.alias(NUMBER))
+        number = self._number(hashed, partitions, batch_id)
+        return df.selectExpr("*", f"CAST(pmod({number}, {partitions}) AS INT) AS {NUMBER}")
 
-    def _number(self, hashed: Sequence[str], partitions: int, batch_id: int) -> Column:
+    def _number(self, hashed: Sequence[str], partitions: int, batch_id: int) -> str:
         if self.kind == "hash":  # Murmur3 with seed 42, the same in every version of Spark
-            return F.hash(*(F.col(name) for name in hashed))
+            return f"hash({', '.join(hashed)})"
         if self.kind == "fixed":
-            return F.spark_partition_id()
+            return "spark_partition_id()"
         # Tasks, and batches, of few rows would all begin with partition 0: each begins one further.
-        row = F.monotonically_increasing_id().bitwiseAND((1 << ROW_BITS) - 1)
-        return row + F.spark_partition_id() + F.lit(batch_id % partitions)
+        row = f"(monotonically_increasing_id() & {(1 << ROW_BITS) - 1})"
+        return f"{row} + spark_partition_id() + {batch_id % partitions}"
 
-    def numbers(self, batch: pa.RecordBatch, partitions: int, where: str) -> pa.Int32Array:
-        """Return what the user's function says, once it is found to be right.
+    def numbers(self, batch: pa.RecordBatch, partitions: int, where: str, places: Sequence[int] = ()) -> pa.Int32Array:
+        """Return the partition of each row: what the user's function says, once it is found to be right, or the hash.
+
+        Args:
+            batch: the rows; for ``hash`` as Spark has them.
+            partitions: their number.
+            where: the topic, for errors.
+            places: of the columns to hash, which :meth:`hashes_here` has allowed.
 
         Raises:
-            ConfigError: it raised, or did not give one number of 0..partitions-1 for each row.
+            ConfigError: the function raised, or did not give one number of 0..partitions-1 for each row.
         """
-        assert self.function is not None  # noqa: S101 - asked of that kind only
+        if self.function is None:
+            return hash_numbers(batch, places, partitions)
         return checked_numbers(self.function, batch, partitions, where=where, called=str(self))
 
 

@@ -8,9 +8,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -24,6 +26,7 @@ from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.numbering import PartitionFunction
+from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.caller import calling_run
 from jobpipe.spark.classic import require_classic, session_settings, this_session
 from jobpipe.spark.interpreter import check_session
@@ -31,11 +34,32 @@ from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QueryRun, query_stopped, stop_is_no_failure
-from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, write_by_collect, write_by_tasks
+from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, Rows, write_by_collect, write_by_tasks
+from jobpipe.store.index import SegmentInfo
 
 log = logging.getLogger(__name__)
 
 COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: the next batch goes through the driver if the last one was no larger
+HASH_MAX_ROWS = 5_000  # hashed in the driver: Python takes some 2 us for each, Spark some 10 ms to plan it
+
+
+@dataclass(frozen=True)
+class _CheckedSchema:
+    """A schema that was found to be right, and what publishing its rows needs.
+
+    Attributes:
+        found: of the rows.
+        arrow: of what is published: the declared schema, if there is one.
+        json: the same as Spark writes it.
+        places: of the ``partition_by`` columns.
+        hashes_here: these can be hashed in the driver.
+    """
+
+    found: StructType
+    arrow: pa.Schema
+    json: str
+    places: tuple[int, ...]
+    hashes_here: bool
 
 
 class JobPipeSink:
@@ -131,8 +155,7 @@ class JobPipeSink:
         self._declared = None if schema is None else _parse(schema)
         if self._declared is not None:
             check_types(self._declared, topic)
-        self._checked: StructType | None = None
-        self._hash_indexes: tuple[int, ...] = ()  # of the ``partition_by`` columns in ``_checked``
+        self._checked: _CheckedSchema | None = None
         self._own_query = f"{APPENDED}{uuid.uuid4()}"
         self._run: QueryRun | None = None  # the run that last published through this sink
         self._lock = threading.Lock()  # held while a batch is published
@@ -140,6 +163,7 @@ class JobPipeSink:
         if values["replace"]:
             opened.replace(topic, self._config)
         self._last_bytes: int | None = None
+        self._last_rows = 0
         self._counts = {
             "batches": 0,
             "rows": 0,
@@ -216,13 +240,13 @@ class JobPipeSink:
             self._lock.release()
 
     def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
-        self._check(df)
+        checked = self._check(df)
         replayed_at = self._publisher.admit(key)
         if replayed_at is not None:
             self._counts["replayed"] += 1
             log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, replayed_at.n - 1)
             return
-        sealed = self._publish(df, key, active)
+        sealed = self._publish(df, checked, key, active)
         self._publisher.wait_acked(sealed.position)
 
     def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
@@ -268,14 +292,17 @@ class JobPipeSink:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    def _check(self, df: DataFrame) -> None:
+    def _check(self, df: DataFrame) -> _CheckedSchema:
         schema = df.schema
-        if schema == self._checked:
-            return
+        if self._checked is None or schema != self._checked.found:
+            self._checked = self._newly_checked(schema, df)
+        return self._checked
+
+    def _newly_checked(self, schema: StructType, df: DataFrame) -> _CheckedSchema:
         check_types(schema, self.topic)
         case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         try:
-            self._hash_indexes = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
+            places = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
         except LookupError as error:
             (missing,) = error.args
             raise ConfigError(
@@ -284,39 +311,57 @@ class JobPipeSink:
                 topic=self.topic,
                 columns=missing,
             ) from None
-        if self._declared is not None and arrow_schema(schema).names != arrow_schema(self._declared).names:
+        published = self._declared or schema
+        if arrow_schema(schema).names != arrow_schema(published).names:
             raise SchemaMismatch(
-                f"topic {self.topic!r}: the declared columns are {', '.join(self._declared.names)}; the rows have "
+                f"topic {self.topic!r}: the declared columns are {', '.join(published.names)}; the rows have "
                 f"{', '.join(schema.names)}",
                 topic=self.topic,
             )
-        self._checked = schema
+        here = self._parallelism > 1 and self._partitioner.hashes_here(schema, places)
+        return _CheckedSchema(schema, arrow_schema(published), published.json(), places, hashes_here=here)
 
-    def _publish(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
-        spark_schema = self._declared or df.schema
-        schema = arrow_schema(spark_schema)
-        numbered = self._partitioner.number_rows(df, self._parallelism, key.batch_id, self._hash_indexes)
+    def _publish(
+        self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, active: Callable[[], bool]
+    ) -> SealedBatch:
         target = self._publisher.target()
         path = self._choose_write_path()
+        segments = None
         if path == "collect":
             try:
-                segments = write_by_collect(numbered, target, self._partitioner, schema, active)
+                segments = self._write_by_collect(df, checked, key, target, active)
             except (PySparkException, Py4JError) as error:
                 if "maxResultSize" not in str(error):
                     raise
                 log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, key.batch_id)
                 self._counts["too_large_to_collect"] += 1
                 path = "tasks"
-        if path == "tasks":
+        if segments is None:
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
-            segments = write_by_tasks(numbered, small, self._partitioner, schema)
-        sealed = self._publisher.commit(key, target, schema, spark_schema.json(), segments)
-        self._last_bytes = sealed.bytes
+            rows = Rows(checked.arrow, self._partitioner)
+            segments = write_by_tasks(self._numbered(df, checked, key), small, rows)
+        sealed = self._publisher.commit(key, target, checked.arrow, checked.json, segments)
+        self._last_bytes, self._last_rows = sealed.bytes, sealed.rows
         self._counts[path] += 1
         self._counts["batches"] += 1
         self._counts["rows"] += sealed.rows
         self._counts["bytes"] += sealed.bytes
         return sealed
+
+    def _write_by_collect(
+        self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, target: WriteTarget, active: Callable[[], bool]
+    ) -> list[SegmentInfo] | None:
+        """Write from the driver, and hash there if it is likely that there are few rows; Spark hashes if not."""
+        if checked.hashes_here and self._last_rows <= HASH_MAX_ROWS:
+            rows = Rows(checked.arrow, self._partitioner, checked.places)
+            segments = write_by_collect(df, target, rows, active, most=HASH_MAX_ROWS)
+            if segments is not None:
+                return segments
+        rows = Rows(checked.arrow, self._partitioner)
+        return write_by_collect(self._numbered(df, checked, key), target, rows, active)
+
+    def _numbered(self, df: DataFrame, checked: _CheckedSchema, key: BatchKey) -> DataFrame:
+        return self._partitioner.number_rows(df, self._parallelism, key.batch_id, checked.places)
 
     def _choose_write_path(self) -> str:
         if self._config.write_path != "auto":

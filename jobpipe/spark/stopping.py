@@ -98,9 +98,13 @@ class QueryRun:
         """Return the run of a StreamExecution."""
         return cls(str(execution.id().toString()), str(execution.runId().toString()), execution)
 
+    @functools.cached_property
+    def _session(self) -> Any:
+        return self._execution.sparkSessionForStream()
+
     def made(self, df: DataFrame) -> bool:
         """Tell whether a frame is of a micro-batch of this run, or was made of one: it has the run's own session."""
-        return bool(self._execution.sparkSessionForStream().equals(df.sparkSession._jsparkSession))
+        return bool(self._session.equals(df.sparkSession._jsparkSession))
 
     def runs_here(self) -> bool:
         """Tell whether this thread is the one in which Spark runs the query, and its callback."""

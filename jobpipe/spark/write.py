@@ -9,7 +9,8 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -31,30 +32,64 @@ ACTIVE_SECONDS = 0.1
 TASK_INLINE_MAX = 8 * 1024  # many tasks' inline segments travel through one collect and one seal
 
 
-def _pairs(
-    batches: Iterator[pa.RecordBatch], target: WriteTarget, partitioner: Partitioner, schema: pa.Schema, where: str
-) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
-    for batch in batches:
-        # Columns are known by their places: what Spark calls them here need not be what they are called.
-        columns: Any = batch.columns[: len(schema)]
-        named = pa.RecordBatch.from_arrays(columns, names=schema.names) if columns else batch.select([])
-        rows = cast_batch(named, schema, where)
-        if batch.num_columns > len(schema):
-            numbers: Any = batch.column(len(schema))  # int32, by number_rows
-            yield rows, numbers
-            continue
-        if partitioner.function is None or rows.num_rows == 0:
-            yield rows, 0
-        else:
-            yield rows, partitioner.numbers(rows, target.partitions, where)
+@dataclass(frozen=True)
+class Rows:
+    """What is known of a batch's rows: how they are cast, and divided.
+
+    Attributes:
+        schema: what they become.
+        partitioner: gives each row its partition.
+        hashed: places of the columns that the partitioner hashes where rows are written; empty where Spark does.
+    """
+
+    schema: pa.Schema
+    partitioner: Partitioner
+    hashed: tuple[int, ...] = ()
+
+    def divided(
+        self, batches: Iterable[pa.RecordBatch], partitions: int, where: str
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
+        """Yield record batches, cast, with the partitions of their rows.
+
+        Raises:
+            ConfigError: the partitioner's function is wrong.
+            SchemaMismatch: a batch does not fit.
+        """
+        width, names = len(self.schema), self.schema.names
+        for batch in batches:
+            # Columns are known by their places: what Spark calls them here need not be what they are called.
+            columns: Any = batch.columns[:width]
+            named = pa.RecordBatch.from_arrays(columns, names=names) if columns else batch.select([])
+            rows = cast_batch(named, self.schema, where)
+            if batch.num_columns > width:
+                numbers: Any = batch.column(width)  # int32, by number_rows
+                yield rows, numbers
+            elif rows.num_rows == 0:
+                yield rows, 0
+            elif self.hashed:  # as Spark has them: a cast may change the hash
+                yield rows, self.partitioner.numbers(named, partitions, where, self.hashed)
+            elif self.partitioner.function is not None:
+                yield rows, self.partitioner.numbers(rows, partitions, where)
+            else:
+                yield rows, 0
 
 
 def write_by_collect(
-    df: DataFrame, target: WriteTarget, partitioner: Partitioner, schema: pa.Schema, active: Callable[[], bool]
-) -> list[SegmentInfo]:
-    """Write the rows of ``df``, which the partitioner has numbered, from the driver.
+    df: DataFrame, target: WriteTarget, rows: Rows, active: Callable[[], bool], *, most: int | None = None
+) -> list[SegmentInfo] | None:
+    """Write the rows of ``df`` from the driver.
 
     Bounded by ``spark.driver.maxResultSize``.
+
+    Args:
+        df: the rows, with their partitions as last column where Spark numbers them.
+        target: where they go.
+        rows: how they are cast and divided.
+        active: turns false when the query is stopped.
+        most: so many rows are written at most.
+
+    Returns:
+        The segments; None if there are more rows than ``most``, and nothing was written.
 
     Raises:
         ConfigError: the partitioner's function is wrong.
@@ -63,16 +98,22 @@ def write_by_collect(
     # What toArrow() does before its last step, a cast that refuses a null struct whose children may not be null.
     collected: Any = df
     batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
-    pairs = _pairs(iter(batches), target, partitioner, schema, f"topic {target.topic!r}")
-    if _is_small(batches, schema, target):
-        return target.write(schema, pairs, "driver", small=True)  # no disk to wait for
-    return _while_active(active, lambda: target.write(schema, pairs, "driver"), target.directory)
+    if most is not None and sum(batch.num_rows for batch in batches) > most:
+        return None
+    where = f"topic {target.topic!r}"
+    small = sum(batch.nbytes for batch in batches) <= target.inline_max
+    pairs = list(rows.divided(batches, target.partitions, where)) if small else None
+    if pairs is not None and _is_small([batch for batch, _ in pairs], rows.schema, target):
+        return target.write(rows.schema, pairs, "driver", small=True)  # no disk to wait for
+    return _while_active(
+        active,
+        lambda: target.write(rows.schema, pairs or rows.divided(batches, target.partitions, where), "driver"),
+        target.directory,
+    )
 
 
 def _is_small(batches: list[pa.RecordBatch], schema: pa.Schema, target: WriteTarget) -> bool:
     """Tell whether the segments of these rows will be held in memory for sure, with what Arrow puts around them."""
-    if any(batch.schema.types[: len(schema)] != schema.types for batch in batches):
-        return False  # a cast may make them larger
     each = 4 * schema.serialize().size + 1024  # four times what was seen
     most = min(sum(batch.num_rows for batch in batches), target.partitions)
     return sum(batch.nbytes for batch in batches) + most * each <= target.inline_max // 2
@@ -95,25 +136,21 @@ def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str)
     return future.result()
 
 
-def write_by_tasks(
-    df: DataFrame, target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
-) -> list[SegmentInfo]:
-    """Write the rows of ``df``, which the partitioner has numbered, from its tasks.
+def write_by_tasks(df: DataFrame, target: WriteTarget, rows: Rows) -> list[SegmentInfo]:
+    """Write the rows of ``df``, which Spark has numbered, or a function will, from its tasks.
 
     Returns:
         The segments of the attempts that won, in task order.
     """
     # mapInArrow takes names for expressions: a dot would be a path, and two that differ by case one name.
-    rows = collect_rows(unnamed(df).mapInArrow(_task(target, partitioner, schema), RESULT_SCHEMA))
+    written = collect_rows(unnamed(df).mapInArrow(_task(target, rows), RESULT_SCHEMA))
     return [
         SegmentInfo.from_json(json.loads(row["info"]), row["data"])
-        for row in sorted(rows, key=lambda row: (row["task"], row["ordinal"]))
+        for row in sorted(written, key=lambda row: (row["task"], row["ordinal"]))
     ]
 
 
-def _task(
-    target: WriteTarget, partitioner: Partitioner, schema: pa.Schema
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(target: WriteTarget, rows: Rows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gc_freeze()
         context = TaskContext.get()
@@ -121,8 +158,8 @@ def _task(
         task = context.partitionId()
         # The attempt *number* is used again by a retried stage; the attempt id never is.
         attempt = f"{task}-{context.taskAttemptId()}"
-        pairs = _pairs(batches, target, partitioner, schema, f"topic {target.topic!r}, task {task}")
-        infos = target.write(schema, pairs, attempt)
+        pairs = rows.divided(batches, target.partitions, f"topic {target.topic!r}, task {task}")
+        infos = target.write(rows.schema, pairs, attempt)
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([task] * len(infos), pa.int32()),

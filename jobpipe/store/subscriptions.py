@@ -89,10 +89,15 @@ class Subscriptions:
         Raises:
             Fenced: it does not exist: it was dropped, or it expired.
         """
-        row = self._db.one("SELECT * FROM subscriptions WHERE name = ?", name)
-        if row is None:
+        known = self.find(name)
+        if known is None:
             raise self._gone(name)
-        return self._one(row)
+        return known
+
+    def find(self, name: str) -> StoredSubscription | None:
+        """Return one, None where it does not exist."""
+        row = self._db.one("SELECT * FROM subscriptions WHERE name = ?", name)
+        return None if row is None else self._one(row)
 
     def acknowledged_n(self) -> int:
         """The offset before which every subscription acknowledged all, and reads nothing; the head without one."""
@@ -200,11 +205,12 @@ class Subscriptions:
 
     def expire(self, seconds: float) -> list[str]:
         """Drop the subscriptions that were silent for so long, but no required and no live one; return their names."""
-        expired = [
-            known.name
-            for known in self.all()
-            if not known.required and known.declared is None and self._clock.uptime - known.seen_up > seconds
-        ]
+        expired = []
+        for row in self._db.all("SELECT name, seen_up FROM subscriptions WHERE required = 0 ORDER BY name"):
+            live = self._live.get(row["name"])
+            seen_up = row["seen_up"] if live is None else max(row["seen_up"], live.seen_up)
+            if (live is None or live.declared is None) and self._clock.uptime - seen_up > seconds:
+                expired.append(row["name"])
         for name in expired:
             log.warning("topic %s: subscription %s expired after %.0f s of silence", self._batches.topic, name, seconds)
             self.drop(name)

@@ -237,14 +237,15 @@ def test_a_seal_between_the_plan_and_the_wait_is_seen(world: World, monkeypatch:
     async def scenario() -> None:
         topic = await Topic.open(world, "a", "b")
         plans = topic.topic.subscribers.plans
-        wait = plans.wait
+        wait, late = plans._wait, []
 
-        async def late(*args: Any) -> Any:
+        async def sealed_before(*args: Any) -> None:
             await seal(topic.topic, 0)
-            return await wait(*args)
+            wait(*args)
 
-        monkeypatch.setattr(plans, "wait", late)
+        monkeypatch.setattr(plans, "_wait", lambda *args: late.append(asyncio.create_task(sealed_before(*args))))
         assert (await topic.plan("a", 0, wait=WAIT)).end.n == 1
+        assert len(late) == 1
 
     run(scenario())
 

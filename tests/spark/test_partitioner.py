@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.spark.partitioner import Partitioner
@@ -70,6 +71,21 @@ def test_arguments_that_do_not_fit(tmp_path: Path, partitioner: Any, partition_b
         place.sink("never", partitioner=partitioner, partition_by=partition_by)
     assert caught.value.message.startswith("topic 'never': ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "here"),
+    [
+        *((kind, True) for kind in ("string", "bigint", "decimal(38,2)", "timestamp", "timestamp_ntz", "binary")),
+        *((kind, False) for kind in ("string collate UTF8_LCASE", "array<int>", "struct<a: int>", "interval day")),
+    ],
+)
+def test_what_the_driver_can_hash(kind: str, here: bool) -> None:
+    """Of all columns that are hashed; of the others the type does not matter."""
+    schema = StructType.fromDDL(f"other array<int>, k {kind}, id int")
+    partitioner = Partitioner.choose("t", None, ["k", "id"])
+    assert partitioner.hashes_here(schema, (1, 2)) is here
+    assert not Partitioner.choose("t", None, None).hashes_here(schema, ())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobpipe.errors import ConfigError
+from jobpipe.spark.sink import HASH_MAX_ROWS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import Place, Received, file_stream, forget_commit, run_to_end, write_files
 
@@ -41,6 +42,35 @@ def test_partition_by_is_sparks_own_hash(spark: SparkSession, place: Place, path
         assert row.seq > last.get((row.k, row.m), -1), f"{row} came after {last[(row.k, row.m)]}"
         last[(row.k, row.m)] = row.seq
     assert len(last) == 21
+
+
+def test_few_and_many_rows_are_hashed_alike(spark: SparkSession, place: Place) -> None:
+    """In the driver where they are few, by Spark where they are many, or more than were expected."""
+    sink = place.sink("grows", parallelism=4, partition_by="k", write_path="collect")
+    sizes = [10, HASH_MAX_ROWS + 1, HASH_MAX_ROWS + 1, 10, 0, 10]
+    for batch_id, size in enumerate(sizes):
+        rows = spark.range(batch_id * 10_000, batch_id * 10_000 + size)
+        sink(rows.selectExpr("id", "concat('key ', id % 100) AS k"), batch_id)
+    assert sink.status()["sink"]["collect"] == len(sizes)
+    sink.close()
+    read = place.read(spark, "grows", includeMetadata=True)
+    assert read.count() == sum(sizes)
+    assert read.where("_jobpipe.partition <> pmod(hash(k), 4)").count() == 0
+
+
+@pytest.mark.parametrize("path", ["collect", "tasks"])
+def test_what_is_hashed_is_what_spark_has(spark: SparkSession, place: Place, path: str) -> None:
+    """A declared type that is wider, and a collation, change nothing."""
+    name = f"as-it-is-{path}"
+    sink = place.sink(name, parallelism=8, partition_by="k", schema="k bigint, was int", write_path=path)
+    sink(spark.range(50).selectExpr("CAST(id AS INT) AS k").selectExpr("k", "pmod(hash(k), 8) AS was"), 0)
+    sink.close()
+    assert place.read(spark, name, includeMetadata=True).where("_jobpipe.partition <> was").count() == 0
+    sink = place.sink(f"{name}-collated", parallelism=8, partition_by="k", write_path=path)
+    keys = spark.range(50).selectExpr("if(id % 2 = 0, upper(hex(id)), lower(hex(id - 1))) COLLATE UTF8_LCASE AS k")
+    sink(keys.selectExpr("k", "pmod(hash(k), 8) AS was"), 0)
+    sink.close()
+    assert place.read(spark, f"{name}-collated", includeMetadata=True).where("_jobpipe.partition <> was").count() == 0
 
 
 # What Spark documents for its hash(), and what 4.3.0 says of the rest: a topic's keys stay where they are.
