@@ -99,5 +99,5 @@ def test_what_is_cast_is_judged_by_what_it_becomes(target: WriteTarget, rows: in
         assert segments is not None
         assert [segment.file for segment in segments] == [None]
     else:
-        with pytest.raises(LinkError, match=r"127\.0\.0\.1:1"):  # no folder is there: the coordinator is asked to take it
+        with pytest.raises(LinkError, match=r"127\.0\.0\.1:1"):  # no folder is there: the coordinator is to take it
             write()
