@@ -12,7 +12,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from jobpipe.errors import ConfigError
 from jobpipe.spark.partitioner import Partitioner
@@ -76,15 +88,23 @@ def test_arguments_that_do_not_fit(tmp_path: Path, partitioner: Any, partition_b
 @pytest.mark.parametrize(
     ("kind", "here"),
     [
-        *((kind, True) for kind in ("string", "bigint", "decimal(38,2)", "timestamp", "timestamp_ntz", "binary")),
-        *((kind, False) for kind in ("string collate UTF8_LCASE", "array<int>", "struct<a: int>", "interval day")),
+        (StringType(), True),
+        (LongType(), True),
+        (DecimalType(38, 2), True),
+        (TimestampType(), True),
+        (TimestampNTZType(), True),
+        (BinaryType(), True),
+        (StringType("UTF8_LCASE"), False),
+        (ArrayType(IntegerType()), False),
+        (StructType().add("a", IntegerType()), False),
+        (DayTimeIntervalType(), False),
     ],
+    ids=str,
 )
-def test_what_the_driver_can_hash(kind: str, here: bool) -> None:
+def test_what_the_driver_can_hash(kind: DataType, here: bool) -> None:
     """Of all columns that are hashed; of the others the type does not matter."""
-    schema = StructType.fromDDL(f"other array<int>, k {kind}, id int")
-    partitioner = Partitioner.choose("t", None, ["k", "id"])
-    assert partitioner.hashes_here(schema, (1, 2)) is here
+    schema = StructType().add("other", ArrayType(IntegerType())).add("k", kind).add("id", IntegerType())
+    assert Partitioner.choose("t", None, ["k", "id"]).hashes_here(schema, (1, 2)) is here
     assert not Partitioner.choose("t", None, None).hashes_here(schema, ())
 
 
