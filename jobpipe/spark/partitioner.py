@@ -20,7 +20,6 @@ from pyspark.sql.types import StringType, StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash, hash_numbers, is_hashable
-from jobpipe.spark.schema import arrow_schema
 
 NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
@@ -102,14 +101,13 @@ class Partitioner:
             raise LookupError(missing)
         return tuple(found)
 
-    def hashes_here(self, schema: StructType, places: Sequence[int]) -> bool:
-        """Tell whether :meth:`numbers` can hash rows of a schema, as Spark would.
+    def hashes_here(self, schema: StructType, arrow: pa.Schema, places: Sequence[int]) -> bool:
+        """Tell whether :meth:`numbers` can hash rows of a schema, and of its Arrow form, as Spark would.
 
         Spark hashes a string with a collation by its sort key, which is not known here.
         """
         if self.kind != "hash":
             return False
-        arrow = arrow_schema(schema)
         kinds = [schema.fields[at].dataType for at in places]
         collated = any(isinstance(kind, StringType) and not kind.isUTF8BinaryCollation() for kind in kinds)
         return not collated and all(is_hashable(arrow.field(at).type) for at in places)

@@ -312,13 +312,14 @@ class JobPipeSink:
                 columns=missing,
             ) from None
         published = self._declared or schema
-        if arrow_schema(schema).names != arrow_schema(published).names:
+        found = arrow_schema(schema)
+        if found.names != arrow_schema(published).names:
             raise SchemaMismatch(
                 f"topic {self.topic!r}: the declared columns are {', '.join(published.names)}; the rows have "
                 f"{', '.join(schema.names)}",
                 topic=self.topic,
             )
-        here = self._parallelism > 1 and self._partitioner.hashes_here(schema, places)
+        here = self._parallelism > 1 and self._partitioner.hashes_here(schema, found, places)
         return _CheckedSchema(schema, arrow_schema(published), published.json(), places, hashes_here=here)
 
     def _publish(

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from jobpipe.errors import ConfigError
 from jobpipe.spark.partitioner import Partitioner
+from jobpipe.spark.schema import arrow_schema
 from tests.spark.kit import Place
 
 FOUR = pa.record_batch({"id": [10, 11, 12, 13]})
@@ -104,8 +105,9 @@ def test_arguments_that_do_not_fit(tmp_path: Path, partitioner: Any, partition_b
 def test_what_the_driver_can_hash(kind: DataType, here: bool) -> None:
     """Of all columns that are hashed; of the others the type does not matter."""
     schema = StructType().add("other", ArrayType(IntegerType())).add("k", kind).add("id", IntegerType())
-    assert Partitioner.choose("t", None, ["k", "id"]).hashes_here(schema, (1, 2)) is here
-    assert not Partitioner.choose("t", None, None).hashes_here(schema, ())
+    arrow = arrow_schema(schema)
+    assert Partitioner.choose("t", None, ["k", "id"]).hashes_here(schema, arrow, (1, 2)) is here
+    assert not Partitioner.choose("t", None, None).hashes_here(schema, arrow, ())
 
 
 @pytest.mark.parametrize(
