@@ -188,13 +188,7 @@ class Subscribers:
                     "sealed the next batch",
                     topic=self._name,
                 )
-            known = store.subscriptions.find(name)
-            if known is None:
-                raise Fenced(
-                    f"topic {self._name!r}: subscription {name!r} was dropped or expired",
-                    topic=self._name,
-                    name=name,
-                )
+            known = store.subscriptions.get(name)
             if known.first is not None and known.holds_first:
                 if end is not None and not skip_removed:  # else what lay before the end may be gone
                     store.locator.require_order(known.first, end)

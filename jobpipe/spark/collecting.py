@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+
+
+def collect_batches(frame: DataFrame) -> list[pa.RecordBatch]:
+    """Return all rows, bounded by ``spark.driver.maxResultSize``; no batch if there are none.
+
+    It is what ``toArrow`` does before its last step, a cast that refuses a null struct whose children may not be null.
+    """
+    collected: Any = frame
+    batches: list[pa.RecordBatch] = collected._collect_as_arrow(empty_list_if_zero_records=True)
+    return batches
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -29,12 +29,13 @@ from jobpipe.publisher.numbering import PartitionFunction
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.caller import calling_run
 from jobpipe.spark.classic import require_classic, session_settings, this_session
+from jobpipe.spark.collecting import collect_batches
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
 from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QueryRun, query_stopped, stop_is_no_failure
-from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, Rows, write_by_collect, write_by_tasks
+from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, Rows, write_by_tasks, write_collected
 from jobpipe.store.index import SegmentInfo
 
 log = logging.getLogger(__name__)
@@ -312,32 +313,31 @@ class JobPipeSink:
                 columns=missing,
             ) from None
         published = self._declared or schema
-        found = arrow_schema(schema)
-        if found.names != arrow_schema(published).names:
+        found, arrow = arrow_schema(schema), arrow_schema(published)
+        if found.names != arrow.names:
             raise SchemaMismatch(
                 f"topic {self.topic!r}: the declared columns are {', '.join(published.names)}; the rows have "
                 f"{', '.join(schema.names)}",
                 topic=self.topic,
             )
         here = self._parallelism > 1 and self._partitioner.hashes_here(schema, found, places)
-        return _CheckedSchema(schema, arrow_schema(published), published.json(), places, hashes_here=here)
+        return _CheckedSchema(schema, arrow, published.json(), places, hashes_here=here)
 
     def _publish(
         self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, active: Callable[[], bool]
     ) -> SealedBatch:
         target = self._publisher.target()
         path = self._choose_write_path()
-        segments = None
         if path == "collect":
             try:
-                segments = self._write_by_collect(df, checked, key, target, active)
+                segments = self._write_from_driver(df, checked, key, target, active)
             except (PySparkException, Py4JError) as error:
                 if "maxResultSize" not in str(error):
                     raise
                 log.info("topic %s: batch %d is too large for the driver, written by tasks", self.topic, key.batch_id)
                 self._counts["too_large_to_collect"] += 1
                 path = "tasks"
-        if segments is None:
+        if path == "tasks":
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
             rows = Rows(checked.arrow, self._partitioner)
             segments = write_by_tasks(self._numbered(df, checked, key), small, rows)
@@ -349,17 +349,18 @@ class JobPipeSink:
         self._counts["bytes"] += sealed.bytes
         return sealed
 
-    def _write_by_collect(
+    def _write_from_driver(
         self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, target: WriteTarget, active: Callable[[], bool]
-    ) -> list[SegmentInfo] | None:
-        """Write from the driver, and hash there if it is likely that there are few rows; Spark hashes if not."""
+    ) -> list[SegmentInfo]:
+        """Write from the driver, and hash there if there are few rows; Spark hashes if not."""
         if checked.hashes_here and self._last_rows <= HASH_MAX_ROWS:
-            rows = Rows(checked.arrow, self._partitioner, checked.places)
-            segments = write_by_collect(df, target, rows, active, most=HASH_MAX_ROWS)
-            if segments is not None:
-                return segments
-        rows = Rows(checked.arrow, self._partitioner)
-        return write_by_collect(self._numbered(df, checked, key), target, rows, active)
+            batches = collect_batches(df)
+            if sum(batch.num_rows for batch in batches) <= HASH_MAX_ROWS:
+                rows = Rows(checked.arrow, self._partitioner, checked.places)
+                return write_collected(batches, target, rows, active)
+            del batches  # before they come again
+        batches = collect_batches(self._numbered(df, checked, key))
+        return write_collected(batches, target, Rows(checked.arrow, self._partitioner), active)
 
     def _numbered(self, df: DataFrame, checked: _CheckedSchema, key: BatchKey) -> DataFrame:
         return self._partitioner.number_rows(df, self._parallelism, key.batch_id, checked.places)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -74,42 +74,28 @@ class Rows:
                 yield rows, 0
 
 
-def write_by_collect(
-    df: DataFrame, target: WriteTarget, rows: Rows, active: Callable[[], bool], *, most: int | None = None
-) -> list[SegmentInfo] | None:
-    """Write the rows of ``df`` from the driver.
-
-    Bounded by ``spark.driver.maxResultSize``.
+def write_collected(
+    batches: Sequence[pa.RecordBatch], target: WriteTarget, rows: Rows, active: Callable[[], bool]
+) -> list[SegmentInfo]:
+    """Write rows from the driver, into which they have come.
 
     Args:
-        df: the rows, with their partitions as last column where Spark numbers them.
+        batches: the rows, with their partitions as last column where Spark has numbered them.
         target: where they go.
         rows: how they are cast and divided.
         active: turns false when the query is stopped.
-        most: so many rows are written at most.
-
-    Returns:
-        The segments; None if there are more rows than ``most``, and nothing was written.
 
     Raises:
         ConfigError: the partitioner's function is wrong.
         WaitTimeout: ``active()`` turned false while the disk did not answer.
     """
-    # What toArrow() does before its last step, a cast that refuses a null struct whose children may not be null.
-    collected: Any = df
-    batches = collected._collect_as_arrow(empty_list_if_zero_records=True)
-    if most is not None and sum(batch.num_rows for batch in batches) > most:
-        return None
-    where = f"topic {target.topic!r}"
-    small = sum(batch.nbytes for batch in batches) <= target.inline_max
-    pairs = list(rows.divided(batches, target.partitions, where)) if small else None
-    if pairs is not None and _is_small([batch for batch, _ in pairs], rows.schema, target):
-        return target.write(rows.schema, pairs, "driver", small=True)  # no disk to wait for
-    return _while_active(
-        active,
-        lambda: target.write(rows.schema, pairs or rows.divided(batches, target.partitions, where), "driver"),
-        target.directory,
-    )
+    divided: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
+    divided = rows.divided(batches, target.partitions, f"topic {target.topic!r}")
+    if sum(batch.nbytes for batch in batches) <= target.inline_max:  # a cast may make them larger
+        divided = list(divided)
+        if _is_small([batch for batch, _ in divided], rows.schema, target):
+            return target.write(rows.schema, divided, "driver", small=True)  # no disk to wait for
+    return _while_active(active, lambda: target.write(rows.schema, divided, "driver"), target.directory)
 
 
 def _is_small(batches: list[pa.RecordBatch], schema: pa.Schema, target: WriteTarget) -> bool:

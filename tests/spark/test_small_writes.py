@@ -6,16 +6,14 @@ import dataclasses
 import os
 import random
 from pathlib import Path
-from typing import cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from jobpipe.errors import LinkError
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.partitioner import Partitioner
-from jobpipe.spark.write import Rows, _is_small, write_by_collect
+from jobpipe.spark.write import Rows, _is_small, write_collected
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 
@@ -74,16 +72,6 @@ def test_many_partitions_are_not_small(target: WriteTarget, rows: int, columns: 
     assert _is_small([batch], batch.schema, target)
 
 
-@dataclasses.dataclass
-class Collected:
-    """Stands for a DataFrame whose rows have come into the driver."""
-
-    batches: list[pa.RecordBatch]
-
-    def _collect_as_arrow(self, **_: bool) -> list[pa.RecordBatch]:
-        return self.batches
-
-
 @pytest.mark.parametrize("rows", [100, 10_000])
 def test_what_is_cast_is_judged_by_what_it_becomes(target: WriteTarget, rows: int) -> None:
     """The published type may be the larger one: 16 bytes for one."""
@@ -91,13 +79,11 @@ def test_what_is_cast_is_judged_by_what_it_becomes(target: WriteTarget, rows: in
     assert batch.nbytes < INLINE_MAX // 4
     wanted = Rows(pa.schema({"column0": pa.decimal128(38, 2)}), Partitioner.choose("t", None, None))
 
-    def write() -> list[SegmentInfo] | None:
-        return write_by_collect(cast("DataFrame", Collected([batch])), target, wanted, lambda: True)
+    def write() -> list[SegmentInfo]:
+        return write_collected([batch], target, wanted, lambda: True)
 
     if rows * 16 < INLINE_MAX // 2:
-        segments = write()
-        assert segments is not None
-        assert [segment.file for segment in segments] == [None]
+        assert [segment.file for segment in write()] == [None]
     else:
         with pytest.raises(LinkError, match=r"127\.0\.0\.1:1"):  # no folder is there: the coordinator is to take it
             write()
