@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import re
@@ -81,7 +82,8 @@ class Subscriptions:
 
     def all(self) -> list[StoredSubscription]:
         """Return them, by name."""
-        return [self._one(row) for row in self._db.all("SELECT * FROM subscriptions ORDER BY name")]
+        at = functools.cache(self._batches.at)  # most stand at the same few places
+        return [self._one(row, at) for row in self._db.all("SELECT * FROM subscriptions ORDER BY name")]
 
     def get(self, name: str) -> StoredSubscription:
         """Return one.
@@ -97,7 +99,7 @@ class Subscriptions:
     def find(self, name: str) -> StoredSubscription | None:
         """Return one, None where it does not exist."""
         row = self._db.one("SELECT * FROM subscriptions WHERE name = ?", name)
-        return None if row is None else self._one(row)
+        return None if row is None else self._one(row, self._batches.at)
 
     def acknowledged_n(self) -> int:
         """The offset before which every subscription acknowledged all, and reads nothing; the head without one."""
@@ -338,14 +340,14 @@ class Subscriptions:
         live.acked_n, live.positioned, live.dirty, live.declared = position.n, True, False, None
         self._frontier.lower(position.n)
 
-    def _one(self, row: Any) -> StoredSubscription:
+    def _one(self, row: Any, at: Callable[[int], Position]) -> StoredSubscription:
         live = self._live.get(row["name"]) or _Live(0, False, 0, 0.0)
         same = live.grant == row["grant_no"]
         acked_n = max(row["acked_n"], live.acked_n) if same else row["acked_n"]
         positioned = bool(row["positioned"]) or (same and live.positioned)
         return StoredSubscription(
             name=row["name"],
-            acked=self._batches.at(acked_n) if positioned else None,
+            acked=at(acked_n) if positioned else None,
             first=None if row["first"] is None else Position.from_json(json.loads(row["first"])),
             grant=row["grant_no"],
             holder=None if row["holder"] is None else json.loads(row["holder"]),

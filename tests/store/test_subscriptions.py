@@ -39,6 +39,24 @@ def test_a_new_subscription_stands_nowhere_and_a_required_one_at_the_tail(tmp_pa
     log.close()
 
 
+def test_many_at_one_place_cost_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand subscriptions stand at a few places: the epoch of each place is asked for once."""
+    log = open_log(tmp_path)
+    for name in ("a", "b", "c"):
+        log.subscriptions.subscribe(name, required=True)
+    seal(log, 0)
+    log.subscriptions.subscribe("first")
+    log.subscriptions.first_position("first", log.batches.head())
+    asked: list[int] = []
+    epoch_before = type(log.batches).epoch_before
+    monkeypatch.setattr(
+        type(log.batches), "epoch_before", lambda batches, n: (asked.append(n), epoch_before(batches, n))[1]
+    )
+    assert [known.acked.n for known in log.subscriptions.all() if known.acked] == [0, 0, 0, 1]
+    assert asked == [0, 1]
+    log.close()
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 129, "a b", "-a"])
 def test_names_are_checked(tmp_path: Path, name: str) -> None:
     log = open_log(tmp_path)
