@@ -51,7 +51,7 @@ class Budgets:
 
     def __init__(self, limits: Mapping[str, int] = LIMITS) -> None:
         self._limits = limits
-        self._held: dict[str, Counter[str]] = {}
+        self._held: dict[str, dict[str, int]] = {}
         self._turns: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         self.refused: Counter[tuple[str, str]] = Counter()
 
@@ -69,10 +69,10 @@ class Budgets:
         """
         held = self._held.get(identity)
         if held is None:
-            held = self._held[identity] = Counter()
-        if bounded and held[kind] + amount > self._limits[kind]:
+            held = self._held[identity] = {}
+        now = held.get(kind, 0)
+        if bounded and now + amount > self._limits[kind]:
             self._note_refusal(identity, kind)
-            now = held[kind]
             self.give(identity, kind, 0)
             unit = " bytes of" if kind in ("requests", "uploads", "answers") else ""
             raise LinkError(
@@ -83,16 +83,18 @@ class Budgets:
                 held=now,
                 limit=self._limits[kind],
             )
-        held[kind] += amount
+        held[kind] = now + amount
 
     def give(self, identity: str, kind: str, amount: int) -> None:
         """Take back what was counted."""
         held = self._held.get(identity)
         if held is None:
             return
-        held[kind] -= amount
-        if held[kind] <= 0:
-            del held[kind]
+        left = held.get(kind, 0) - amount
+        if left > 0:
+            held[kind] = left
+            return
+        held.pop(kind, None)
         if not held:
             del self._held[identity]
 
@@ -117,7 +119,7 @@ class Budgets:
 
     def held(self, identity: str, kind: str) -> int:
         """Return how much an identity holds."""
-        return self._held.get(identity, Counter())[kind]
+        return self._held.get(identity, {}).get(kind, 0)
 
     def describe(self) -> dict[str, dict[str, int]]:
         """Return what each identity holds and was refused, as JSON; of the first hundred."""

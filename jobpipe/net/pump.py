@@ -142,11 +142,14 @@ class Pump(asyncio.Protocol):
         Raises:
             JobpipeError: why the link ended, if it ended meanwhile.
         """
-        await self._writable.wait()
+        if not self._writable.is_set():
+            await self._writable.wait()
         self._raise_if_ended()
 
     def _read_gate(self, reason: str, *, paused: bool) -> None:
         """Stop reading the socket for a reason, or withdraw the reason; without any the link reads on."""
+        if paused == (reason in self._deaf):
+            return
         before = bool(self._deaf)
         (self._deaf.add if paused else self._deaf.discard)(reason)
         after = bool(self._deaf)

@@ -235,8 +235,9 @@ class ServedLink(Link):
             self._inboxes.drop(request.id)
             self._give_back(request)
             self._uploads -= bool(request.upload)
-        with contextlib.suppress(JobpipeError):
-            await self._drain()  # counts as unanswered until the peer takes it
+        if not self._writable.is_set():
+            with contextlib.suppress(JobpipeError):
+                await self._drain()  # counts as unanswered until the peer takes it
 
     def _give_back(self, request: Request) -> None:
         self._budgets.give(self.identity, "requests", request.weight)
@@ -254,9 +255,9 @@ class ServedLink(Link):
         """
         self._count_received(0)  # of a request that gets whole now, the weight counts
         super().data_received(data)
-        if self._why is None:
+        if self._why is None and (size := self._wire.unread + self._inboxes.waiting):
             try:
-                self._count_received(self._wire.unread + self._inboxes.waiting)
+                self._count_received(size)
             except LinkError as error:
                 self._end(error, fault(None, error))
 
@@ -294,10 +295,12 @@ class ServedLink(Link):
         size, reply = sum(map(len, encoded)), Reply(reply.id)  # what it was made from is let go
         self._budgets.take(self.identity, "answers", size, bounded=not self.proven)
         try:
-            async with self._answering:
-                await self._drain()
-                if self._why is None:
+            if self._answering.locked() or not self._writable.is_set():
+                async with self._answering:
+                    await self._drain()
                     self._write(reply, encoded)
+            elif self._why is None:
+                self._write(reply, encoded)
             await self._drain()
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error

@@ -124,8 +124,8 @@ def share(result: Mapping[str, Any]) -> SharedJson:
     return shared
 
 
-def decode(kind: Kind, payload: bytes) -> Message:
-    """Return the message of a payload whose CRC was right.
+def decode(kind: Kind, payload: bytes, weight: int = 0) -> Message:
+    """Return the message of a payload whose CRC was right; ``weight`` is that of a REQUEST, see :func:`weight_of`.
 
     Raises:
         RemoteProtocolError: it does not hold what its kind demands.
@@ -134,22 +134,23 @@ def decode(kind: Kind, payload: bytes) -> Message:
         if not payload:
             raise RemoteProtocolError("DATA frame without a byte", kind="DATA")
         return Data(payload)
-    name = kind.name
     if len(payload) < _LENGTH.size:
-        raise RemoteProtocolError(f"{name} payload of {len(payload)} bytes is too short", kind=name)
+        raise RemoteProtocolError(f"{kind.name} payload of {len(payload)} bytes is too short", kind=kind.name)
     (length,) = _LENGTH.unpack_from(payload)
     end = _LENGTH.size + length
     if end > len(payload):
-        raise RemoteProtocolError(f"{name} announces {length} bytes of JSON, {len(payload) - 4} are there", kind=name)
+        raise RemoteProtocolError(
+            f"{kind.name} announces {length} bytes of JSON, {len(payload) - 4} are there", kind=kind.name
+        )
     if end < len(payload) and kind not in (Kind.REQUEST, Kind.REPLY):
-        raise RemoteProtocolError(f"{name} must not carry a blob", kind=name)
+        raise RemoteProtocolError(f"{kind.name} must not carry a blob", kind=kind.name)
     try:
         body = _decoder.decode(payload[_LENGTH.size : end].decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"{name} holds no JSON: {error}", kind=name) from error
+        raise RemoteProtocolError(f"{kind.name} holds no JSON: {error}", kind=kind.name) from error
     if not isinstance(body, dict):
-        raise RemoteProtocolError(f"{name} holds no JSON object", kind=name)
-    return _build(kind, _Body(name, body), payload[end:], weight_of(payload) if kind is Kind.REQUEST else 0)
+        raise RemoteProtocolError(f"{kind.name} holds no JSON object", kind=kind.name)
+    return _build(kind, _Body(kind, body), payload[end:], weight)
 
 
 def weight_of(payload: bytes) -> int:
@@ -163,13 +164,16 @@ def weight_of(payload: bytes) -> int:
 class _Body:
     """The JSON object of a payload, read with strict types."""
 
-    kind: str
+    kind: Kind
     values: Mapping[str, Any]
+
+    def _wrong(self, what: str, key: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"{self.kind.name}: {what}", kind=self.kind.name, key=key)
 
     def get(self, key: str, type_: type[T]) -> T:
         value = self.values.get(key)
         if type(value) is not type_:  # not isinstance: True is no number
-            raise RemoteProtocolError(f"{self.kind}: {key} must be {type_.__name__}", kind=self.kind, key=key)
+            raise self._wrong(f"{key} must be {type_.__name__}", key)
         return value
 
     def optional(self, key: str, type_: type[T]) -> T | None:
@@ -178,19 +182,19 @@ class _Body:
     def number(self, key: str, low: int = 0) -> int:
         value = self.get(key, int)
         if not low <= value <= MAX_ID:
-            raise RemoteProtocolError(f"{self.kind}: {key} {value} is out of range", kind=self.kind, key=key)
+            raise self._wrong(f"{key} {value} is out of range", key)
         return value
 
     def versions(self) -> tuple[int, int]:
         value = self.get("versions", list)
         if len(value) != 2 or any(type(item) is not int for item in value) or not 0 < value[0] <= value[1] < 256:
-            raise RemoteProtocolError(f"{self.kind}: versions is no [lowest, highest]", kind=self.kind, key="versions")
+            raise self._wrong("versions is no [lowest, highest]", "versions")
         return value[0], value[1]
 
     def role(self) -> str:
         value = self.get("role", str)
         if value not in ROLES:
-            raise RemoteProtocolError(f"{self.kind}: unknown role", kind=self.kind, key="role")
+            raise self._wrong("unknown role", "role")
         return value
 
 

@@ -206,14 +206,15 @@ class Connection:
                 expected=header.crc,
                 actual=crc,
             )
-        if header.kind is Kind.REQUEST and (weight := weight_of(payload)) > WEIGHT * self.request_limit:
+        weight = weight_of(payload) if header.kind is Kind.REQUEST else 0
+        if weight > WEIGHT * self.request_limit:
             raise FrameTooLarge(
                 f"REQUEST of {len(payload)} bytes would take {weight} in memory, at most {WEIGHT * self.request_limit}",
                 kind=header.kind.name,
                 size=weight,
                 limit=WEIGHT * self.request_limit,
             )
-        message = decode(header.kind, payload)
+        message = decode(header.kind, payload, weight)
         self._accept(message, header)
         return message
 

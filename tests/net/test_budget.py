@@ -14,8 +14,8 @@ from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtoco
 from jobpipe.net.budget import LIMITS, SHOWN, Budgets, identity_of
 from jobpipe.net.link import Link
 from jobpipe.net.served import MAX_REFUSALS, ServedLink
-from jobpipe.wire import Hello, Request, Side
-from jobpipe.wire.codec import decode, encode, weight_of
+from jobpipe.wire import Connection, Hello, Phase, Request, Side
+from jobpipe.wire.codec import encode, weight_of
 from jobpipe.wire.frames import Kind, crc_of, encode_header
 from tests.net.kit import HELLO, PROVEN, PUBLISHER, Mode, frames, linked, run, serving, until
 from tests.net.test_link import greeted, raw
@@ -322,7 +322,10 @@ def test_weights() -> None:
     assert weight_of(plain) < len(plain) + 1000
     wide = b"".join(encode(Request(1, "poll", {"x": [{}] * 1000})))
     assert weight_of(wide) > 64 * 1000
-    message = decode(Kind.REQUEST, wide)
+    server = Connection(Side.SERVER)
+    server.machine.phase = Phase.OPEN
+    server.receive_data(encode_header(Kind.REQUEST, len(wide), crc_of(Kind.REQUEST, wide)) + wide)
+    message = server.next_event()
     assert isinstance(message, Request)
     assert message.weight == weight_of(wide)
 
