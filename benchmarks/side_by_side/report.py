@@ -16,7 +16,7 @@ HEADS = {
     "p99": "p99 ms",
     "first p50": "first minute: p50",
     "first p99": "p99",
-    "warm": "plateau after s",
+    "warm": "warm-up, s",
     "a_seconds": "A s",
     "b_seconds": "B s",
     "cpu a": "CPU: A",
@@ -43,6 +43,9 @@ and `files`). Measures may be of different commits, which stand beside their set
 PLATEAU = """\
 Figures are of the plateau: of applications that have run until they became no faster. What they do in their first
 minute stands beside it.
+"""
+STILL_FALLING = """\
+"over": the time for the warm-up was up in some runs, and latency was still falling.
 """
 FIRST_MINUTE = (
     "**Measured in the first minute, after a short warm-up: {}.** JVMs are still warming up then, and ratios to Kafka "
@@ -159,12 +162,20 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
         table.append("|" + " --- |" * (len(columns) + len(ratios) + 1))
         for name in names:
             which = {"contestant": name, key: size}
-            cells = [_number(summary.median(measure, rounds, column, **which)) for column in columns]
+            cells = [_cell(measure, rounds, column, which) for column in columns]
             times = [summary.ratio(measure, rounds, each, {"contestant": to}, **which) for each, to in compared]
             table.append(_row(f"**{name}**" if name == best else name, *cells, *map(_number, times)))
         unit = {"rate": " rows a second", "readers": " job B" if size == 1 else " jobs B", "shape": ""}[key]
         tables += [f"### {_words(size).capitalize()}{unit}\n", "\n".join(table) + "\n"]
+        tables += [STILL_FALLING] if any("| over " in row for row in table) else []
     return tables
+
+
+def _cell(measure: str, rounds: list[dict[str, Any]], column: str, which: dict[str, Any]) -> str:
+    told = _number(summary.median(measure, rounds, column, **which))
+    chosen = (each for each in rounds if all(each.get(key) == value for key, value in which.items()))
+    falling = column == "warm" and not all(each.get("plateau", True) for each in chosen)
+    return f"over {told}" if falling else told
 
 
 def _alone(measure: str, rounds: list[dict[str, Any]]) -> list[str]:

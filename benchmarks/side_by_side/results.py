@@ -15,7 +15,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 COMPARED = {
-    "latency": {"floor", "jobpipe", "kafka-json"},
+    "latency": {"jobpipe", "kafka-json"},
     "throughput": {"floor", "jobpipe", "kafka-json"},
     "fanout": {"jobpipe", "kafka-json"},
     "alone": {"floor", "jobpipe"},
