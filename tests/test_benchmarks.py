@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import psutil
@@ -27,7 +28,7 @@ from benchmarks.side_by_side.latency import stands_still
 from benchmarks.side_by_side.notes import Notes, connect, note
 from benchmarks.side_by_side.plain_jobs import Sender
 from benchmarks.side_by_side.processes import Processes, RunFailed
-from benchmarks.side_by_side.report import PLATEAU, TITLES, lines, warmth
+from benchmarks.side_by_side.report import PLATEAU, STILL_FALLING, TITLES, lines, tables, warmth
 from benchmarks.side_by_side.results import keep_newest
 from benchmarks.side_by_side.summary import median, ratio
 from benchmarks.side_by_side.targets import targets
@@ -174,6 +175,22 @@ def test_a_ratio_is_one_of_the_same_run() -> None:
     assert ratio("throughput", rounds, "seconds", {"contestant": "files"}, **which) is None
     assert median("throughput", rounds, "cpu b", **which) == 2.0
     assert lines("throughput", rounds[:1])[0].startswith("shape narrow: rows/s 50, seconds 2, ")
+
+
+def test_a_warm_up_that_was_cut_short_says_so() -> None:
+    """In most runs: the median is one that did not reach the plateau."""
+    rounds: list[dict[str, Any]] = [
+        {"run": run, "contestant": "jobpipe", "rate": 1000, "shape": "narrow", "warm_seconds": 180.0, "plateau": True,
+         "readers_latency": [{"p50": 2.0, "p99": 3.0, "max": 4.0}], "a_latency": None,
+         "cpu_per_million": {}, "peak_mb": {}}
+        for run in range(3)
+    ]  # fmt: skip
+    rounds[0]["plateau"] = False
+    assert "over" not in "".join(tables("latency", rounds))
+    rounds[1]["plateau"] = False
+    (_, table, said) = tables("latency", rounds)
+    assert "| over 180 |" in table
+    assert said == STILL_FALLING
 
 
 def test_targets_are_kept_or_missed() -> None:

@@ -282,7 +282,8 @@ class ServedLink(Link):
         """Send an answer when the peer has taken those before it, and wait until it takes this one.
 
         Until then it waits here as bytes, not in the write buffer; they count to the peer's identity until the peer has
-        taken all but what the buffer may hold.
+        taken all but what the buffer may hold. One that comes as the buffer gets free may overtake one that waits: each
+        bears the number of its request.
 
         Raises:
             LinkError: the identity has taken too few of its answers.
