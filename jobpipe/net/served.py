@@ -235,9 +235,8 @@ class ServedLink(Link):
             self._inboxes.drop(request.id)
             self._give_back(request)
             self._uploads -= bool(request.upload)
-        if not self._writable.is_set():
-            with contextlib.suppress(JobpipeError):
-                await self._drain()  # counts as unanswered until the peer takes it
+        with contextlib.suppress(JobpipeError):
+            await self._drain()  # counts as unanswered until the peer takes it
 
     def _give_back(self, request: Request) -> None:
         self._budgets.give(self.identity, "requests", request.weight)
@@ -255,9 +254,9 @@ class ServedLink(Link):
         """
         self._count_received(0)  # of a request that gets whole now, the weight counts
         super().data_received(data)
-        if self._why is None and (size := self._wire.unread + self._inboxes.waiting):
+        if self._why is None:
             try:
-                self._count_received(size)
+                self._count_received(self._wire.unread + self._inboxes.waiting)
             except LinkError as error:
                 self._end(error, fault(None, error))
 
@@ -300,7 +299,7 @@ class ServedLink(Link):
                 async with self._answering:
                     await self._drain()
                     self._write(reply, encoded)
-            elif self._why is None:
+            else:
                 self._write(reply, encoded)
             await self._drain()
         except ProtocolError as error:
