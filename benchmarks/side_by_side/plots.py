@@ -53,7 +53,7 @@ def _bars(place: Axes, measure: str, rounds: list[dict[str, Any]], key: str, nam
     for index, contestant in enumerate(names):
         colour = COLOURS.get(contestant, "#000000")
         for at, size in enumerate(sizes):
-            chosen = [each for each in rounds if each[key] == size and each["contestant"] == contestant]
+            chosen = summary.those(rounds, contestant=contestant, **{key: size})
             values = sorted(_value(measure, each, name) for each in chosen)
             if not values:
                 continue

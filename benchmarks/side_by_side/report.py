@@ -154,7 +154,7 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
     compared = [(name, to) for to in ("jobpipe", KAFKA) for name in spans[:2] if name != "seconds"]
     tables = []
     for size in summary.sizes(rounds, key):
-        names = summary.sizes([each for each in rounds if each[key] == size], "contestant")
+        names = summary.sizes(summary.those(rounds, **{key: size}), "contestant")
         firsts = {name: summary.median(measure, rounds, main, contestant=name, **{key: size}) for name in names}
         linked = {name: value for name, value in firsts.items() if value is not None and not name.startswith("floor")}
         best = best_of(linked, key=lambda name: linked[name], default=None)
@@ -174,7 +174,7 @@ def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
 
 def _cell(measure: str, rounds: list[dict[str, Any]], column: str, which: dict[str, Any]) -> str:
     told = _number(summary.median(measure, rounds, column, **which))
-    chosen = [each for each in rounds if all(each.get(key) == value for key, value in which.items())]
+    chosen = summary.those(rounds, **which)
     falling = sum(not each.get("plateau", True) for each in chosen)
     return f"over {told}" if column == "warm" and falling > len(chosen) / 2 else told
 

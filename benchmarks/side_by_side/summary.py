@@ -59,10 +59,14 @@ def sizes(rounds: Rounds, key: str) -> list[Any]:
     return list(dict.fromkeys(each[key] for each in rounds))
 
 
+def those(rounds: Rounds, **wanted: Any) -> list[dict[str, Any]]:
+    """Return the rounds that have these values."""
+    return [each for each in rounds if all(each.get(key) == value for key, value in wanted.items())]
+
+
 def runs(measure: str, rounds: Rounds, name: str, **wanted: Any) -> dict[int, float]:
     """Return a figure of each run that has it."""
-    chosen = [each for each in rounds if all(each.get(key) == value for key, value in wanted.items())]
-    numbers = {each["run"]: figures(measure, each).get(name) for each in chosen}
+    numbers = {each["run"]: figures(measure, each).get(name) for each in those(rounds, **wanted)}
     return {run: number for run, number in numbers.items() if number is not None}
 
 

@@ -12,9 +12,12 @@ from benchmarks.side_by_side import summary
 Rounds = Sequence[dict[str, Any]]
 JOBPIPE, AHEAD, PLAIN, FLOOR = "jobpipe", "jobpipe-ahead", "jobpipe-plain", "floor"
 FLOW = "flow"
-CHAINS_RATE = 1_000
-QUERIES = ((JOBPIPE, 100.0), (AHEAD, 80.0))
-CHAINS = (("plain-flow", 6.0, 25.0), ("plain-flow-8", 10.0, 40.0), ("plain-flow-flow", 20.0, 60.0))
+MS_RATE = 1_000
+MS = (
+    (JOBPIPE, "p50", 100.0), (AHEAD, "p50", 80.0), ("plain-flow", "p50", 6.0), ("plain-flow", "p99", 25.0),
+    ("plain-flow-8", "p50", 10.0), ("plain-flow-8", "p99", 40.0), ("plain-flow-flow", "p50", 20.0),
+    ("plain-flow-flow", "p99", 60.0),
+)  # fmt: skip
 JSON, ARROW = "kafka-json", "kafka-arrow"
 
 
@@ -67,13 +70,9 @@ def _latency(rounds: Rounds) -> Iterator[Target]:
         ):  # fmt: skip
             found = summary.ratios("latency", rounds, figure, {"contestant": JSON}, contestant=name, rate=rate)
             yield Target(f"{figure} of {name} to {JSON}'s, {rate:,.0f} rows a second", bound, found)
-        for name, p50 in QUERIES if rate == CHAINS_RATE else ():
-            found = list(summary.runs("latency", rounds, "p50", contestant=name, rate=rate).values())
-            yield Target(f"p50 ms of {name}, {rate:,.0f} rows a second", p50, found)
-        for name, p50, p99 in CHAINS if rate == CHAINS_RATE else ():
-            for figure, bound in (("p50", p50), ("p99", p99)):
-                found = list(summary.runs("latency", rounds, figure, contestant=name, rate=rate).values())
-                yield Target(f"{figure} ms of {name}, {rate:,.0f} rows a second", bound, found)
+        for name, figure, bound in MS if rate == MS_RATE else ():
+            found = list(summary.runs("latency", rounds, figure, contestant=name, rate=rate).values())
+            yield Target(f"{figure} ms of {name}, {rate:,.0f} rows a second", bound, found)
 
 
 def _throughput(rounds: Rounds) -> Iterator[Target]:
