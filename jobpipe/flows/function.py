@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
+from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.readable import readable
 from jobpipe.subscriber.fetch import Fetched
 
@@ -119,5 +120,6 @@ def _fitted(piece: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
             raise SchemaMismatch(
                 f"column {field.name!r} has nulls, and the flow's schema allows none", column=field.name
             )
-    rows = readable(None, pa.Table.from_batches([piece.select(schema.names)]), schema).combine_chunks()
+    given = with_offsets(piece.select(schema.names))
+    rows = readable(None, pa.Table.from_batches([given]), schema).combine_chunks()
     return rows.to_batches()[0]

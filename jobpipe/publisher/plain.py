@@ -27,6 +27,7 @@ from jobpipe.publisher.numbering import (
     hash_numbers,
     require_hashable,
 )
+from jobpipe.publisher.offsets import table_with_offsets
 from jobpipe.publisher.readable import readable, readable_schema, require_columns
 from jobpipe.store.segment import check_schema
 
@@ -216,6 +217,7 @@ class PlainPublisher:
                 f"jobpipe.publisher(..., schema=...), a list of dicts; got {type(rows).__name__}",
                 topic=self.topic,
             )
+        table = table_with_offsets(table)
         table = table.replace_schema_metadata(None) if self.schema is None else self._fitting(table)
         given, published = self._last_schemas
         if given is None or not given.equals(table.schema, check_metadata=True):

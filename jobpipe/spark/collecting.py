@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from jobpipe.publisher.offsets import with_offsets
+
 
 def collect_batches(frame: DataFrame) -> list[pa.RecordBatch]:
     """Return all rows, bounded by ``spark.driver.maxResultSize``; no batch if there are none.
@@ -14,8 +16,8 @@ def collect_batches(frame: DataFrame) -> list[pa.RecordBatch]:
     It is what ``toArrow`` does before its last step, a cast that refuses a null struct whose children may not be null.
     """
     collected: Any = frame
-    batches: list[pa.RecordBatch] = collected._collect_as_arrow(empty_list_if_zero_records=True)
-    return batches
+    batches: list[pa.RecordBatch] = collected._collect_as_arrow()
+    return [with_offsets(batch) for batch in batches]
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -28,4 +30,4 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     Raises:
         Exception: whatever Spark, Py4J or Arrow say when a task fails, or when the JVM is gone.
     """
-    return frame.toArrow().to_pylist()
+    return [row for batch in collect_batches(frame) for row in batch.to_pylist()]

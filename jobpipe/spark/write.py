@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
+from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.collecting import collect_rows
 from jobpipe.spark.partitioner import Partitioner, unnamed
@@ -144,7 +145,7 @@ def _task(target: WriteTarget, rows: Rows) -> Callable[[Iterator[pa.RecordBatch]
         task = context.partitionId()
         # The attempt *number* is used again by a retried stage; the attempt id never is.
         attempt = f"{task}-{context.taskAttemptId()}"
-        pairs = rows.divided(batches, target.partitions, f"topic {target.topic!r}, task {task}")
+        pairs = rows.divided(map(with_offsets, batches), target.partitions, f"topic {target.topic!r}, task {task}")
         infos = target.write(rows.schema, pairs, attempt)
         yield pa.RecordBatch.from_arrays(
             [
