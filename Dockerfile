@@ -12,7 +12,7 @@ COPY conf conf
 COPY jobpipe jobpipe
 COPY registry registry
 COPY examples examples
-RUN pip install --no-cache-dir '.[demo]'
+RUN pip install --no-cache-dir '.[spark,demo]'
 
 # The volumes of docker-compose.yml inherit the owner of these folders.
 RUN useradd --create-home jobpipe \

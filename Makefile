@@ -6,10 +6,13 @@ JAVA := jobpipe/spark/java
 JAR := $(JAVA)/jobpipe-local-files.jar
 ARCHIVE := $(VENV)/spark-classes.jsa
 ZOOKEEPER_ARCHIVE := $(VENV)/zookeeper-classes.jsa
+# Besides the one in .venv, which is the newest; each has an environment of its own for `make compat`.
+OTHER_SPARKS := 3.5 4.0 4.1 4.2
+ENVIRONMENT = $(VENV)/compat/$(1)/.done
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: demo test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
-	cluster-test bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
+	cluster-test compat bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -19,8 +22,8 @@ test: lint types contracts $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) unit short-faults spark-core
 
 # All tests there are, once before an issue is closed: an hour, and a summary with the minutes of each part.
-test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE)
-	$(PARTS) unit slow short-faults faults spark-core spark cluster explore quarantined
+test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE) $(call ENVIRONMENT,3.5) $(call ENVIRONMENT,plain)
+	COMPAT="3.5 4.3" $(PARTS) unit slow short-faults faults spark-core spark compat cluster explore quarantined
 
 # Lint, types, contracts, and the unit tests of what changed since BASE, in a minute or so: make check BASE=main
 check: lint types contracts
@@ -60,6 +63,11 @@ spark: $(VENV)/.dev $(ARCHIVE) $(ZOOKEEPER_ARCHIVE)
 # A Spark cluster of several hosts, made of namespaces: needs root; skipped, with the reason, where that is not allowed.
 cluster-test: $(VENV)/.dev $(ARCHIVE)
 	$(PARTS) cluster
+
+# All versions of Spark that jobpipe works with, or some: make compat COMPAT="3.5 4.3". And jobpipe without Spark.
+COMPAT ?= $(OTHER_SPARKS) 4.3
+compat: $(VENV)/.dev $(ZOOKEEPER_ARCHIVE) $(foreach one,$(filter $(OTHER_SPARKS),$(COMPAT)) plain,$(call ENVIRONMENT,$(one)))
+	COMPAT="$(COMPAT)" $(PARTS) compat
 
 # jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. A night on a quiet machine with 2 cores,
 # 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within three hours whether all works, in .bench/report/RESULTS.md.
@@ -129,10 +137,13 @@ java:
 COMPILE = $(VENV)/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 lock: $(VENV)/.tools
-	$(COMPILE) pyproject.toml -o requirements/runtime.txt
-	$(COMPILE) --extra demo pyproject.toml -o requirements/demo.txt
-	$(COMPILE) --extra bench pyproject.toml -o requirements/bench.txt
-	$(COMPILE) --extra demo --extra dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) pyproject.toml -o requirements/plain.txt
+	$(COMPILE) --extra spark pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) --extra spark --extra demo pyproject.toml -o requirements/demo.txt
+	$(COMPILE) --extra spark --extra bench pyproject.toml -o requirements/bench.txt
+	$(COMPILE) --extra spark --extra demo --extra dev pyproject.toml -o requirements/dev.txt
+	for version in $(OTHER_SPARKS); do \
+		$(COMPILE) --constraint requirements/plain.txt requirements/spark-$$version.in -o requirements/spark-$$version.txt; done
 	$(COMPILE) --allow-unsafe requirements/tools.in -o requirements/tools.txt
 
 # Known vulnerabilities of what is locked; where the advisories cannot be reached it says so, and that is no failure.
@@ -174,6 +185,18 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml requirements/dev.txt tests/harne
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq > /dev/null || true
 	$(BIN)/python -m tests.harness.compiled_pyspark
 	touch $@ $(VENV)/.demo
+
+$(VENV)/compat/plain/.done: requirements/plain.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --require-hashes -r requirements/plain.txt
+	$(@D)/bin/pip install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/compat/%/.done: requirements/plain.txt requirements/spark-%.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --require-hashes -r requirements/plain.txt -r requirements/spark-$*.txt
+	$(@D)/bin/pip install --quiet --no-deps --editable .
+	touch $@
 
 # Only added to what is there: both locks have the same version of what both hold.
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt

@@ -8,6 +8,7 @@ the configuration names a cluster or Spark Connect (:mod:`jobpipe.spark.interpre
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.spark.interpreter import choose as _choose_python
@@ -69,11 +70,17 @@ _HOME = {
     "subscribe": "jobpipe.subscriber.client",
 }
 
+_NEED_SPARK = {"JobPipeSink", "await_end", "flow", "register", "run", "session", "stoppable"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'jobpipe' has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'jobpipe' has no attribute {name!r}")
+    if name in _NEED_SPARK and find_spec("pyspark") is None:
+        from jobpipe.spark.supported import none_installed
+
+        raise none_installed(f"jobpipe.{name}")
+    return getattr(import_module(_HOME[name]), name)
 
 
 _choose_python()

@@ -3,7 +3,8 @@
     JobpipeError
     ├── ConfigError            a configuration file or key, an option, a certificate file: what, where, what is expected
     │   ├── AddressError       no interface in the subnet, no port free in the range
-    │   └── PipelineError      a pipeline's file: every problem with file, line, key, and what to do
+    │   ├── PipelineError      a pipeline's file: every problem with file, line, key, and what to do
+    │   └── UnsupportedSpark   no PySpark is installed, or a version that lacks what is needed: which, and what works
     ├── RegistryUnavailable    the registry does not answer, or refuses us
     ├── TopicNotFound          no publisher registered the topic in time
     │   └── TopicAway          it was published before, and is not served now: ask again later
@@ -100,6 +101,7 @@ __all__ = [
     "TopicAway",
     "TopicNotFound",
     "TopicOwned",
+    "UnsupportedSpark",
     "UnsupportedType",
     "WaitTimeout",
     "from_fault",
@@ -146,6 +148,10 @@ class AddressError(ConfigError):
 
 class PipelineError(ConfigError):
     """A pipeline's file is wrong. ``fields["problems"]`` lists all that were found, each with file, line and key."""
+
+
+class UnsupportedSpark(ConfigError):
+    """No PySpark is installed where it is needed, or a version that lacks what is needed; says what works."""
 
 
 class RegistryUnavailable(JobpipeError):

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from tests.parts import NO_TESTS, PARTS, REPORTS
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = ("tests/faults", "tests/cluster", "tests/package")
+LEFT_OUT = ("tests/faults", "tests/cluster", "tests/compat", "tests/package")
 PAGES = [  # what reads a page of docs
     "tests/config/test_options.py",
     "tests/control_api/test_page.py",

@@ -54,7 +54,7 @@ class Part:
         return sorted(str(file.relative_to(ROOT)) for file in files if self.holding in file.read_text())
 
 
-OTHERS = ("tests/faults", "tests/cluster")
+OTHERS = ("tests/faults", "tests/cluster", "tests/compat")
 CORE = ("tests/spark", "tests/faults")  # where the mark may be: tests/conftest.py refuses it elsewhere
 PARTS = {
     # Those of `make test`.
@@ -65,6 +65,7 @@ PARTS = {
     "slow": Part("slow and not spark and not quarantined", processes=4, ignored=OTHERS),
     "faults": Part("(slow or not core) and not spark and not quarantined", ("tests/faults",)),
     "spark": Part("spark and (slow or not core) and not quarantined", ignored=("tests/cluster",), processes=2),
+    "compat": Part("not quarantined", ("tests/compat",), processes=1),
     "cluster": Part("not quarantined", ("tests/cluster",), processes=2),
     "quarantined": Part("quarantined", processes=1, holding="mark.quarantined("),
 }

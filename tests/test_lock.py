@@ -11,7 +11,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = {"runtime": (), "demo": ("demo",), "bench": ("bench",), "dev": ("demo", "dev")}
+LOCKS = {
+    "plain": (),
+    "runtime": ("spark",),
+    "demo": ("spark", "demo"),
+    "bench": ("spark", "bench"),
+    "dev": ("spark", "demo", "dev"),
+}
+SPARKS = ("3.5", "4.0", "4.1", "4.2")  # beside the newest
 
 
 def locked(name: str) -> dict[str, str]:
@@ -38,6 +45,16 @@ def test_the_lock_is_that_of_pyproject(name: str) -> None:
         version = versions.get(canonicalize_name(requirement.name))
         assert version is not None, f"{requirement.name} is not locked: make lock"
         assert requirement.specifier.contains(version), f"{requirement} is locked at {version}: make lock"
+
+
+@pytest.mark.parametrize("version", SPARKS)
+def test_each_spark_is_locked(version: str) -> None:
+    """It is added to an environment without Spark: what both hold has one version."""
+    found, plain = locked(f"spark-{version}"), locked("plain")
+    assert found["pyspark"].startswith(f"{version}.")
+    assert {name: found[name] for name in found.keys() & plain.keys()} == {
+        name: plain[name] for name in found.keys() & plain.keys()
+    }
 
 
 def test_nothing_comes_from_elsewhere() -> None:

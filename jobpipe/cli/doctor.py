@@ -42,10 +42,12 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield doctor_host.python()
     yield doctor_host.user()
     yield doctor_host.java()
+    yield doctor_host.zookeeper()
     yield doctor_host.pyspark()
-    yield doctor_host.worker_python()
-    yield doctor_host.unix_sockets()
-    yield doctor_host.local_files()
+    if doctor_host.spark_version() is not None:
+        yield doctor_host.worker_python()
+        yield doctor_host.unix_sockets()
+        yield doctor_host.local_files()
     yield from doctor_host.running_sessions()
     try:
         resolved = settings.resolved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -66,21 +67,48 @@ def java() -> Finding:
     return ok("java", detail) if int(found[2]) >= JAVA_LEAST else fail("java", detail, install)
 
 
-def pyspark() -> Finding:
-    """PySpark is installed, in a version that fits, with the jars of ZooKeeper. It is not imported."""
+def zookeeper() -> Finding:
+    """There are jars of ZooKeeper for an embedded registry."""
     from jobpipe_registry.embedded import find_jars
     from jobpipe_registry.errors import Unavailable
 
     try:
-        version = importlib.metadata.version("pyspark")
         jars = find_jars()
-    except (importlib.metadata.PackageNotFoundError, Unavailable) as error:
-        return fail("pyspark", f"{error}", "pip install 'pyspark>=4.3,<4.4' in the Python above")
-    zookeeper = next(iter(sorted(jars.glob("zookeeper-[0-9]*.jar")))).stem
-    detail = f"{version}, {zookeeper} ({jars})"
-    if not version.startswith("4.3."):
-        return warn("pyspark", detail, "use PySpark 4.3: jobpipe is tested with no other version")
-    return ok("pyspark", detail)
+    except Unavailable as error:
+        return warn("zookeeper", error.reason, "not needed where registerserver.connect names a ZooKeeper")
+    return ok("zookeeper", f"{next(iter(sorted(jars.glob('zookeeper-[0-9]*.jar')))).stem} ({jars})")
+
+
+def spark_version() -> str | None:
+    """Return the version of the PySpark that this Python would import, or None. It is not imported."""
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        spec = importlib.util.find_spec("pyspark")  # of SPARK_HOME, by PYTHONPATH
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:  # in an archive
+        return "?"
+    found = re.search(r'__version__[^"\']*["\']([^"\']+)', text)
+    return found[1] if found else "?"
+
+
+def pyspark() -> Finding:
+    """PySpark is installed, in a version that fits."""
+    from jobpipe.spark.supported import INSTALL, WORKS, is_supported
+
+    version = spark_version()
+    if version is None:
+        return warn(
+            "pyspark",
+            "none is installed: publishers and subscribers without Spark work, jobs of Spark do not",
+            f"for these, {INSTALL} in the Python above",
+        )
+    if not is_supported(version):
+        return warn("pyspark", version, f"use a version that was tried: {WORKS}")
+    return ok("pyspark", version)
 
 
 def worker_python() -> Finding:

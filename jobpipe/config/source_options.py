@@ -45,7 +45,7 @@ class PlainOptions:
         default=None,
         documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. Whole "
         "published batches are taken if at least one fits; otherwise as many record batches of the next one as fit, "
-        "and at least one. null = only maxBytesPerTrigger is a limit. Ignored by a batch read.",
+        "and at least one. null = only maxBytesPerTrigger is a limit. Ignored by a batch read. Needs PySpark 4.2.",
         group="how much",
         also=("maxOffsetsPerTrigger",),
     )
@@ -54,7 +54,8 @@ class PlainOptions:
         kind=size(1),
         default="4GiB",
         documentation="Maximum number of bytes in one micro-batch, as stored in the spool. A single record batch that "
-        "is larger is still taken. Ignored by a batch read.",
+        "is larger is still taken. Ignored by a batch read. Needs PySpark 4.2: before, the first micro-batch of a run "
+        "has no limit.",
         group="how much",
     )
     min_rows: int | None = _option(
@@ -62,7 +63,7 @@ class PlainOptions:
         kind=optional(whole(1)),
         default=None,
         documentation="Start no micro-batch before this many rows are available, unless maxTriggerDelay has passed, a "
-        "publisher waits for this subscription, or no more rows will come. Ignored by a batch read.",
+        "publisher waits for this subscription, or no more rows will come. Ignored by a batch read. Needs PySpark 4.2.",
         group="how much",
         also=("minOffsetsPerTrigger",),
     )
@@ -100,7 +101,7 @@ class PlainOptions:
         "are read as soon as they are published. While nothing is published, an empty micro-batch runs each second, "
         "and its tasks hold their cores. Only for one topic, given with subscribe, and with a trigger that keeps "
         "running. Ignored by a batch read. foreachBatch must read each DataFrame (df.isEmpty() is enough): if it "
-        "does not, and query and coordinator end together, the restarted query fails with DataLoss.",
+        "does not, and query and coordinator end together, the restarted query fails with DataLoss. Needs PySpark 4.2.",
         group="how much",
     )
     include_metadata: bool = _option(
@@ -158,7 +159,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         kind=PATTERN,
         default=None,
         documentation="Read all topics whose whole name matches. Topics that appear while a stream runs are added, "
-        "and begin at earliest.",
+        "and begin at earliest. Needs PySpark 4.2.",
         group="topics",
         excludes=("subscribe", "assign"),
     ),

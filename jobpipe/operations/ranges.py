@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from jobpipe.operations.fields import (
@@ -39,6 +40,16 @@ class News(Fields):
         return self.head != position and not before
 
 
+@message
+class LostBatch(Fields):
+    """A batch of which lost host servers kept a part."""
+
+    start: At
+    end: At
+    rows: Count
+    hosts: Annotated[tuple[str, ...], Items(Text(255), MAX_LISTED)]
+
+
 @message(kw_only=True)
 class PlannedRange(Fields):
     """A range of the log; its attributes are those of :class:`jobpipe.store.Plan`."""
@@ -65,15 +76,9 @@ class PlannedRange(Fields):
             **more,
         )
 
-
-@message
-class LostBatch(Fields):
-    """A batch of which lost host servers kept a part."""
-
-    start: At
-    end: At
-    rows: Count
-    hosts: Annotated[tuple[str, ...], Items(Text(255), MAX_LISTED)]
+    def holes(self, lost: Sequence[LostBatch]) -> tuple[LostBatch, ...]:
+        """Return those of the lost batches that lie in this range."""
+        return tuple(batch for batch in lost if self.start.n <= batch.start.n < self.end.n)
 
 
 LostBatches = Annotated[tuple[LostBatch, ...], Items(Nested(LostBatch), MAX_LISTED)]

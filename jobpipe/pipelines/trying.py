@@ -169,6 +169,9 @@ def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:
 
 @contextmanager
 def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
+    from jobpipe.spark.versions import require_admission_control
+
+    require_admission_control("a pipeline")
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 

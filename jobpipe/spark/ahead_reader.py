@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
@@ -25,6 +24,7 @@ from jobpipe.spark.reading import read_range
 from jobpipe.spark.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, JobPipeStreamReader, Offset
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
+from jobpipe.spark.versions import ReadAllAvailable, ReadLimit
 from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.binding import SlotRange, bind

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.net.retry import Deadline
+from jobpipe.spark.versions import require_admission_control
 
 POLL_SECONDS = 0.1  # Spark tells Python no event when a query goes idle
 
@@ -23,9 +24,11 @@ def await_end(query: StreamingQuery, timeout: float | None = None) -> None:
     Returns too when the query ends by itself (``availableNow``).
 
     Raises:
+        UnsupportedSpark: before 4.2 Spark does not ask a source for its end.
         WaitTimeout: ``timeout`` seconds passed; the query goes on.
         pyspark.errors.StreamingQueryException: the query failed.
     """
+    require_admission_control("jobpipe.await_end")
     deadline = Deadline(timeout)
     watch = EndWatch(query)
     while query.isActive:

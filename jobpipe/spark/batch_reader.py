@@ -119,8 +119,7 @@ class JobPipeBatchReader(DataSourceReader):
         pass_over(topic, reply.lost, fail=self._options.fail_on_data_loss)
         found: list[Stretch] = []
         for plan in reply.plans:
-            holes = tuple(hole for hole in reply.lost if plan.start.n <= hole.start.n < plan.end.n)
-            ranges = ReadRange(plan.start, plan.end, plan.partitions, False, holes).readable()
+            ranges = ReadRange(plan.start, plan.end, plan.partitions, False, plan.holes(reply.lost)).readable()
             wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
             rows = plan.rows // max(len(ranges), 1)
             found += [Stretch(topic, low, high, wanted, reply.data, rows) for low, high in ranges]

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from jobpipe.errors import ConfigError
+from jobpipe.spark.versions import session_conf
 
 PREFIX = "spark.jobpipe."
 
@@ -32,7 +33,7 @@ def require_classic(spark: SparkSession, what: str) -> None:
 
 def session_settings(spark: SparkSession) -> dict[str, str]:
     """Return the session's ``spark.jobpipe.*`` settings, those given to a running session too."""
-    return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+    return {key: value for key, value in session_conf(spark).items() if key.startswith(PREFIX)}
 
 
 def _refusal(what: str) -> ConfigError:

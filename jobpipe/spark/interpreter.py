@@ -144,7 +144,7 @@ def _tell(message: str) -> None:
 
 def _loaded_context() -> Any:
     """Return the class SparkContext if this process has loaded it."""
-    return getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
 
 
 def is_local(master: str | None) -> bool:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
-
 from jobpipe.operations.subscribing import Backlog, PlanReply
 from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.versions import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.position import Position
 

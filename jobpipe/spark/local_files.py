@@ -42,6 +42,10 @@ def in_process_conf(given: Mapping[str, str]) -> dict[str, str]:
 
 def hindrance() -> str | None:
     """Return why a session that is made now cannot have these settings, or None if it can."""
+    from jobpipe.spark.versions import HAS_DEFAULT_CLASS_PATH  # `import jobpipe` loads no Spark
+
+    if not HAS_DEFAULT_CLASS_PATH:
+        return f"this Spark has no {CLASS_PATHS[0]}, which began with 4.0"
     if not JAR.is_file():
         return f"{JAR} is no file, as where jobpipe is loaded from an archive"
     if os.pathsep in str(JAR):
@@ -58,7 +62,7 @@ def hindrance() -> str | None:
 
 def _running_class_path() -> str | None:
     """Return the class path of the JVM that the next session will have; None if it starts with that session."""
-    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     if context is not None and context._jvm is not None:
         return str(context._jvm.java.lang.System.getProperty("java.class.path"))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:

@@ -33,6 +33,7 @@ class SourceOptions(PlainOptions):
         assigned: by topic, from 1; a topic that is not here: all.
         starts: where each topic begins; unless it says so, committed for a stream, earliest for a batch read.
         ends: where each topic ends; unless it says so, nowhere for a stream, at the newest batch for a batch read.
+        given: names of the options that were given.
     """
 
     topics: tuple[str, ...]
@@ -42,6 +43,7 @@ class SourceOptions(PlainOptions):
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     starts: Ends = field(default_factory=Ends)
     ends: Ends = field(default_factory=Ends)
+    given: frozenset[str] = frozenset()
 
     @classmethod
     def parse(
@@ -83,6 +85,7 @@ class SourceOptions(PlainOptions):
             assigned=values.get("assign", {}),
             starts=starts,
             ends=end,
+            given=frozenset(read.given),
             **{attribute: values[about.name] for attribute, about in PLAIN.items() if about.name in values},
         )
 

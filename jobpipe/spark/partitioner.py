@@ -20,6 +20,7 @@ from pyspark.sql.types import StringType, StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash, hash_numbers, is_hashable
+from jobpipe.spark.versions import is_collated
 
 NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name
 ROW_BITS = 33  # monotonically_increasing_id() has the row's number within its task in these, and the task above
@@ -109,7 +110,7 @@ class Partitioner:
         if self.kind != "hash":
             return False
         kinds = [schema.fields[at].dataType for at in places]
-        collated = any(isinstance(kind, StringType) and not kind.isUTF8BinaryCollation() for kind in kinds)
+        collated = any(isinstance(kind, StringType) and is_collated(kind) for kind in kinds)
         return not collated and all(is_hashable(arrow.field(at).type) for at in places)
 
     def number_rows(self, df: DataFrame, partitions: int, batch_id: int, places: Sequence[int]) -> DataFrame:

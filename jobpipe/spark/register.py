@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from jobpipe.spark.classic import require_classic, session_settings
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.launched import require_installed
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.versions import require_sources
 
 
 def register(spark: SparkSession) -> None:
@@ -19,7 +19,11 @@ def register(spark: SparkSession) -> None:
     Raises:
         ConfigError: ``spark`` is a session of Spark Connect; the settings of its server are what counts. Or jobpipe
             came by ``--py-files``.
+        UnsupportedSpark: this Spark has no data sources in Python.
     """
+    require_sources("jobpipe.register(spark)")
+    from jobpipe.spark.source import JobPipeDataSource
+
     require_installed()
     require_classic(spark, "jobpipe.register(spark)")
     check_session(spark.sparkContext)

@@ -1,6 +1,6 @@
 """Between Spark's schemas and Arrow's: which types pass, and the form that Spark demands.
 
-Spark takes only batches whose schema equals ``to_arrow_schema(schema, timezone="UTC")``, nullability included.
+Spark takes only batches whose schema equals that of its ``to_arrow_schema``, with UTC and nullability included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,8 +22,6 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
-    GeographyType,
-    GeometryType,
     IntegerType,
     LongType,
     MapType,
@@ -34,15 +32,14 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
     VarcharType,
-    VariantType,
 )
 
 from jobpipe.errors import UnsupportedType
 from jobpipe.publisher.readable import DIGITS as MAX_DIGITS
 from jobpipe.publisher.readable import check_size, readable_schema
 from jobpipe.spark.foreign_schema import parse_spark_schema
+from jobpipe.spark.versions import NEWER_TYPES, to_arrow_schema
 from jobpipe.subscriber.checked import parse_arrow_schema
 
 # Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
@@ -56,8 +53,6 @@ PASSING: tuple[type[DataType], ...] = (
     DecimalType,
     DoubleType,
     FloatType,
-    GeographyType,
-    GeometryType,
     IntegerType,
     LongType,
     NullType,
@@ -65,8 +60,7 @@ PASSING: tuple[type[DataType], ...] = (
     StringType,  # with any collation; char and varchar are strings wherever rows are
     TimestampNTZType,
     TimestampType,
-    TimeType,
-    VariantType,
+    *NEWER_TYPES,
 )
 
 
@@ -126,8 +120,7 @@ def as_rows_have_it(kind: DataType) -> DataType:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the one Arrow form of a Spark schema that Spark itself accepts."""
-    converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return converted
+    return to_arrow_schema(schema)
 
 
 def published_schema(topic: str, arrow: bytes, spark: str | None) -> StructType:
@@ -151,7 +144,7 @@ def spark_schema(topic: str, schema: pa.Schema) -> StructType:
     fields, bad = [], {}
     for field in schema:
         try:
-            made = from_arrow_schema(pa.schema([field])).fields
+            made = from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields
         except (PySparkTypeError, TypeError, ValueError):  # the others: of metadata that are not Spark's
             bad[field.name] = str(field.type)
             continue

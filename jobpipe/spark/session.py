@@ -48,9 +48,9 @@ def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float 
         if (why := hindrance()) is None:
             return conf | in_process_conf(spark_defaults(os.environ))
         _tell_of_processes(why)
-        conf["spark.sql.streaming.checkpointFileManagerClass"] = (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        )
+        from jobpipe.spark.versions import CHECKPOINT_BY_FILE_SYSTEM  # `import jobpipe` loads no Spark
+
+        conf["spark.sql.streaming.checkpointFileManagerClass"] = CHECKPOINT_BY_FILE_SYSTEM
     return conf
 
 
@@ -106,7 +106,8 @@ def _undone(given: Mapping[str, str]) -> dict[str, str]:
 
 def _is_of_connect(builder: SparkSession.Builder, own: Mapping[str, str]) -> bool:
     from pyspark.sql.utils import is_remote
-    from pyspark.util import default_api_mode
+
+    from jobpipe.spark.versions import default_api_mode
 
     mode = own.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "")).lower()
     if mode not in ("classic", "connect"):
@@ -163,7 +164,9 @@ def local_cores(master: str | None) -> int:
 
 def _complete(spark: SparkSession) -> None:
     """Add what can be added to a running session, and correct what was guessed."""
-    given, master = spark.conf.getAll, spark.sparkContext.master or ""
+    from jobpipe.spark.versions import session_conf
+
+    given, master = session_conf(spark), spark.sparkContext.master or ""
     if ARROW_ROWS not in given:
         spark.conf.set(ARROW_ROWS, _EVERYWHERE[ARROW_ROWS])
     if not is_local(master) or master.startswith("local-cluster"):

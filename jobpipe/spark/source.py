@@ -22,11 +22,19 @@ from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import OF, WITHOUT_NAME, SourceOptions
 from jobpipe.spark.schema import published_schema
 from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.spark.unlimited_reader import UnlimitedStreamReader
 from jobpipe.spark.user_errors import RefusedStream, hide_traceback
+from jobpipe.spark.versions import HAS_ADMISSION_CONTROL, require_admission_control
 from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
 
 log = logging.getLogger(__name__)
+
+# A stream that does not know where it begins cannot keep to the first four. The last one may find a topic only after
+# Spark went on without it.
+NEED_ADMISSION_CONTROL = frozenset(
+    ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "readAhead", "subscribePattern")
+)
 
 
 class JobPipeDataSource(DataSource):
@@ -51,6 +59,8 @@ class JobPipeDataSource(DataSource):
             require_installed()
             settings = launch().settings if self.settings is None else self.settings
             self._parsed = SourceOptions.parse(self.options, settings)
+            for option in NEED_ADMISSION_CONTROL & self._parsed.given:
+                require_admission_control(f"{OF}: option {option!r}")
         return self._parsed
 
     @hide_traceback
@@ -88,6 +98,8 @@ class JobPipeDataSource(DataSource):
             self._compare(schema)
         except JobpipeError as error:
             return RefusedStream(error)
+        if not HAS_ADMISSION_CONTROL:
+            return UnlimitedStreamReader(self._settings, schema)
         if self._settings.read_ahead:
             return ReadAheadStreamReader(self._settings, schema)
         return JobPipeStreamReader(self._settings, schema)

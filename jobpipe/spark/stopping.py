@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import QueryStopped
+from jobpipe.spark.versions import TRIGGER, session_for_stream, terminated
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class QueryRun:
 
     @functools.cached_property
     def _session(self) -> Any:
-        return self._execution.sparkSessionForStream()
+        return session_for_stream(self._execution, SparkContext._jvm)
 
     def made(self, df: DataFrame) -> bool:
         """Tell whether a frame is of a micro-batch of this run, or was made of one: it has the run's own session."""
@@ -226,17 +227,16 @@ def _terminate(execution: Any) -> bool:
 
     It is not set if Spark would then interrupt a micro-batch that has begun.
     """
-    jvm: Any = SparkContext._jvm
-    terminated = getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$"), "MODULE$")
+    end = terminated(SparkContext._jvm)
     state = execution.state()
     before = state.get()
-    if before == terminated:
+    if before == end:
         return True
     seen = _look(execution)
-    if seen is _Moment.BEGUN or not state.compareAndSet(before, terminated):
+    if seen is _Moment.BEGUN or not state.compareAndSet(before, end):
         return False
     if seen is _Moment.BETWEEN and _look(execution) is not _Moment.BETWEEN:  # the next one has begun meanwhile
-        state.compareAndSet(terminated, before)
+        state.compareAndSet(end, before)
         return False
     return True
 
@@ -259,8 +259,6 @@ def _look(execution: Any) -> _Moment:
     return _Moment.BEGUN
 
 
-_IN_TRIGGER = "MicroBatchExecution.executeOneBatch("
+_IN_TRIGGER = f"MicroBatchExecution.{TRIGGER}("
 # A trigger without rows waits a hundredth of a second before it returns; between triggers the frame is not there.
-_ASLEEP = re.compile(
-    r"Array\(([\w.@/]*java\.lang\.Thread\.sleep\w*\([^)]*\), )+[\w.$/]*\.MicroBatchExecution\.executeOneBatch\("
-)
+_ASLEEP = re.compile(r"Array\(([\w.@/]*java\.lang\.Thread\.sleep\w*\([^)]*\), )+[\w.$/]*\." + re.escape(_IN_TRIGGER))

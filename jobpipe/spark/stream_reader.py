@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import DataLoss, JobpipeError, SchemaMismatch, UnsupportedType
@@ -32,6 +31,7 @@ from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.stream_ends import StreamEnds
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
+from jobpipe.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.session import SubscriberSession
@@ -249,27 +249,34 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
         found: list[Stretch] = []
         for topic, stop in last.items():
-            begin = first.get(topic)
-            if begin is None and start == self._initial and self._newcomers.get(topic) != stop:
-                # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not,
-                # since the topic was away.
-                begin = topics.first_position(topic)
+            begin = first.get(topic) or self._begin_of_newcomer(topics, topic, start, stop)
             if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
-            plan = known or self._describe(session, topic, begin, stop)
-            rows = pass_over(topic, plan.holes, fail=self._options.fail_on_data_loss)
-            self._lost_rows[topic] = self._lost_rows.get(topic, 0) + rows
-            if plan.lost or plan.holes:
-                self._skipped[topic] = self._skipped.get(topic, 0) + plan.lost + len(plan.holes)
-            data = plan.data or session.data_endpoint(topic)
-            wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
-            parts = plan.readable()
-            found.extend(Stretch(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
+            for plan in [known] if known else self._describe(session, topic, begin, stop):
+                rows = pass_over(topic, plan.holes, fail=self._options.fail_on_data_loss)
+                self._lost_rows[topic] = self._lost_rows.get(topic, 0) + rows
+                if plan.lost or plan.holes:
+                    self._skipped[topic] = self._skipped.get(topic, 0) + plan.lost + len(plan.holes)
+                data = plan.data or session.data_endpoint(topic)
+                wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
+                parts = plan.readable()
+                found.extend(Stretch(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
         return input_partitions(found, self._options, session.cut)
 
-    def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> ReadRange:
-        """Look up a range again that was planned before a restart, and is in Spark's log."""
+    def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
+        """Return where a topic begins that is in a micro-batch's end only; None if no row of it is to be read."""
+        if start == self._initial and self._newcomers.get(topic) != stop:
+            # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not, since
+            # the topic was away.
+            return topics.first_position(topic)
+        return None
+
+    def _describe(self, session: SubscriberSession, topic: str, begin: Position, stop: Position) -> list[ReadRange]:
+        """Look up a range again that this run has not planned, and that is in Spark's log.
+
+        With admission control a range has one schema and one parallelism. Without it, it may have several.
+        """
         if begin.log == stop.log and begin.place > stop.place:
             raise DataLoss(
                 f"topic {topic!r}: this checkpoint planned its first batch up to offset {stop.n} but never committed "
@@ -284,19 +291,18 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except DataLoss as loss:
             begin, lost = self._after_loss(session, topic, loss), True
             if begin.log != stop.log or begin.place >= stop.place:
-                return ReadRange(stop, stop, 0, lost)  # all of it is lost
+                return [ReadRange(stop, stop, 0, lost)]  # all of it is lost
             found = session.describe(topic, begin, stop)
-        if len(found.plans) > 1:
-            raise DataLoss(
-                f"topic {topic!r}: the range {begin.n}..{stop.n} of an earlier run crosses a change of partitions or "
-                "schema that was not there when it was planned",
-                topic=topic,
-            )
         if not found.plans:
-            return ReadRange(stop, stop, 0, lost)
-        (plan,) = found.plans
-        self._open().require_fit(topic, plan, wait=True)
-        return ReadRange(plan.start, plan.end, plan.partitions, lost, found.lost, plan.rows, found.data)
+            return [ReadRange(stop, stop, 0, lost)]
+        ranges = []
+        for plan in found.plans:
+            self._open().require_fit(topic, plan, wait=True)
+            ranges.append(
+                ReadRange(*(plan.start, plan.end, plan.partitions, lost, plan.holes(found.lost), plan.rows, found.data))
+            )
+            lost = False  # counted once
+        return ranges
 
     # -- in executor workers -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from jobpipe.errors import JobpipeError, NameTaken
 
@@ -65,8 +64,8 @@ class RefusedStream(DataSourceStreamReader):
         raise self._why
 
     @hide_traceback
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raise the error."""
+    def latestOffset(self, *start_and_limit: Any) -> dict[str, Any]:
+        """Raise the error; Spark 4.0 and 4.1 give no arguments."""
         raise self._why
 
     @hide_traceback

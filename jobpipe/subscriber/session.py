@@ -13,6 +13,7 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.discovery.security import dial_tls
+from jobpipe.errors import ConfigError, DataLoss
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.reading import (
     Bounds,
@@ -32,7 +33,7 @@ from jobpipe.operations.subscribing import (
     SlotReply,
     SlotRequest,
 )
-from jobpipe.store.boundary import Boundary, ReadLimits
+from jobpipe.store.boundary import COMMITTED, Boundary, ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
@@ -152,6 +153,27 @@ class SubscriberSession:
             None if nowhere, ``first`` while its first position holds, ``moved`` once more was acknowledged.
         """
         return self._bounds(topic, BoundsRequest(name=self._name), wait=False).standing
+
+    def committed_to(self, topic: str, start: Boundary, end: Boundary) -> tuple[Position | None, Position]:
+        """Return a position that is not after the one where a checkpoint goes on, and where a read ends.
+
+        Waits for the publisher up to ``read.timeout``.
+
+        Args:
+            topic: of which.
+            start: where a new checkpoint begins. It counts if our name stands nowhere in the topic.
+            end: where the read ends; at the head if that lies before it.
+
+        Returns:
+            None for the first if the log does not have it any more.
+        """
+        known = self._bounds(topic, BoundsRequest(name=self._name))
+        first = start if known.standing is None else COMMITTED
+        try:
+            bounds = self._bounds(topic, BoundsRequest(name=self._name, start=first, end=end))
+        except (DataLoss, ConfigError):  # told where the rows are read
+            return None, self.end(topic, end)
+        return bounds.start, bounds.end or bounds.head
 
     def schema(self, topic: str, number: int | None = None, *, wait: bool = False) -> tuple[bytes, str | None] | None:
         """Return a schema as Arrow and Spark have it, the newest or that of an id; None if it is not known (yet).

@@ -259,10 +259,10 @@ def find_java(java: str | None = None) -> str:
 
 
 def find_jars() -> Path:
-    """Return PySpark's directory of jars, without importing PySpark.
+    """Return a directory with the jars of ZooKeeper: PySpark's, which is not imported, or that of ``ZOOKEEPER_HOME``.
 
     Raises:
-        Unavailable: PySpark is not installed, or ships no ZooKeeper.
+        Unavailable: there is neither.
     """
     spec = importlib.util.find_spec("pyspark")
     places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec is not None else []
@@ -273,7 +273,16 @@ def find_jars() -> Path:
     for candidate in candidates:
         if any((candidate / "jars").glob("zookeeper-[0-9]*.jar")):
             return candidate / "jars"
-    raise Unavailable("embedded", "no PySpark with its jars is installed: pip install 'pyspark>=4.3'")
+    if home := os.environ.get("ZOOKEEPER_HOME"):
+        lib = Path(home).absolute() / "lib"
+        if any(lib.glob("zookeeper-[0-9]*.jar")):
+            return lib
+    raise Unavailable(
+        "embedded",
+        "there are no jars of ZooKeeper. It takes those of PySpark (pip install pyspark, or set SPARK_HOME), or "
+        "of an unpacked apache-zookeeper-3.9 that ZOOKEEPER_HOME names; or set registerserver.connect to a ZooKeeper "
+        "that runs elsewhere",
+    )
 
 
 def _signal(pid: int, created: float, number: signal.Signals) -> bool:

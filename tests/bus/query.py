@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.spark.stream_reader import JobPipeStreamReader
+from jobpipe.spark.unlimited_reader import UnlimitedStreamReader
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE
 
@@ -122,6 +123,25 @@ class Query:
             for batch in found.get(rows.topic, ()):
                 checker.take(batch)
         checker.check()
+
+
+class UnlimitedQuery(Query):
+    """A query of Spark 4.0 or 4.1: it asks for an end before it knows where it begins, and says neither."""
+
+    def _start(self) -> None:
+        source = _sent(self._source())
+        self.reader = UnlimitedStreamReader(source._settings, StructType.fromJson(json.loads(self.schema.json())))
+
+    def plan(self, limit: ReadLimit | None = None) -> bool:
+        """Ask for the next end offset and log it; tell whether there is anything new."""
+        if len(self.offsets) > self.committed:
+            return True
+        assert isinstance(self.reader, UnlimitedStreamReader)
+        end = json.dumps(self.reader.latestOffset())
+        if self.offsets and end == self.offsets[-1]:
+            return False
+        self.offsets.append(end)
+        return True
 
 
 def read_once(**options: str) -> dict[str, list[pa.RecordBatch]]:

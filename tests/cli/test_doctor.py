@@ -53,7 +53,8 @@ def statuses(found: dict[str, list[dict[str, str]]], check: str) -> list[str]:
 @pytest.mark.processes
 def test_a_sound_machine(examine: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     found = examine(settings)
-    for check in ("python", "user", "java", "pyspark", "configuration", "certificates", "registry", "subnet", "ports"):
+    host = ("python", "user", "java", "zookeeper", "pyspark", "worker python")
+    for check in (*host, "configuration", "certificates", "registry", "subnet", "ports"):
         assert statuses(found, check) == ["ok"], found[check]
     assert not (tmp_path / "home").exists()  # it changes nothing
 

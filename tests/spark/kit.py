@@ -242,13 +242,19 @@ class Job:
 
 def start_job(place: Place, name: str, *arguments: object, **environ: str) -> Job:
     """Start ``jobs/NAME.py``."""
+    return start_program(place, sys.executable, JOBS / f"{name}.py", *arguments, **environ)
+
+
+def start_program(place: Place, python: str, program: Path, *arguments: object, **environ: str) -> Job:
+    """Start a driver program with a Python of one's choice."""
+    name = program.stem
     output = place.folder / f"{name}-{len(list(place.folder.glob('*.out')))}.out"
     with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, str(JOBS / f"{name}.py"), *map(str, arguments)],
+            [python, str(program), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env={**os.environ, **place.environ(), "PYTHONPATH": str(ROOT), **environ},
+            env={**os.environ, **place.environ(), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, **environ},
         )
     return Job(process, f"{name} {' '.join(map(str, arguments))}", output)

@@ -20,6 +20,7 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
+from jobpipe.spark.versions import require_admission_control
 from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
 
 _DEFAULTS = {
@@ -77,7 +78,11 @@ def make_session(pipeline: Pipeline, late: Mapping[str, str] | None = None) -> S
 
     Args:
         late: the session's keys, where its JVM runs already and was not given them.
+
+    Raises:
+        UnsupportedSpark: this Spark is older than 4.2.
     """
+    require_admission_control("a pipeline")
     if late is None:
         spark = SparkSession.builder.getOrCreate()
     else:

@@ -1,0 +1,170 @@
+"""Each version of Spark publishes, and each that can reads what all of them have published: exactly, by the oracle.
+
+Each runs in an environment of its own: ``make compat``, or ``make compat COMPAT="3.5 4.3"`` for some. The newest one is
+that of all other tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobpipe.publisher.attach import end_coordinators
+from jobpipe.testing import Checker, Journal, NumberedRows
+from tests.bus.kit import MARK, kill, marked
+from tests.spark.kinds import VALUES, began
+from tests.spark.kit import ROOT, Job, Place, start_program, until, write_files
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+JOBS = Path(__file__).parent / "jobs"
+ALL = ("3.5", "4.0", "4.1", "4.2", "4.3")
+WANTED = tuple(os.environ.get("COMPAT", " ".join(ALL)).split())
+SUBSCRIBERS = tuple(version for version in WANTED if version != "3.5")
+BATCHES = 6
+KILLED_AT = 2  # the micro-batch after which a program is killed
+GROUPS = sorted({began(column) for column in VALUES})
+
+
+def python_of(version: str) -> str:
+    """Return the Python that has a version of Spark."""
+    if version == ALL[-1]:
+        return sys.executable
+    path = ROOT / ".venv" / "compat" / version / "bin" / "python"
+    if not path.exists():
+        pytest.skip(f"there is no environment with Spark {version}: make compat")
+    return str(path)
+
+
+def start(place: Place, version: str, job: str, *arguments: object) -> Job:
+    """Start ``jobs/JOB.py`` with a version of Spark."""
+    return start_program(place, python_of(version), JOBS / f"{job}.py", *arguments)
+
+
+def killed(job: Job) -> None:
+    """Wait until a program has killed itself."""
+    code = job.process.wait(240)
+    assert code == -signal.SIGKILL, f"{job.name}: exit {code}\n{job.errors[-4000:]}"
+
+
+@dataclass
+class Published:
+    """What a version of Spark has published.
+
+    Attributes:
+        topic: where its rows are; the topics of its types begin with the same name.
+        rows, journal: what the rows are to be.
+        counts: of its last sink.
+        types: values by column, by the version in which the type began.
+    """
+
+    topic: str
+    rows: NumberedRows
+    journal: Journal
+    counts: dict[str, int]
+    types: dict[str, dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One namespace. What has been published is served on as long as the module runs."""
+    folder = tmp_path_factory.mktemp("compat")
+    settings = {
+        "jobpipe.home": str(home),
+        "jobpipe.registerserver.topic.storage": f"/test-{uuid.uuid4().hex[:12]}/topics",
+        "jobpipe.registerserver.session.timeout": "4s",
+        "jobpipe.spool.dir": str(folder / "spool"),
+        "jobpipe.discovery.timeout": "60s",
+        "jobpipe.coordinator.linger": "30min",
+    }
+    mark = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)  # every process we start inherits it
+        yield Place(folder, settings)
+    end_coordinators()
+    for process in marked(mark):
+        kill(process.pid)
+
+
+@pytest.fixture(scope="module")
+def published(place: Place) -> dict[str, Published]:
+    """What each version has published: half of them from the driver, half from tasks, all killed in the middle."""
+    found = {}
+    for number, version in enumerate(WANTED):
+        topic = f"from-{version}"
+        rows, journal = NumberedRows(topic, partitions=2, rows=30), Journal()
+        folder = place.folder / topic
+        write_files(folder / "files", rows, range(BATCHES))
+        for batch_id in range(BATCHES):
+            with journal.sealing(batch_id, rows.ranges(batch_id)):
+                pass
+        path = ("tasks", "collect")[number % 2]
+        killed(start(place, version, "publish", folder, topic, path, KILLED_AT))
+        done: dict[str, Any] = start(place, version, "publish", folder, topic, path, -1).result()
+        assert done["spark"].startswith(f"{version}."), done
+        found[version] = Published(topic, rows, journal, done["sink"], done["types"])
+    return found
+
+
+def check(published: Published, files: list[Path]) -> None:
+    """Check that files hold each row that was published once, in order."""
+    checker = Checker(published.rows, published.journal)
+    for path in sorted(files):
+        table = pq.read_table(path)
+        checker.take(table.drop_columns(["_jobpipe"]) if "_jobpipe" in table.column_names else table)
+    checker.check()
+
+
+@pytest.mark.parametrize("version", WANTED)
+def test_a_version_publishes(published: dict[str, Published], version: str) -> None:
+    """The micro-batch that Spark repeats after a kill is recognised: by query id and batch id."""
+    counts = published[version].counts
+    assert (counts["replayed"], counts["batches"]) == (1, BATCHES - KILLED_AT - 1), counts
+    known = {f"{major}.{minor}" for major, minor in GROUPS if (major, minor) <= tuple(map(int, version.split(".")))}
+    assert published[version].types.keys() == known
+
+
+@pytest.mark.parametrize("version", SUBSCRIBERS)
+def test_a_version_reads_what_all_publish(place: Place, published: dict[str, Published], version: str) -> None:
+    """By a batch read, and by a stream that ends by itself; types that it does not know are refused by name."""
+    topics = [each.topic for each in published.values()]
+    found = start(place, version, "read", place.folder, *topics).result()
+    for each in published.values():
+        check(each, [place.folder / f"read-{version}-{each.topic}.parquet"])
+        check(each, list((place.folder / f"now-{version}-{each.topic}").glob("*.parquet")))
+        for group, columns in each.types.items():
+            got = found[each.topic][group]
+            if tuple(map(int, group.split("."))) <= tuple(map(int, version.split("."))):
+                assert got == columns, (each.topic, group)
+            else:
+                assert "UnsupportedType" in got, (each.topic, group, got)
+                assert f"column '{next(name for name in columns if name != 'id')}'" in got, got
+
+
+@pytest.mark.parametrize("version", SUBSCRIBERS)
+def test_a_killed_subscriber_gets_each_row_once(place: Place, version: str) -> None:
+    """Spark repeats its last micro-batch with the same rows, and goes on behind it, while a publisher goes on."""
+    topic, name = f"live-{version}", f"killed-{version}"
+    rows, journal = place.rows(topic, partitions=2, rows=30)
+    with place.publisher(topic, parallelism=2) as publisher:
+        first = start(place, version, "subscribe", place.folder, topic, name, 10**9, KILLED_AT)
+        files = place.folder / name
+        for batch_id in range(KILLED_AT + 1):  # one for each micro-batch
+            place.seal(publisher, [batch_id])
+            until(lambda at=batch_id: (files / f"{at:05}.parquet").exists() or first.process.poll(), "a micro-batch")
+        killed(first)
+        place.seal(publisher, range(KILLED_AT + 1, BATCHES))
+        total = BATCHES * rows.partitions * rows.rows
+        second = start(place, version, "subscribe", place.folder, topic, name, total, -1)
+        second.result()
+        publisher.drain(timeout=20)
+    check(Published(topic, rows, journal, {}, {}), list(files.glob("*.parquet")))

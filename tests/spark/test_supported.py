@@ -1,0 +1,61 @@
+"""Which versions of Spark are taken, refused, or taken with a warning; and that only one module asks which it is."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from jobpipe.errors import UnsupportedSpark
+from jobpipe.spark import versions
+from jobpipe.spark.supported import is_supported, none_installed, parse_version, require_known
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("3.5.9", (3, 5)), ("4.3.0.dev0", (4, 3)), ("4.10.1", (4, 10)), ("unknown", (0, 0))]
+)
+def test_versions_are_compared_as_numbers(text: str, numbers: tuple[int, int]) -> None:
+    assert parse_version(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["3.5.0", "4.0.5", "4.3.9"])
+def test_a_version_that_was_tried(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert is_supported(text)
+    require_known(text)
+    assert not caplog.records
+
+
+def test_an_older_one_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UnsupportedSpark, match=r"PySpark 3\.4\.1: PySpark 3\.5 and 4\.0 to 4\.3 publish"):
+        require_known("3.4.1")
+
+
+def test_a_newer_one_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert require_known("4.4.0") == (4, 4)
+    assert "was not tried with PySpark 4.4.0" in caplog.text
+    assert not is_supported("4.4.0")
+
+
+def test_what_needs_a_newer_spark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "HAS_SOURCES", False)
+    with pytest.raises(UnsupportedSpark, match=r"4\.0 or later") as caught:
+        versions.require_sources("jobpipe.register(spark)")
+    assert "jobpipe.subscribe() reads without Spark" in str(caught.value)
+
+
+def test_no_pyspark_at_all() -> None:
+    assert "pip install 'pyspark>=4.0,<4.4'" in str(none_installed("jobpipe.session"))
+
+
+def test_no_other_module_asks_for_the_version() -> None:
+    """What differs stands in versions.py."""
+    asks = re.compile(r"pyspark\.__version__|spark\.version\b|\bVERSION\b.*\(\d, \d\)")
+    found = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe").rglob("*.py") if asks.search(path.read_text())
+    }
+    assert found == {"jobpipe/spark/versions.py"}
