@@ -42,6 +42,6 @@ def require_known(text: str) -> tuple[int, int]:
 def none_installed(what: str) -> UnsupportedSpark:
     """Return the error of a use that needs PySpark where there is none."""
     return UnsupportedSpark(
-        f"{what} needs PySpark, and this Python has none: {INSTALL}, or install jobpipe into a Python that has PySpark. "
+        f"{what} needs PySpark, and this Python has none: {INSTALL}, or install jobpipe where PySpark is. "
         "jobpipe.publisher() and jobpipe.subscribe() need none"
     )

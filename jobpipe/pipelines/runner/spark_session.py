@@ -20,8 +20,8 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
-from jobpipe.spark.versions import require_admission_control
 from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
+from jobpipe.spark.versions import require_admission_control
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
