@@ -70,7 +70,7 @@ _HOME = {
     "subscribe": "jobpipe.subscriber.client",
 }
 
-_NEED_SPARK = {"JobPipeSink", "await_end", "flow", "register", "run", "session", "stoppable"}
+_NEED_SPARK = {"JobPipeSink", "await_end", "register", "session", "stoppable"}
 
 
 def __getattr__(name: str) -> Any:

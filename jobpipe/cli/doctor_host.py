@@ -81,18 +81,19 @@ def zookeeper() -> Finding:
 
 def spark_version() -> str | None:
     """Return the version of the PySpark that this Python would import, or None. It is not imported."""
-    try:
-        return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        spec = importlib.util.find_spec("pyspark")  # of SPARK_HOME, by PYTHONPATH
+    spec = importlib.util.find_spec("pyspark")  # may be that of SPARK_HOME, by PYTHONPATH
     if spec is None or spec.origin is None:
         return None
     try:
-        text = Path(spec.origin).with_name("version.py").read_text()
+        found = re.search(r"__version__[^\"']*[\"']([^\"']+)", Path(spec.origin).with_name("version.py").read_text())
     except OSError:  # in an archive
+        found = None
+    if found:
+        return found[1]
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
         return "?"
-    found = re.search(r'__version__[^"\']*["\']([^"\']+)', text)
-    return found[1] if found else "?"
 
 
 def pyspark() -> Finding:

@@ -77,8 +77,9 @@ class PlannedRange(Fields):
         )
 
     def holes(self, lost: Sequence[LostBatch]) -> tuple[LostBatch, ...]:
-        """Return those of the lost batches that lie in this range."""
-        return tuple(batch for batch in lost if self.start.n <= batch.start.n < self.end.n)
+        """Return those of the lost batches of which this range has a part."""
+        last = self.end.n + (1 if self.end.r else 0)
+        return tuple(batch for batch in lost if self.start.n <= batch.start.n < last)
 
 
 LostBatches = Annotated[tuple[LostBatch, ...], Items(Nested(LostBatch), MAX_LISTED)]

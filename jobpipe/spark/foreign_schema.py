@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import UnsupportedType
+from jobpipe.spark import versions
 from jobpipe.store.segment import MAX_DEPTH, MAX_FIELDS
 
 MAX_TEXT = 8 * 1024 * 1024  # characters of a schema in JSON
@@ -64,6 +65,10 @@ def _check(topic: str, schema: dict[str, Any]) -> None:
         if isinstance(kind, str):
             if _NAME.fullmatch(kind) is None:
                 raise _refused(topic, f"{_column(path)} has the type {kind!r:.{SHOWN}}, which no reader knows")
+            if re.split(r"\W", kind, maxsplit=1)[0] in versions.UNKNOWN_TYPES:
+                raise _refused(
+                    topic, f"{_column(path)} has the type {kind!r:.{SHOWN}}, which began with a later version of Spark"
+                )
             continue
         named = kind.get("type") if isinstance(kind, dict) else None
         if named == "udt":

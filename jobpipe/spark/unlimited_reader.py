@@ -1,9 +1,16 @@
 """The stream reader for Spark 4.0 and 4.1, which lack admission control.
 
-They ask for the newest offset before anything else, and tell neither where the micro-batch begins nor how much it may
-take. So the first offset of a run, which may be all that a trigger such as ``availableNow`` asks for, is where the
-topics end now: wherever the checkpoint is, it is not beyond that. From then on the reader knows where it is, as Spark
-goes on from the offset that it was given last.
+Such a Spark asks for the newest offset, and tells neither where the micro-batch begins nor how much it may take. What
+it does tell, by its order of calls (read in MicroBatchExecution of 4.0.5 and 4.1.4):
+
+- At the start of a run over an existing checkpoint it calls ``partitions(off, off)`` with the newest offset of its log.
+  With an ordinary trigger that comes first. With ``availableNow`` it comes after the first ``latestOffset()``, whose
+  answer is the end of the whole run, and before anything is logged.
+- A new checkpoint's ``initialOffset()`` comes after that, with an ordinary trigger even after the end was logged.
+- With ``availableNow`` it calls ``latestOffset()`` again and again, for its report, before and after a micro-batch.
+
+So an answer is repeated until it has come back as the end of a micro-batch, and only what came back is acknowledged
+with the next call: Spark has committed it by then.
 """
 
 from __future__ import annotations
@@ -12,106 +19,132 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from jobpipe.errors import DataLoss
+from jobpipe.errors import ConfigError, DataLoss, JobpipeError, SchemaMismatch, UnsupportedType
 from jobpipe.spark.stream_reader import JobPipeStreamReader, Offset
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
 from jobpipe.store.position import Position
 
+Positions = dict[str, Position]
+
 
 class UnlimitedStreamReader(JobPipeStreamReader):
-    """Reads topics as a stream; the first micro-batch of a run takes all that is there."""
+    """Reads topics as a stream. If it does not know where the run begins, its first answer is all that is there."""
+
+    _answer: Positions | None = None  # what latestOffset returned last
+    _reached: Positions | None = None  # the end of the newest micro-batch, or where Spark's log ends
 
     @hide_traceback
     def initialOffset(self) -> Offset:
-        """Return where a new checkpoint begins: no later than the offset that Spark has as its end already."""
+        """Return where a new checkpoint begins: no later than the end that Spark may have logged for it already."""
         if self._initial is None:
-            topics = self._open()
-            self._initial = {
-                topic: self._first_position(topics, topic).to_json() for topic in sorted(self._options.topics)
-            }
+            topics, ends = self._open(), self._reached or self._answer or {}
+            found = {topic: self._first_position(topics, topic, ends.get(topic)) for topic in self._options.topics}
+            self._initial = _offset(found)
         return self._initial
 
-    def _first_position(self, topics: StreamTopics, topic: str) -> Position:
+    def _first_position(self, topics: StreamTopics, topic: str, stop: Position | None) -> Position:
         start, end = self._options.starts.of(topic) or COMMITTED, self._options.ends.of(topic)
-        known = self._newest_end.get(topic)
-        if known is not None and end in (None, LATEST) and _is_head(topics, topic, start):
-            start = Boundary("position", known)  # the head moves on meanwhile
+        if stop is not None and end in (None, LATEST) and start.kind in ("latest", "committed", "time"):
+            begin = topics.session.begin(topic, start)
+            if begin.log == stop.log and begin.place > stop.place:  # rows have come since `stop` was the end
+                start = Boundary("position", stop)
         return topics.session.first_position(topic, start, end)
 
     @hide_traceback
     def latestOffset(self) -> Offset:  # type: ignore[override]
-        """Acknowledge the offset before, which Spark has committed by now, and plan what follows.
-
-        The first one of a run is where each topic ends. If rows come before that end that do not fit the schema that is
-        read, it is where these begin: what lies before them is delivered.
+        """Return the end of the next micro-batch, the same one until Spark has made it.
 
         Raises:
             JobpipeError: see :class:`JobPipeStreamReader`.
         """
-        if self._newest_end:
-            here = {topic: self._newest_end[topic].to_json() for topic in sorted(self._newest_end)}
-            return super().latestOffset(here, self.getDefaultReadLimit())
-        topics = self._open()
-        self._newest_end = {topic: self._first_end(topics, topic) for topic in sorted(self._options.topics)}
-        return {topic: end.to_json() for topic, end in self._newest_end.items()}
+        if self._answer is None and self._reached is None:
+            topics = self._open()
+            self._answer = {topic: self._first_end(topics, topic) for topic in self._options.topics}
+        elif self._reached is not None and self._answer in (None, self._reached):
+            planned = super().latestOffset(_offset(self._reached), self.getDefaultReadLimit())
+            self._answer = self._positions(self._open(), planned)
+        assert self._answer is not None  # noqa: S101 - all cases are above
+        return _offset(self._answer)
 
     def _first_end(self, topics: StreamTopics, topic: str) -> Position:
-        """Return the end of a topic, or where rows begin that do not fit after such as do."""
+        """Return the end of a topic; or, where rows come that do not fit after such as do, where these begin.
+
+        Raises:
+            DataLoss, ConfigError: our name is new there, and cannot begin where the options say.
+        """
         start, end = self._options.starts.of(topic) or COMMITTED, self._options.ends.of(topic) or LATEST
-        begin, stop = topics.session.committed_to(topic, start, end)
-        if begin is None or begin.log != stop.log or begin.place >= stop.place:
-            return stop
+        stop, known = topics.session.end(topic, end), topics.session.is_known(topic)
         try:
-            plans = topics.session.describe(topic, begin, stop).plans
-        except DataLoss:  # told where the rows are read
+            begin = topics.session.begin(topic, COMMITTED if known else start)
+        except DataLoss:
+            if not known:
+                raise
+            return stop  # the checkpoint may be further on: partitions() will see
+        if begin.log != stop.log or begin.place >= stop.place:
             return stop
         any_fits = False
-        for plan in plans:
-            fits = plan.schema_id is None or topics.fits(topic, plan.schema_id)
-            if any_fits and not fits:
-                return plan.start
-            any_fits = any_fits or fits
+        for plan in topics.session.describe(topic, begin, stop).plans:
+            try:
+                topics.require_fit(topic, plan, wait=True)
+            except (SchemaMismatch, UnsupportedType):
+                if any_fits:
+                    return plan.start
+                if not known:
+                    raise
+            else:
+                any_fits = True
         return stop
 
     @hide_traceback
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the input partitions of each topic's range, which may have several schemas."""
         topics = self._open()
-        first, last = self._positions(topics, start), self._positions(topics, end)
-        if not self._newest_end:  # Spark repeats the last micro-batch of the run before
-            self._newest_end = dict(last)
-        for topic, position in last.items():
-            begin = first.get(topic)
-            if begin is not None and begin.log == position.log and begin.place > position.place:
-                _require_repeated(topic, begin, position, is_first=start == self._initial)
-                start = {**start, topic: end[topic]}  # nothing of it is read now; the next micro-batch begins there
-        return super().partitions(start, end)
+        topics.follow(end)
+        reached = self._positions(topics, end)
+        if start == end and self._reached is None and self._answer is not None:
+            self._require_after(topics, reached, self._answer)
+        found = super().partitions(start, end)
+        self._reached = reached
+        return found
+
+    def _require_after(self, topics: StreamTopics, here: Positions, answer: Positions) -> None:
+        """See that the run can go from where the checkpoint is to the end that was given for it; nothing is logged yet.
+
+        Raises:
+            ConfigError: the options end before.
+            DataLoss: the topic does, or its log is another one.
+            SchemaMismatch, UnsupportedType: the next rows do not fit.
+        """
+        for topic, begin in here.items():
+            stop = answer[topic]
+            if begin.log != stop.log or begin.place > stop.place:
+                raise self._before(topic, begin, stop)
+            for plan in topics.session.describe(topic, begin, stop).plans if begin != stop else ():
+                topics.require_fit(topic, plan, wait=True)
+
+    def _before(self, topic: str, begin: Position, stop: Position) -> JobpipeError:
+        if self._options.ends.of(topic) not in (None, LATEST):
+            return ConfigError(
+                f"topic {topic!r}: the read ends at offset {stop.n}, and this checkpoint is at offset {begin.n} "
+                f"already: let it end later, or leave {self._options.ends.option} out",
+                topic=topic,
+            )
+        return DataLoss(
+            f"topic {topic!r}: this checkpoint is at offset {begin.n} of log {begin.log}, and the topic ends at offset "
+            f"{stop.n} of log {stop.log}. If its publisher has just restarted, start this query again when it has "
+            "sealed its next batch. If the spool was replaced, bring the old one back, or begin with a new checkpoint. "
+            "If the query's schema was changed, run it once without the trigger availableNow",
+            topic=topic,
+            position=begin.to_json(),
+            reason="other log" if begin.log != stop.log else "not there yet",
+        )
 
     def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
-        """Return where a topic begins that was added to the options: the first end of a run may lie beyond that."""
-        return self._first_position(topics, topic)
+        """Return where a topic begins that was added to the options; the run's end may lie far after that."""
+        return self._first_position(topics, topic, stop)
 
 
-def _is_head(topics: StreamTopics, topic: str, start: Boundary) -> bool:
-    """Tell whether a checkpoint that begins at ``start`` begins where the topic ends."""
-    return start == LATEST or (start == COMMITTED and topics.session.standing(topic) is None)
-
-
-def _require_repeated(topic: str, begin: Position, stop: Position, *, is_first: bool) -> None:
-    """See why a micro-batch begins after its end.
-
-    The first one of a checkpoint may: if the run before ended between Spark's log of its end and our first position.
-
-    Raises:
-        DataLoss: it is not the first one.
-    """
-    if not is_first:
-        raise DataLoss(
-            f"topic {topic!r}: this checkpoint is at offset {begin.n}, and its next micro-batch was to end at offset "
-            f"{stop.n}, before it. Under Spark 4.0 and 4.1 this happens if a query whose schema was changed is "
-            "started where rows of several schemas follow. Start it with a new checkpoint, under the same name",
-            topic=topic,
-            position=stop.to_json(),
-        )
+def _offset(positions: Positions) -> Offset:
+    return {topic: positions[topic].to_json() for topic in sorted(positions)}

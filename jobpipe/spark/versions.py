@@ -27,6 +27,7 @@ __all__ = [
     "HAS_SOURCES",
     "NEWER_TYPES",
     "TRIGGER",
+    "UNKNOWN_TYPES",
     "VERSION",
     "ReadAllAvailable",
     "ReadLimit",
@@ -125,10 +126,17 @@ def require_admission_control(what: str) -> None:
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
-_SINCE_SOME_VERSION = ("GeographyType", "GeometryType", "TimeType", "VariantType")
+# By the first word of their names in a schema's JSON.
+_SINCE_SOME_VERSION = {
+    "geography": "GeographyType",
+    "geometry": "GeometryType",
+    "time": "TimeType",
+    "variant": "VariantType",
+}
 NEWER_TYPES: tuple[type[DataType], ...] = tuple(
-    getattr(spark_types, name) for name in _SINCE_SOME_VERSION if hasattr(spark_types, name)
+    getattr(spark_types, name) for name in _SINCE_SOME_VERSION.values() if hasattr(spark_types, name)
 )
+UNKNOWN_TYPES = frozenset(word for word, name in _SINCE_SOME_VERSION.items() if not hasattr(spark_types, name))
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:

@@ -13,7 +13,6 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, DataLoss
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.reading import (
     Bounds,
@@ -33,7 +32,7 @@ from jobpipe.operations.subscribing import (
     SlotReply,
     SlotRequest,
 )
-from jobpipe.store.boundary import COMMITTED, Boundary, ReadLimits
+from jobpipe.store.boundary import COMMITTED, LATEST, Boundary, ReadLimits
 from jobpipe.store.position import Position
 from jobpipe.subscriber.follower import FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
@@ -154,26 +153,23 @@ class SubscriberSession:
         """
         return self._bounds(topic, BoundsRequest(name=self._name), wait=False).standing
 
-    def committed_to(self, topic: str, start: Boundary, end: Boundary) -> tuple[Position | None, Position]:
-        """Return a position that is not after the one where a checkpoint goes on, and where a read ends.
+    def is_known(self, topic: str) -> bool:
+        """Tell whether our name has a position in a topic; waits for the publisher up to ``read.timeout``."""
+        return self._bounds(topic, BoundsRequest(name=self._name)).standing is not None
+
+    def begin(self, topic: str, start: Boundary) -> Position:
+        """Return where a new checkpoint would begin that began now; nothing is stored.
 
         Waits for the publisher up to ``read.timeout``.
 
-        Args:
-            topic: of which.
-            start: where a new checkpoint begins. It counts if our name stands nowhere in the topic.
-            end: where the read ends; at the head if that lies before it.
-
-        Returns:
-            None for the first if the log does not have it any more.
+        Raises:
+            DataLoss: what is to be read first is not there, and ``skip_removed`` is off, or it never was there.
+            ConfigError: nothing was published since the time of ``start``.
         """
-        known = self._bounds(topic, BoundsRequest(name=self._name))
-        first = start if known.standing is None else COMMITTED
-        try:
-            bounds = self._bounds(topic, BoundsRequest(name=self._name, start=first, end=end))
-        except (DataLoss, ConfigError):  # told where the rows are read
-            return None, self.end(topic, end)
-        return bounds.start, bounds.end or bounds.head
+        if start == COMMITTED and not self.is_known(topic):
+            start = LATEST
+        asked = BoundsRequest(name=self._name, start=start, skip_removed=self.skip_removed)
+        return self._bounds(topic, asked).start
 
     def schema(self, topic: str, number: int | None = None, *, wait: bool = False) -> tuple[bytes, str | None] | None:
         """Return a schema as Arrow and Spark have it, the newest or that of an id; None if it is not known (yet).

@@ -126,22 +126,70 @@ class Query:
 
 
 class UnlimitedQuery(Query):
-    """A query of Spark 4.0 or 4.1: it asks for an end before it knows where it begins, and says neither."""
+    """A query of Spark 4.0 or 4.1: it asks for an end before it knows where it begins, and says neither.
+
+    Runs are as in MicroBatchExecution and AvailableNowMicroBatchStreamWrapper of 4.0.5 and 4.1.4. ``between`` is called
+    between the calls of the reader; whatever it raises ends the run there.
+    """
+
+    def __init__(self, between: Callable[[], None] = lambda: None, **options: str) -> None:
+        self.between = between
+        super().__init__(**options)
 
     def _start(self) -> None:
+        self._make_reader()
+        self._tell_latest_seen()
+
+    def _make_reader(self) -> None:
         source = _sent(self._source())
         self.reader = UnlimitedStreamReader(source._settings, StructType.fromJson(json.loads(self.schema.json())))
+
+    def _tell_latest_seen(self) -> None:
+        """Do as ``setLatestSeenOffset``: with an ordinary trigger, before anything else."""
+        if self.offsets:
+            assert not self.reader.partitions(json.loads(self.offsets[-1]), json.loads(self.offsets[-1]))
+
+    def _latest(self) -> str:
+        assert isinstance(self.reader, UnlimitedStreamReader)
+        found = json.dumps(self.reader.latestOffset())
+        self.between()
+        return found
 
     def plan(self, limit: ReadLimit | None = None) -> bool:
         """Ask for the next end offset and log it; tell whether there is anything new."""
         if len(self.offsets) > self.committed:
             return True
-        assert isinstance(self.reader, UnlimitedStreamReader)
-        end = json.dumps(self.reader.latestOffset())
+        end = self._latest()
         if self.offsets and end == self.offsets[-1]:
             return False
         self.offsets.append(end)
+        self.between()
         return True
+
+    def run(self) -> None:
+        """Read the batch that was logged last."""
+        super().run()
+        self.between()
+
+    def run_now(self) -> None:
+        """Make a whole run by ``availableNow``."""
+        self.reader.stop()
+        self._make_reader()
+        fetched = self._latest()
+        self._tell_latest_seen()
+        while True:
+            if len(self.offsets) > self.committed:
+                self.run()
+                self.commit()
+            if not self.offsets:
+                self.reader.initialOffset()
+                self.between()
+            self._latest()  # for the report
+            if self.offsets and fetched == self.offsets[-1]:
+                break
+            self.offsets.append(fetched)
+            self.between()
+        self.reader.stop()
 
 
 def read_once(**options: str) -> dict[str, list[pa.RecordBatch]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -9,7 +11,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from jobpipe.errors import DataLoss, SchemaMismatch, UnsupportedSpark
+from jobpipe.errors import ConfigError, DataLoss, SchemaMismatch, UnsupportedSpark
+from jobpipe.publisher.core import Publisher
 from jobpipe.spark import source as source_module
 from jobpipe.spark import versions
 from jobpipe.spark.source import JobPipeDataSource
@@ -46,41 +49,53 @@ def values(query: UnlimitedQuery) -> list[list[object]]:
     ]
 
 
-@pytest.mark.parametrize("start", ["earliest", "committed"])
+class Died(Exception):
+    """The run ends here."""
+
+
+@pytest.mark.parametrize("start", ["earliest", "committed", "latest"])
 def test_each_row_comes_once_wherever_runs_end(bus: Bus, load: Callable[..., UnlimitedQuery], start: str) -> None:
-    """Runs end after Spark's log of the offset, after the rows, after the commit; rows come at any moment."""
+    """Runs of both kinds end between any two calls, and rows come there; only what is committed is acknowledged."""
     seed = os.environ.get("JOBPIPE_SEED") or str(random.randrange(10**9))
     print(f"JOBPIPE_SEED={seed}")
     chance = random.Random(seed)
     rows = NumberedRows(bus.topic, partitions=2)
-    publisher, sealed = bus.publisher(parallelism=2), iter(range(1000))
+    publisher, sealed = bus.publisher(parallelism=2, required_subscribers=["billing"]), iter(range(1000))
+    publisher.declare(rows.tables(0)[0].schema)
 
     def publish() -> None:
-        for _ in range(chance.randrange(3)):
-            batch_id = next(sealed)
-            with bus.journal.sealing(batch_id, rows.ranges(batch_id)):
-                publisher.seal("q", batch_id, rows.tables(batch_id))
+        batch_id = next(sealed)
+        with bus.journal.sealing(batch_id, rows.ranges(batch_id)):
+            publisher.seal("q", batch_id, rows.tables(batch_id))
 
-    publisher.declare(rows.tables(0)[0].schema)
-    if start == "earliest":
-        publish()
+    def between() -> None:
+        if chance.random() < 0.3:
+            publish()
+        if query.committed:
+            assert acknowledged(publisher) <= json.loads(query.offsets[query.committed - 1])[bus.topic]["n"]
+        if query.offsets and chance.random() < 0.15:
+            raise Died
+
     query = load(startingOffsets=start)
+    query.between = between
     for _ in range(12):
-        ends = chance.randrange(6)
-        if ends == 0 or not query.plan():
-            query.restart()
-        publish()
-        if ends == 1:
-            query.restart()
-        if len(query.offsets) > query.committed:
-            query.run()
-            if ends == 2:
-                query.restart()
+        with contextlib.suppress(Died):
+            if chance.random() < 0.5:
+                query.run_now()
             else:
-                query.commit()
-        publish()
+                query.restart()
+                for _ in range(chance.randrange(1, 4)):
+                    query.step()
+    query.between = lambda: None
+    query.restart()
     query.until(lambda: not query.step(), "the end")
     query.check(rows, bus.journal)
+
+
+def acknowledged(publisher: Publisher) -> int:
+    """Return the position of the one subscription."""
+    (line,) = publisher.status()["subscriptions"]
+    return int(line["position"])
 
 
 @pytest.mark.parametrize("start", ["latest", "committed"])
@@ -111,20 +126,19 @@ def test_a_first_run_that_ends_before_the_beginning_is_known(bus: Bus, load: Cal
     assert values(query) == [[], [7]]
 
 
-def test_the_first_micro_batch_has_all_that_is_there(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
-    """It is the only one of a run by availableNow, whatever schemas its rows have; the next run goes on after it."""
+def test_a_run_by_available_now_has_all_that_is_there(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
+    """In one micro-batch, whatever schemas its rows have, acknowledged at its end; the next run goes on after it."""
     publisher = bus.publisher()
     for batch_id, table in enumerate([INT, MORE, INT, INT]):
         publisher.seal("q", batch_id, [table])
     query = load(startingOffsets="earliest")
-    assert query.plan()
-    query.run()
+    query.run_now()
     assert values(query) == [[1, 2, 3, 1, 2, 1, 2]]
-    query.restart()
+    assert acknowledged(publisher) == 4
     publisher.seal("q", 4, [MORE])
-    query.restart()
-    assert query.step()
+    query.run_now()
     assert values(query)[1:] == [[3]]
+    assert acknowledged(publisher) == 5
 
 
 def test_rows_that_do_not_fit_end_the_query_where_they_begin(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
@@ -139,40 +153,90 @@ def test_rows_that_do_not_fit_end_the_query_where_they_begin(bus: Bus, load: Cal
     with pytest.raises(SchemaMismatch, match="offset 2") as caught:
         query.step()
     assert caught.value.fields["topic"] == bus.topic
-    (line,) = publisher.status()["subscriptions"]
-    assert line["position"] == 2
+    assert acknowledged(publisher) == 2
+    with pytest.raises(SchemaMismatch, match="offset 2"):
+        query.run_now()
+    assert len(query.offsets) == 1  # nothing is logged that cannot be read
 
 
+@pytest.mark.parametrize("now", [False, True])
 def test_a_topic_that_is_added_is_read_from_its_beginning(
-    bus: Bus, load: Callable[..., UnlimitedQuery], module_settings: dict[str, str]
+    bus: Bus, load: Callable[..., UnlimitedQuery], now: bool
 ) -> None:
-    """Spark's offset before does not name it, and the end of the run's first micro-batch lies far behind."""
+    """Spark's offset before does not name it. By availableNow the run's end lies far behind it."""
     publisher, other = bus.publisher(), bus.publisher(topic=f"{bus.topic}-b")
     for each in (publisher, other):
         each.seal("q", 0, [INT])
     query = load(startingOffsets="earliest")
     assert query.step()
+    if now:
+        query.options["subscribe"] = f"{bus.topic},{bus.topic}-b"
+        query.run_now()
+        assert values(query) == [[1, 2], [1, 2]]
+        return
     query.restart(subscribe=f"{bus.topic},{bus.topic}-b")
     assert query.plan()
     query.run()
     query.restart()  # it is repeated
-    assert values(query) == [[1, 2], [1, 2]]
-    other.seal("q", 1, [INT])
-    query.until(lambda: len(query.sink) == 3, "the next rows")
-    assert values(query)[2] == [1, 2]
+    assert query.step()
+    assert values(query) == [[1, 2], [], [1, 2]]
 
 
-def test_a_micro_batch_that_would_end_before_it_begins(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
-    """It is an error that says what to do, and no rows in a wrong order."""
+def test_a_topic_is_added_at_its_end(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
+    """Rows that come while the run is planned are in the next one."""
+    publisher, other = bus.publisher(), bus.publisher(topic=f"{bus.topic}-b")
+    for each in (publisher, other):
+        each.seal("q", 0, [INT])
+    query = load(startingOffsets="latest")
+    query.run_now()
+    query.options["subscribe"] = f"{bus.topic},{bus.topic}-b"
+    publisher.seal("q", 1, [INT])
+    again = iter([None, other.seal])
+
+    def between() -> None:
+        if (seal := next(again, None)) is not None:
+            seal("q", 1, [pa.table({"id": pa.array([7], pa.int32())})])
+
+    query.between = between
+    query.run_now()
+    query.run_now()
+    assert values(query) == [[], [1, 2], [7]]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_run_that_would_end_before_it_begins(
+    bus: Bus, load: Callable[..., UnlimitedQuery], module_settings: dict[str, str], log: bool
+) -> None:
+    """The options end before the checkpoint, or the topic has another log: told before Spark logs anything."""
     publisher = bus.publisher()
-    for batch_id in range(2):
+    for batch_id in range(3):
         publisher.seal("q", batch_id, [INT])
     query = load(startingOffsets="earliest")
+    query.run_now()
+    if log:
+        other = bus.publisher(topic=f"{bus.topic}-b")
+        other.seal("q", 0, [INT])
+        query.offsets = [json.dumps({f"{bus.topic}-b": query.end[bus.topic]})]
+        query.options["subscribe"] = f"{bus.topic}-b"
+    else:
+        query.options["endingOffsets"] = json.dumps({bus.topic: 2})
+    with pytest.raises(DataLoss if log else ConfigError, match="this checkpoint is at offset 3"):
+        query.run_now()
+    assert len(query.offsets) == 1
+
+
+def test_a_start_that_is_not_there_yet(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
+    """Nothing is logged, so that the next run begins there, and not before."""
+    publisher = bus.publisher()
+    publisher.seal("q", 0, [INT])
+    query = load(startingOffsets=json.dumps({bus.topic: 2}))
+    with pytest.raises(DataLoss):
+        query.plan()
+    for batch_id in range(1, 4):
+        publisher.seal("q", batch_id, [pa.table({"id": pa.array([batch_id], pa.int32())})])
+    query.restart()
     assert query.step()
-    end = query.end
-    early = {bus.topic: {**end[bus.topic], "n": 1}}
-    with pytest.raises(DataLoss, match="new checkpoint, under the same name"):
-        query.reader.partitions(end, early)
+    assert values(query) == [[2, 3]]
 
 
 @pytest.mark.parametrize(

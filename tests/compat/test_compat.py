@@ -7,7 +7,9 @@ that of all other tests.
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -18,36 +20,41 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from jobpipe import subscribe
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe.spark.local_files import LOCAL_FS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import MARK, kill, marked
 from tests.spark.kinds import VALUES, began
 from tests.spark.kit import ROOT, Job, Place, start_program, until, write_files
 
-pytestmark = [pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
 
 JOBS = Path(__file__).parent / "jobs"
-ALL = ("3.5", "4.0", "4.1", "4.2", "4.3")
-WANTED = tuple(os.environ.get("COMPAT", " ".join(ALL)).split())
-SUBSCRIBERS = tuple(version for version in WANTED if version != "3.5")
+PYTHONS = {v: ROOT / ".venv" / "compat" / v / "bin" / "python" for v in ("3.5", "4.0", "4.1", "4.2")}
+PYTHONS["4.3"] = Path(sys.executable)
+ASKED = os.environ.get("COMPAT", "").split()
+WANTED = [version for version, python in PYTHONS.items() if version in (ASKED or PYTHONS) and python.exists()]
+SUBSCRIBERS = [version for version in WANTED if version != "3.5"]
+REGISTRY = """
+import sys
+from pathlib import Path
+
+from jobpipe_registry.embedded import EmbeddedZooKeeper, find_jars
+
+zookeeper = EmbeddedZooKeeper(Path(sys.argv[1]))
+zookeeper.ensure()
+zookeeper.stop()
+print(*find_jars().glob("zookeeper-3*.jar"))
+"""
 BATCHES = 6
 KILLED_AT = 2  # the micro-batch after which a program is killed
 GROUPS = sorted({began(column) for column in VALUES})
 
 
-def python_of(version: str) -> str:
-    """Return the Python that has a version of Spark."""
-    if version == ALL[-1]:
-        return sys.executable
-    path = ROOT / ".venv" / "compat" / version / "bin" / "python"
-    if not path.exists():
-        pytest.skip(f"there is no environment with Spark {version}: make compat")
-    return str(path)
-
-
 def start(place: Place, version: str, job: str, *arguments: object) -> Job:
     """Start ``jobs/JOB.py`` with a version of Spark."""
-    return start_program(place, python_of(version), JOBS / f"{job}.py", *arguments)
+    return start_program(place, str(PYTHONS[version]), JOBS / f"{job}.py", *arguments)
 
 
 def killed(job: Job) -> None:
@@ -65,6 +72,7 @@ class Published:
         rows, journal: what the rows are to be.
         counts: of its last sink.
         types: values by column, by the version in which the type began.
+        files: the class for files of checkpoints.
     """
 
     topic: str
@@ -72,6 +80,7 @@ class Published:
     journal: Journal
     counts: dict[str, int]
     types: dict[str, dict[str, list[str]]]
+    files: str
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +120,7 @@ def published(place: Place) -> dict[str, Published]:
         killed(start(place, version, "publish", folder, topic, path, KILLED_AT))
         done: dict[str, Any] = start(place, version, "publish", folder, topic, path, -1).result()
         assert done["spark"].startswith(f"{version}."), done
-        found[version] = Published(topic, rows, journal, done["sink"], done["types"])
+        found[version] = Published(topic, rows, journal, done["sink"], done["types"], done["files"])
     return found
 
 
@@ -124,6 +133,29 @@ def check(published: Published, files: list[Path]) -> None:
     checker.check()
 
 
+def test_each_version_is_there() -> None:
+    """Those that were asked for must be; if all were, those that are not are named."""
+    missing = [version for version in ASKED or PYTHONS if version not in WANTED]
+    assert not (ASKED and missing), f"there is no environment with Spark {', '.join(missing)}: make compat"
+    if missing:
+        pytest.skip(f"there is no environment with Spark {', '.join(missing)}: make compat")
+
+
+@pytest.mark.parametrize("version", WANTED)
+def test_the_embedded_registry_has_the_zookeeper_of_each(version: str, tmp_path: Path) -> None:
+    """3.5 has ZooKeeper 3.6, the others 3.9."""
+    done = subprocess.run(
+        [PYTHONS[version], "-c", REGISTRY, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "ZOOKEEPER_HOME")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"zookeeper-3\.[69]\.\d+\.jar", done.stdout), done.stdout
+
+
 @pytest.mark.parametrize("version", WANTED)
 def test_a_version_publishes(published: dict[str, Published], version: str) -> None:
     """The micro-batch that Spark repeats after a kill is recognised: by query id and batch id."""
@@ -131,6 +163,22 @@ def test_a_version_publishes(published: dict[str, Published], version: str) -> N
     assert (counts["replayed"], counts["batches"]) == (1, BATCHES - KILLED_AT - 1), counts
     known = {f"{major}.{minor}" for major, minor in GROUPS if (major, minor) <= tuple(map(int, version.split(".")))}
     assert published[version].types.keys() == known
+    assert (published[version].files == LOCAL_FS) == (version != "3.5"), published[version].files
+
+
+@pytest.mark.parametrize("version", WANTED)
+def test_a_signal_ends_a_job_after_a_whole_micro_batch(place: Place, version: str) -> None:
+    """``jobpipe.run`` looks into the JVM of each version, to see where it can end the query."""
+    topic, read = f"run-{version}", 0
+    job = start(place, version, "run", place.folder, topic)
+    with subscribe(topic, name="watcher", starting="earliest", config=place.config()) as batches:
+        for batch in batches:
+            read += batch.num_rows
+            if read >= 20:
+                break
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(60) == 128 + signal.SIGTERM, job.errors[-4000:]
+    assert "stopped by SIGTERM after a whole micro-batch" in job.errors, job.errors[-4000:]
 
 
 @pytest.mark.parametrize("version", SUBSCRIBERS)
@@ -152,19 +200,17 @@ def test_a_version_reads_what_all_publish(place: Place, published: dict[str, Pub
 
 @pytest.mark.parametrize("version", SUBSCRIBERS)
 def test_a_killed_subscriber_gets_each_row_once(place: Place, version: str) -> None:
-    """Spark repeats its last micro-batch with the same rows, and goes on behind it, while a publisher goes on."""
+    """Spark repeats its last micro-batch with the same rows, and goes on after it, by another trigger."""
     topic, name = f"live-{version}", f"killed-{version}"
     rows, journal = place.rows(topic, partitions=2, rows=30)
     with place.publisher(topic, parallelism=2) as publisher:
-        first = start(place, version, "subscribe", place.folder, topic, name, 10**9, KILLED_AT)
+        first = start(place, version, "subscribe", place.folder, topic, name, KILLED_AT)
         files = place.folder / name
         for batch_id in range(KILLED_AT + 1):  # one for each micro-batch
             place.seal(publisher, [batch_id])
             until(lambda at=batch_id: (files / f"{at:05}.parquet").exists() or first.process.poll(), "a micro-batch")
         killed(first)
         place.seal(publisher, range(KILLED_AT + 1, BATCHES))
-        total = BATCHES * rows.partitions * rows.rows
-        second = start(place, version, "subscribe", place.folder, topic, name, total, -1)
-        second.result()
-        publisher.drain(timeout=20)
-    check(Published(topic, rows, journal, {}, {}), list(files.glob("*.parquet")))
+        start(place, version, "subscribe", place.folder, topic, name, -1).result()
+        publisher.drain(timeout=20)  # all is acknowledged at the end of a run by availableNow
+    check(Published(topic, rows, journal, {}, {}, ""), list(files.glob("*.parquet")))

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import UnsupportedType
+from jobpipe.spark import versions
 from jobpipe.spark.foreign_schema import parse_spark_schema
 from jobpipe.spark.schema import PASSING, published_schema
 from tests.security.test_arrow import Secretive
@@ -136,3 +137,17 @@ def test_every_type_that_passes_is_known() -> None:
     schema = StructType([StructField(f"c{n}", kind, n % 2 == 0, {"n": n}) for n, kind in enumerate(kinds)])
     schema = StructType([StructField("s", schema), *schema.fields])
     assert parse_spark_schema("orders", schema.json()) == schema
+
+
+def test_a_type_of_a_later_spark_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher may run a newer version than its subscriber: the error names the column."""
+    schema = StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [{"name": "day", "type": {"type": "array", "elementType": "time(6)", "containsNull": True}}],
+        }
+    )
+    assert parse_spark_schema("orders", schema.json()) == schema
+    monkeypatch.setattr(versions, "UNKNOWN_TYPES", frozenset(["time"]))
+    with pytest.raises(UnsupportedType, match=r"column 'day\[\]' has the type 'time\(6\)', which began with a later"):
+        parse_spark_schema("orders", schema.json())

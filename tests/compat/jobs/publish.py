@@ -28,13 +28,13 @@ def publish(df: DataFrame, batch_id: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-files = (
+stream = (
     spark.readStream.schema("partition int, number bigint, payload string, digest bigint")
     .option("maxFilesPerTrigger", 1)
     .parquet(f"{folder}/files")
 )
 query = (
-    files.writeStream.foreachBatch(publish)
+    stream.writeStream.foreachBatch(publish)
     .option("checkpointLocation", f"{folder}/checkpoint-{topic}")
     .trigger(availableNow=True)
     .start()
@@ -49,5 +49,6 @@ for group, selected in groups().items():
     kinds(df, 0)
     kinds.close(final=True)
     published[group] = values(df)
-print(json.dumps({"spark": spark.version, "sink": counts, "types": published}))
+files = spark.sparkContext._jsc.hadoopConfiguration().get("fs.AbstractFileSystem.file.impl")
+print(json.dumps({"spark": spark.version, "sink": counts, "types": published, "files": files}))
 spark.stop()

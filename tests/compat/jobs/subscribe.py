@@ -1,14 +1,13 @@
-"""Reads with the Spark that runs it: ``subscribe.py FOLDER TOPIC NAME ROWS KILLED_AT``.
+"""Reads with the Spark that runs it: ``subscribe.py FOLDER TOPIC NAME KILLED_AT``.
 
-Each micro-batch becomes a file ``FOLDER/NAME/BATCH.parquet``; the program ends when these hold ROWS rows. With
-KILLED_AT it kills itself as soon as the file of that micro-batch is written.
+Each micro-batch becomes a file ``FOLDER/NAME/BATCH.parquet``. The program kills itself as soon as that of KILLED_AT is
+written; with -1 it reads what is there, by the trigger ``availableNow``, and ends by itself.
 """
 
 import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,11 +15,10 @@ from pyspark.sql import DataFrame
 
 from tests.compat.jobs.common import SECONDS, session
 
-folder, topic, name, rows, killed_at = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+folder, topic, name, killed_at = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 target = folder / name
 target.mkdir(exist_ok=True)
 spark = session()
-done = threading.Event()
 
 
 def keep(df: DataFrame, batch_id: int) -> None:
@@ -32,17 +30,11 @@ def keep(df: DataFrame, batch_id: int) -> None:
     path.with_suffix(".tmp").replace(path)
     if batch_id == killed_at:
         os.kill(os.getpid(), signal.SIGKILL)
-    if sum(pq.read_metadata(each).num_rows for each in target.glob("*.parquet")) >= rows:
-        done.set()
 
 
 stream = spark.readStream.format("jobpipe").options(subscribe=topic, name=name, startingOffsets="earliest").load()
-query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoint-{name}").start()
-while not done.is_set():
-    if query.awaitTermination(0.1):  # raises its error
-        break
-    SECONDS.check()
-query.processAllAvailable()
-query.stop()
-print(json.dumps({"spark": spark.version, "progress": len(query.recentProgress)}))
+writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoint-{name}")
+query = (writer if killed_at >= 0 else writer.trigger(availableNow=True)).start()
+assert query.awaitTermination(SECONDS), "it did not end in time"
+print(json.dumps({"spark": spark.version}))
 spark.stop()
