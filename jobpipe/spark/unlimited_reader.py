@@ -1,13 +1,14 @@
 """The stream reader for Spark 4.0 and 4.1, which lack admission control.
 
 Such a Spark asks for the newest offset, and tells neither where the micro-batch begins nor how much it may take. What
-it does tell, by its order of calls (read in MicroBatchExecution of 4.0.5 and 4.1.4):
+it does tell, by its order of calls (4.0.5 and 4.1.4):
 
 - At the start of a run over an existing checkpoint it calls ``partitions(off, off)`` with the newest offset of its log.
   With an ordinary trigger that comes first. With ``availableNow`` it comes after the first ``latestOffset()``, whose
   answer is the end of the whole run, and before anything is logged.
 - A new checkpoint's ``initialOffset()`` comes after that, with an ordinary trigger even after the end was logged.
-- With ``availableNow`` it calls ``latestOffset()`` again and again, for its report, before and after a micro-batch.
+- With ``availableNow`` its code may call ``latestOffset()`` for a report, before and after a micro-batch; seen was only
+  the first call.
 
 So an answer is repeated until it has come back as the end of a micro-batch, and only what came back is acknowledged
 with the next call: Spark has committed it by then.

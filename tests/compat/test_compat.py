@@ -195,7 +195,7 @@ def test_a_version_reads_what_all_publish(place: Place, published: dict[str, Pub
                 assert got == columns, (each.topic, group)
             else:
                 assert "UnsupportedType" in got, (each.topic, group, got)
-                assert f"column '{next(name for name in columns if name != 'id')}'" in got, got
+                assert any(re.search(rf"column '{name}\W", got) for name in columns), got
 
 
 @pytest.mark.parametrize("version", SUBSCRIBERS)
@@ -212,5 +212,9 @@ def test_a_killed_subscriber_gets_each_row_once(place: Place, version: str) -> N
         killed(first)
         place.seal(publisher, range(KILLED_AT + 1, BATCHES))
         start(place, version, "subscribe", place.folder, topic, name, -1).result()
-        publisher.drain(timeout=20)  # all is acknowledged at the end of a run by availableNow
+        place.seal(publisher, [BATCHES])
+        start(place, version, "subscribe", place.folder, topic, name, -1).result()
+        (line,) = publisher.status()["subscriptions"]
+        # Before 4.2 a run by availableNow is acknowledged by the next one that finds rows.
+        assert line["position"] == (BATCHES if version in ("4.0", "4.1") else BATCHES + 1)
     check(Published(topic, rows, journal, {}, {}, ""), list(files.glob("*.parquet")))
