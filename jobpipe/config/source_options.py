@@ -54,8 +54,8 @@ class PlainOptions:
         kind=size(1),
         default="4GiB",
         documentation="Maximum number of bytes in one micro-batch, as stored in the spool. A single record batch that "
-        "is larger is still taken. Ignored by a batch read. Needs PySpark 4.2: before, the first micro-batch of a "
-        "checkpoint has no limit.",
+        "is larger is still taken. Ignored by a batch read. Needs PySpark 4.2: before, the first micro-batch of a run "
+        "has no limit.",
         group="how much",
     )
     min_rows: int | None = _option(

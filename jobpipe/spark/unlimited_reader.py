@@ -4,11 +4,12 @@ Such a Spark asks for the newest offset, and tells neither where the micro-batch
 it does tell, by its order of calls (4.0.5 and 4.1.4):
 
 - At the start of a run over an existing checkpoint it calls ``partitions(off, off)`` with the newest offset of its log.
-  With an ordinary trigger that comes first. With ``availableNow`` it comes after the first ``latestOffset()``, whose
-  answer is the end of the whole run, and before anything is logged.
-- A new checkpoint's ``initialOffset()`` comes after that, with an ordinary trigger even after the end was logged.
-- With ``availableNow`` its code may call ``latestOffset()`` for a report, before and after a micro-batch; seen was only
-  the first call.
+  That comes first. With ``spark.sql.streaming.triggerAvailableNowWrapper.enabled`` and the trigger ``availableNow`` it
+  comes after the first ``latestOffset()``, whose answer is the end of the whole run, and before anything is logged.
+- Without that setting, which is its default, ``availableNow`` is a run of one micro-batch. So the first answer of each
+  run is all that is there.
+- A new checkpoint's ``initialOffset()`` comes after the first answer, perhaps after that was logged.
+- ``latestOffset()`` may be called again for a report, before and after a micro-batch.
 
 So an answer is repeated until it has come back as the end of a micro-batch, and only what came back is acknowledged
 with the next call: Spark has committed it by then.
@@ -31,7 +32,7 @@ Positions = dict[str, Position]
 
 
 class UnlimitedStreamReader(JobPipeStreamReader):
-    """Reads topics as a stream. If it does not know where the run begins, its first answer is all that is there."""
+    """Reads topics as a stream; the first micro-batch of each run takes all that is there."""
 
     _answer: Positions | None = None  # what latestOffset returned last
     _reached: Positions | None = None  # the end of the newest micro-batch, or where Spark's log ends
@@ -60,39 +61,48 @@ class UnlimitedStreamReader(JobPipeStreamReader):
         Raises:
             JobpipeError: see :class:`JobPipeStreamReader`.
         """
-        if self._answer is None and self._reached is None:
-            topics = self._open()
-            self._answer = {topic: self._first_end(topics, topic) for topic in self._options.topics}
-        elif self._reached is not None and self._answer in (None, self._reached):
+        topics = self._open()
+        if self._answer is None:
+            if self._reached is not None:
+                self.commit(_offset(self._reached))
+            reached = self._reached or {}
+            self._answer = {topic: self._first_end(topics, topic, reached.get(topic)) for topic in self._options.topics}
+        elif self._answer == self._reached:
             planned = super().latestOffset(_offset(self._reached), self.getDefaultReadLimit())
-            self._answer = self._positions(self._open(), planned)
-        assert self._answer is not None  # noqa: S101 - all cases are above
+            self._answer = self._positions(topics, planned)
         return _offset(self._answer)
 
-    def _first_end(self, topics: StreamTopics, topic: str) -> Position:
+    def _first_end(self, topics: StreamTopics, topic: str, here: Position | None) -> Position:
         """Return the end of a topic; or, where rows come that do not fit after such as do, where these begin.
 
+        Args:
+            here: where the run begins; None if that is not known yet.
+
         Raises:
-            DataLoss, ConfigError: our name is new there, and cannot begin where the options say.
+            DataLoss, ConfigError: the run cannot begin where it is to begin.
+            SchemaMismatch, UnsupportedType: its first rows do not fit.
         """
         start, end = self._options.starts.of(topic) or COMMITTED, self._options.ends.of(topic) or LATEST
-        stop, known = topics.session.end(topic, end), topics.session.is_known(topic)
+        stop, may_be_past = topics.session.end(topic, end), here is None and topics.session.is_known(topic)
         try:
-            begin = topics.session.begin(topic, COMMITTED if known else start)
+            begin = here or topics.session.begin(topic, COMMITTED if may_be_past else start)
+            if begin.log != stop.log or begin.place >= stop.place:
+                if here is not None and here.log != stop.log:
+                    raise self._before(topic, here, stop)
+                return here or stop
+            plans = topics.session.describe(topic, begin, stop).plans
         except DataLoss:
-            if not known:
+            if self._options.fail_on_data_loss and not may_be_past:
                 raise
-            return stop  # the checkpoint may be further on: partitions() will see
-        if begin.log != stop.log or begin.place >= stop.place:
-            return stop
+            return stop  # told, or skipped, where the rows are read; or the checkpoint is further on
         any_fits = False
-        for plan in topics.session.describe(topic, begin, stop).plans:
+        for plan in plans:
             try:
                 topics.require_fit(topic, plan, wait=True)
             except (SchemaMismatch, UnsupportedType):
                 if any_fits:
                     return plan.start
-                if not known:
+                if not may_be_past:
                     raise
             else:
                 any_fits = True

@@ -171,8 +171,17 @@ class UnlimitedQuery(Query):
         super().run()
         self.between()
 
+    def run_once(self) -> None:
+        """Make a run of one micro-batch, which ``availableNow`` is too by default; it may be one that is repeated."""
+        self.reader.stop()
+        self._start()
+        if self.plan():
+            self.run()
+            self.commit()
+        self.reader.stop()
+
     def run_now(self, *, reports: bool = False) -> None:
-        """Make a whole run by ``availableNow``; the code has calls for reports, but none was seen."""
+        """Make a run by ``availableNow`` with Spark's wrapper; there are calls for reports too."""
         self.reader.stop()
         self._make_reader()
         fetched = self._latest()

@@ -55,7 +55,7 @@ class Died(Exception):
 
 @pytest.mark.parametrize("start", ["earliest", "committed", "latest"])
 def test_each_row_comes_once_wherever_runs_end(bus: Bus, load: Callable[..., UnlimitedQuery], start: str) -> None:
-    """Runs of both kinds end between any two calls, and rows come there; only what is committed is acknowledged."""
+    """Runs of all kinds end between any two calls, and rows come there; only what is committed is acknowledged."""
     seed = os.environ.get("JOBPIPE_SEED") or str(random.randrange(10**9))
     print(f"JOBPIPE_SEED={seed}")
     chance = random.Random(seed)
@@ -80,7 +80,10 @@ def test_each_row_comes_once_wherever_runs_end(bus: Bus, load: Callable[..., Unl
     query.between = between
     for _ in range(12):
         with contextlib.suppress(Died):
-            if chance.random() < 0.5:
+            kind = chance.randrange(4)
+            if kind == 0:
+                query.run_once()
+            elif kind == 1:
                 query.run_now(reports=chance.random() < 0.5)
             else:
                 query.restart()
@@ -126,6 +129,21 @@ def test_a_first_run_that_ends_before_the_beginning_is_known(bus: Bus, load: Cal
     assert values(query) == [[], [7]]
 
 
+def test_a_run_of_one_micro_batch_has_all_that_is_there(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
+    """Also in a checkpoint that exists: whatever schemas the rows have."""
+    publisher = bus.publisher()
+    publisher.seal("q", 0, [INT])
+    query = load(startingOffsets="earliest")
+    query.run_once()
+    for batch_id, table in enumerate([INT, MORE, INT], 1):
+        publisher.seal("q", batch_id, [table])
+    query.run_once()
+    assert values(query) == [[1, 2], [1, 2, 3, 1, 2]]
+    assert acknowledged(publisher) == 1
+    query.run_once()
+    assert acknowledged(publisher) == 4
+
+
 @pytest.mark.parametrize("reports", [False, True])
 def test_a_run_by_available_now_has_all_that_is_there(
     bus: Bus, load: Callable[..., UnlimitedQuery], reports: bool
@@ -162,27 +180,28 @@ def test_rows_that_do_not_fit_end_the_query_where_they_begin(bus: Bus, load: Cal
     assert len(query.offsets) == 1  # nothing is logged that cannot be read
 
 
-@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("kind", ["run_once", "run_now"])
 def test_a_topic_that_is_added_is_read_from_its_beginning(
-    bus: Bus, load: Callable[..., UnlimitedQuery], now: bool
+    bus: Bus, load: Callable[..., UnlimitedQuery], kind: str
 ) -> None:
-    """Spark's offset before does not name it. By availableNow the run's end lies far behind it."""
+    """Spark's offset before does not name it, and the run's end lies far after it; also if that is repeated."""
     publisher, other = bus.publisher(), bus.publisher(topic=f"{bus.topic}-b")
     for each in (publisher, other):
         each.seal("q", 0, [INT])
     query = load(startingOffsets="earliest")
     assert query.step()
-    if now:
-        query.options["subscribe"] = f"{bus.topic},{bus.topic}-b"
-        query.run_now()
-        assert values(query) == [[1, 2], [1, 2]]
-        return
-    query.restart(subscribe=f"{bus.topic},{bus.topic}-b")
-    assert query.plan()
-    query.run()
-    query.restart()  # it is repeated
-    assert query.step()
-    assert values(query) == [[1, 2], [], [1, 2]]
+    query.options["subscribe"] = f"{bus.topic},{bus.topic}-b"
+    query.between = lambda: None if len(query.sink) < 2 else fail()
+    with pytest.raises(Died):
+        getattr(query, kind)()
+    query.between = lambda: None
+    getattr(query, kind)()
+    assert values(query) == [[1, 2], [1, 2]]
+
+
+def fail() -> None:
+    """End a run."""
+    raise Died
 
 
 def test_a_topic_is_added_at_its_end(bus: Bus, load: Callable[..., UnlimitedQuery]) -> None:
