@@ -1,8 +1,9 @@
-"""Publishes with the Spark that runs it: ``publish.py FOLDER TOPIC WRITE_PATH KILLED_AT``.
+"""Publishes with the Spark that runs it: ``publish.py FOLDER TOPIC KILLED_AT``.
 
-The files of ``FOLDER/files`` become micro-batches of TOPIC. With KILLED_AT the program kills itself as soon as that
-micro-batch is sealed; with -1 it closes the topic, publishes the types that this Spark knows, each group to a topic of
-its own, and prints the values as JSON.
+The files of ``FOLDER/files`` become micro-batches of TOPIC. With KILLED_AT they are written by tasks, and the program
+kills itself as soon as that micro-batch is sealed. With -1 they go through the driver, and the program closes the topic
+and publishes the types that this Spark knows, in both ways, each group to a topic of its own. It prints the values as
+JSON.
 """
 
 import json
@@ -15,10 +16,11 @@ from pyspark.sql import DataFrame
 import jobpipe
 from tests.compat.jobs.common import groups, session, values
 
-folder, topic, write_path, killed_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+folder, topic, killed_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
 spark = session()
-kept = {"required_subscribers": ["kept"], "write_path": write_path, "parallelism": 2}  # others read it later
-sink = jobpipe.JobPipeSink(topic, partition_by="partition", **kept)
+kept = {"required_subscribers": ["kept"], "parallelism": 2}  # others read it later
+write_path = "tasks" if killed_at >= 0 else "collect"
+sink = jobpipe.JobPipeSink(topic, partition_by="partition", write_path=write_path, **kept)
 
 
 def publish(df: DataFrame, batch_id: int) -> None:
@@ -45,10 +47,12 @@ sink.close(final=True)
 published = {}
 for group, selected in groups().items():
     df = spark.range(0, 3, 1, 2).selectExpr("id", *selected)
-    kinds = jobpipe.JobPipeSink(f"{topic}-types-{group}", **kept)
-    kinds(df, 0)
-    kinds.close(final=True)
-    published[group] = values(df)
+    for way in ("tasks", "collect"):
+        kinds = jobpipe.JobPipeSink(f"{topic}-types-{group}", write_path=way, **kept)
+        kinds.publish(df, 0, series=way)
+        counts[f"types by {way}"] = kinds.status()["sink"][way]
+        kinds.close(final=way == "collect")
+    published[group] = values(df.union(df))
 files = spark.sparkContext._jsc.hadoopConfiguration().get("fs.AbstractFileSystem.file.impl")
 print(json.dumps({"spark": spark.version, "sink": counts, "types": published, "files": files}))
 spark.stop()
