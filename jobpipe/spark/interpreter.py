@@ -78,7 +78,7 @@ def choose() -> None:
     Where a session exists already, warn if its workers lack jobpipe: the choice comes too late.
     """
     global _chosen
-    context = _loaded_context()
+    context = loaded_context()
     if context is not None and context._gateway is not None:
         _check(context, context._active_spark_context)
         return
@@ -142,9 +142,10 @@ def _tell(message: str) -> None:
         log.warning("%s", message)
 
 
-def _loaded_context() -> Any:
+def loaded_context() -> Any:
     """Return the class SparkContext if this process has loaded it."""
-    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    since_4 = "pyspark.core.context"
+    return getattr(sys.modules.get(since_4 if since_4 in sys.modules else "pyspark.context"), "SparkContext", None)
 
 
 def is_local(master: str | None) -> bool:

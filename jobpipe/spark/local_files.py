@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
+from jobpipe.spark.interpreter import loaded_context
 from jobpipe.spark.launched import ARGUMENTS, java_command
 
 JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
@@ -62,7 +62,7 @@ def hindrance() -> str | None:
 
 def _running_class_path() -> str | None:
     """Return the class path of the JVM that the next session will have; None if it starts with that session."""
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    context = loaded_context()
     if context is not None and context._jvm is not None:
         return str(context._jvm.java.lang.System.getProperty("java.class.path"))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
