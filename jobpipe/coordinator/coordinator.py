@@ -161,9 +161,10 @@ class Coordinator:
             await asyncio.wait({drop})  # else it would release what is claimed now
         present = self.topics.get(topic)
         if present is not None:
-            if present.publishing and asked.opener and present.asked.opener == asked.opener:
-                return present  # it asks again: the answer was lost with its link
-            if present.publishing and not self.parent_watch.is_dead():
+            again = present.publishing and asked.opener != "" and present.asked.opener == asked.opener
+            if again and dataclasses.replace(asked, writing=present.asked.writing) == present.asked:
+                return present  # its answer was lost with its link, or it is another process of the same publisher
+            if present.publishing and not again and not self.parent_watch.is_dead():
                 raise TopicOwned(
                     f"topic {topic!r} already has a publisher in this job: {present.asked.name!r} "
                     f"(pid {self._parent.pid if self._parent else os.getpid()}); use that sink, or "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError
+from jobpipe.net.capability import check_write_ticket
 from jobpipe.operations import publishing
 from jobpipe.store.batches import LastSeal
 from jobpipe.store.position import Position
@@ -17,17 +18,25 @@ if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
 
+def _require_publishing(topic: ServedTopic) -> None:
+    if not topic.publishing:
+        raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
+
+
 class PublisherAnswers:
     """What a publisher gets."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, secret: str) -> None:
         self._coordinator = coordinator
+        self._secret = secret
 
     def answers(self) -> Answers:
         """Return the methods, by what they answer."""
         return dict(
             (
                 pair(publishing.BeginRequest, self._begin),
+                pair(publishing.PrepareRequest, self._prepare),
+                pair(publishing.RoomRequest, self._room),
                 pair(publishing.SealRequest, self._seal),
                 pair(publishing.DeclareRequest, self._declare),
                 pair(publishing.AckedRequest, self._acked),
@@ -48,8 +57,7 @@ class PublisherAnswers:
             newest = None if found is None else publishing.NewestQuery(**found)
             return last, None if last is None else topic.store.batches.at(last.n), topic.has_room()
 
-        if not topic.publishing:
-            raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
+        _require_publishing(topic)
         last, position, room = await topic.run(work)
         if last is not None and await self._take_back(topic, last, asked):
             last, position, room = await topic.run(work)
@@ -57,10 +65,28 @@ class PublisherAnswers:
         epoch = topic.epoch
         if last is not None and position is not None:
             sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
-        if last is None or last.batch_id < asked.batch_id:
+        if not asked.written and (last is None or last.batch_id < asked.batch_id):
             full = await topic.room(asked.wait, has_room=room)
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
         return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
+
+    async def _prepare(self, at: Context, asked: publishing.PrepareRequest) -> publishing.PrepareReply:
+        topic = at.topic
+
+        def work() -> bool:
+            topic.store.check_epoch()
+            return topic.has_room()
+
+        _require_publishing(topic)
+        full = await topic.room(0.0, has_room=await topic.run(work))
+        admitted = self._coordinator.admitted(topic, topic.begin_write(asked.writer))
+        return publishing.PrepareReply(admitted=admitted, control=str(self._coordinator.control_endpoint), full=full)
+
+    async def _room(self, at: Context, asked: publishing.RoomRequest) -> publishing.RoomReply:
+        topic = at.topic
+        check_write_ticket(self._secret, topic.topic, asked.write_id, asked.ticket)
+        _require_publishing(topic)
+        return publishing.RoomReply(await topic.room(asked.wait, has_room=await topic.run(topic.has_room)))
 
     async def _take_back(self, topic: ServedTopic, last: LastSeal, asked: publishing.BeginRequest) -> bool:
         """Let a batch that Spark repeats be written again, if host servers were lost that kept some of it."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TASKS = FLOW_TASKS | {publishing.RoomRequest.op}
 _OF_A_NAME = (
     administration.SeekRequest,
     administration.DropRequest,
@@ -80,7 +81,7 @@ class ControlService:
             pair(administration.RequireRequest, self._require),
         )
         self._answers: Answers = {
-            **PublisherAnswers(coordinator).answers(),
+            **PublisherAnswers(coordinator, secret).answers(),
             **ReaderAnswers(coordinator, self._owner_of).answers(),
             **FlowAnswers(coordinator, secret).answers(),
             **dict(own),
@@ -110,7 +111,7 @@ class ControlService:
         """Answer one request."""
         hello = link.hello
         if hello.role == "publisher":
-            if request.op not in FLOW_TASKS:  # which show their flow's token
+            if request.op not in TASKS:  # which show a token of their own
                 self._require_own_job(link, request)
             self._coordinator.touch()
         operation, asked = read_request(CONTROL, request, hello.role)

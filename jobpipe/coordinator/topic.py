@@ -38,6 +38,7 @@ COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with 
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
 NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
 NO_SUBSCRIPTION = "no subscription exists; batches can be removed when they are as old as retention.ack_grace"
+MAX_WRITERS = 1000  # queries and batch writes of one application that write a topic at the same time
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
@@ -71,6 +72,7 @@ class ServedTopic(TopicState):
         # Made once, so that it keeps its write id: sealing it again counts as a repeat.
         self._end_mark = NewBatch.end_mark(asked.parallelism)
         self._ticked_at = time.monotonic()
+        self._last_write = {"": asked.writing}  # by writer, oldest first
         self.writing = {asked.writing}  # write ids of batches in progress; changed in place: a running sweep reads it
         self._swept_at = time.monotonic()
         self._status = known.status
@@ -121,14 +123,21 @@ class ServedTopic(TopicState):
         """A live view of the write ids in progress: each ``in`` looks at the present state."""
         return WrittenNow(self.writing, self.flows.writing)
 
-    def begin_write(self) -> str:
+    def begin_write(self, writer: str = "") -> str:
         """Begin a batch, and return its write id.
 
-        From now on a sweep may remove files of earlier write ids that no batch refers to.
+        From now on a sweep may remove files of this writer's earlier batch, unless it was sealed.
+
+        Args:
+            writer: tells several writers of one publisher apart; of more than ``MAX_WRITERS`` the oldest is forgotten.
         """
         write_id = new_write_id()
         self.writing.add(write_id)
-        self.writing.intersection_update({write_id})
+        given_up = {self._last_write.pop(writer, "")}
+        self._last_write[writer] = write_id
+        if len(self._last_write) > MAX_WRITERS:
+            given_up.add(self._last_write.pop(next(iter(self._last_write))))
+        self.writing.difference_update(given_up)
         return write_id
 
     # -- publishing ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ _PUBLISHER, _SUBSCRIBER, _READER, _ADMIN = (
 CONTROL = table(
     Operation(publishing.OpenRequest, _PUBLISHER),
     Operation(publishing.BeginRequest, _PUBLISHER),
+    Operation(publishing.PrepareRequest, _PUBLISHER),
+    Operation(publishing.RoomRequest, _PUBLISHER),
     Operation(publishing.SealRequest, _PUBLISHER),
     Operation(publishing.AckedRequest, _PUBLISHER),
     Operation(publishing.DrainedRequest, _PUBLISHER | _ADMIN),

@@ -193,11 +193,53 @@ class BeginReply(Fields):
 
 @message
 class BeginRequest(RequestFor[BeginReply], op="begin"):
-    """Look at what is sealed, and wait for room in the spool."""
+    """Look at what is sealed, and wait for room in the spool; ``written``: the batch has been written, by ``prepare``.
+
+    Of a written batch only ``epoch``, ``last`` and ``newest`` are answered: it needs neither room nor a write id.
+    """
 
     query_id: FreeText
     batch_id: BatchId
     run_id: FreeText = ""
+    wait: Wait = 0.0
+    written: Annotated[bool, Truth(), OMITTED] = False
+
+
+@message
+class PrepareReply(Fields):
+    """What a batch may be written by.
+
+    Attributes:
+        admitted: as for ``begin``.
+        control: where tasks ask for ``room``.
+        full: why there is none yet; None if there is.
+    """
+
+    admitted: Annotated[Admitted, Nested(Admitted)]
+    control: EndpointText
+    full: Annotated[str | None, Text(4096, printable=False)] = None
+
+
+@message
+class PrepareRequest(RequestFor[PrepareReply], op="prepare"):
+    """Begin a batch whose query and id only its tasks know; the earlier one of the same writer is given up."""
+
+    writer: Annotated[str, Text(64, 1, pattern="[0-9a-f]*", words="a writer's id")]
+
+
+@message
+class RoomReply(Fields):
+    """Why there is no room; None if there is."""
+
+    full: Annotated[str | None, Text(4096, printable=False)] = None
+
+
+@message
+class RoomRequest(RequestFor[RoomReply], op="room"):
+    """Wait for room in the spool; asked by the tasks of a prepared batch, which show their ticket."""
+
+    write_id: WriteId
+    ticket: Secret
     wait: Wait = 0.0
 
 

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 
 from jobpipe.config import Config
-from jobpipe.errors import CheckpointTooOld, DuplicateCall, SpoolFull, WaitTimeout
+from jobpipe.errors import CheckpointTooOld, DuplicateCall, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.publishing import Admitted, BeginRequest, LastSealed
+from jobpipe.operations.publishing import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
 from jobpipe.publisher.channel import Channel
-from jobpipe.publisher.messages import WaitLogger
+from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.newcomers import Newcomers
 from jobpipe.store.position import Position
 
@@ -71,6 +71,22 @@ class Admissions:
         """Keep what the seal of a batch has admitted: the next one of its query need not ask, if it comes soon."""
         self._admission = _Admission(sealed, admitted, time.monotonic())
 
+    def prepare(self, writer: str) -> PrepareReply:
+        """Do as :meth:`Publisher.prepare`."""
+        reply = self.channel.call(PrepareRequest(writer))
+        self._write(reply.admitted)
+        return reply
+
+    def begin_written(self, key: BatchKey, write_id: str) -> Position | None:
+        """Do as :meth:`begin` for a batch that tasks have written under a write id: no room is waited for."""
+        self.write_id = write_id  # first: if the topic must be opened again for it, its files are not swept
+        reply = self.channel.call(BeginRequest(key.query_id, key.batch_id, key.run_id, written=True))
+        self.channel.epoch = reply.epoch
+        if reply.last is not None and key.batch_id <= reply.last.batch_id:
+            return self._replayed(key, reply.last)
+        self._newcomers.judge(key.query_id, reply.newest)
+        return None
+
     def begin(self, key: BatchKey) -> Position | None:
         """Do as :meth:`Publisher.begin`."""
         admission, self._admission = self._admission, None
@@ -95,12 +111,7 @@ class Admissions:
             if not self.channel.active():
                 raise WaitTimeout(f"topic {self._topic!r}: {self._stopped} while {reply.full}", topic=self._topic)
             if deadline.passed:
-                raise SpoolFull(
-                    f"topic {self._topic!r}: no room within {self._config.acks_timeout:g} s: {reply.full}. Let "
-                    "its reader catch up, drop the subscription, or raise jobpipe.spool.max_bytes",
-                    topic=self._topic,
-                    reason=reply.full,
-                )
+                raise spool_full(self._topic, self._config.acks_timeout, reply.full or "")
 
     def _note_write_id(self, admitted: Admitted) -> None:
         self.write_id = admitted.write_id

@@ -8,11 +8,14 @@ import secrets
 import subprocess
 import threading
 import uuid
+from dataclasses import asdict
+from typing import Protocol
 
 import psutil
 
 from jobpipe.config import Config
 from jobpipe.config.home import make_home
+from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
@@ -23,12 +26,25 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0  # a cold machine starts Java for the embedded ZooKeeper in it
 
 
+class RunningProcess(Protocol):
+    """A process as ``subprocess.Popen`` shows it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class CoordinatorProcess:
     """A running coordinator process, seen from the job that started it."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], endpoint: Endpoint, data: Endpoint, instance: str, secret: str
-    ) -> None:
+    def __init__(self, process: RunningProcess, endpoint: Endpoint, data: Endpoint, instance: str, secret: str) -> None:
         self.process = process
         self.secret = secret  # shows the coordinator that a publisher is of the job that started it
         self.endpoint = endpoint
@@ -62,35 +78,45 @@ def attach(config: Config) -> CoordinatorProcess:
     Raises:
         JobpipeError: what the coordinator says: no port, no interface, no registry, bad certificates.
     """
-    # A coordinator has one certificate and one access list.
-    place = (config.home, config.registry_connect, config.namespace)
-    identity = (config.tls, config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_crl, config.access)
-    key = (os.getpid(), repr((place, identity)))
+    key = (os.getpid(), identity(config))
     with _lock:
         known = _coordinators.get(key)
-        if known is not None and known.alive:
-            return known
-        make_home(config.home)
-        parent = psutil.Process()
-        instance, secret = uuid.uuid4().hex, secrets.token_hex(32)
-        process, ready = start_program(
-            "jobpipe.coordinator",
-            {
-                "config": config.to_dict(),
-                "parent": {"pid": parent.pid, "started": parent.create_time(), "ticks": start_ticks(parent.pid)},
-                "instance": instance,
-                "secret": secret,
-            },
-            timeout=START_SECONDS,
-            keep_stdin=False,
-            log_file=config.home / "logs" / "coordinator.log",
-        )
-        _coordinators[key] = CoordinatorProcess(
-            process, Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"]), instance, secret
-        )
-        threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
-        log.info("coordinator %d serves at %s", process.pid, ready["endpoint"])
-        return _coordinators[key]
+        if known is None or not known.alive:
+            known = _coordinators[key] = start_coordinator(config, this_process())
+        return known
+
+
+def identity(config: Config) -> str:
+    """Return what must be the same for a coordinator to be shared: it has one certificate and one access list."""
+    place = (config.home, config.registry_connect, config.namespace)
+    return repr((place, config.tls, config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_crl, config.access))
+
+
+def this_process() -> Parent:
+    """Return this process."""
+    process = psutil.Process()
+    return Parent(process.pid, process.create_time(), start_ticks(process.pid))
+
+
+def start_coordinator(config: Config, parent: Parent) -> CoordinatorProcess:
+    """Start a coordinator whose topics are published as long as ``parent`` lives.
+
+    Raises:
+        JobpipeError: as :func:`attach`.
+    """
+    make_home(config.home)
+    instance, secret = uuid.uuid4().hex, secrets.token_hex(32)
+    process, ready = start_program(
+        "jobpipe.coordinator",
+        {"config": config.to_dict(), "parent": asdict(parent), "instance": instance, "secret": secret},
+        timeout=START_SECONDS,
+        keep_stdin=False,
+        log_file=config.home / "logs" / "coordinator.log",
+    )
+    threading.Thread(target=process.wait, name="coordinator-reaper", daemon=True).start()
+    log.info("coordinator %d serves at %s", process.pid, ready["endpoint"])
+    endpoint, data = Endpoint.parse(ready["endpoint"]), Endpoint.parse(ready["data"])
+    return CoordinatorProcess(process, endpoint, data, instance, secret)
 
 
 def end_coordinators(timeout: float = 15.0) -> None:

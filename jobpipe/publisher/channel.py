@@ -58,6 +58,7 @@ class Channel:
         name: the publisher's, for listings.
         config: where the registry and the coordinator are.
         order: gives what opens the topic, asked for each coordinator.
+        attaching: finds the coordinator, or starts one.
         stopped: what is said of the publisher where a wait ends since ``active()`` turned false.
 
     Attributes:
@@ -72,7 +73,14 @@ class Channel:
     """
 
     def __init__(
-        self, topic: str, name: str, config: Config, order: Callable[[], OpenRequest], *, stopped: str
+        self,
+        topic: str,
+        name: str,
+        config: Config,
+        order: Callable[[], OpenRequest],
+        *,
+        stopped: str,
+        attaching: Callable[[Config], CoordinatorProcess] = attach,
     ) -> None:
         self.topic = topic
         self.config = config
@@ -84,6 +92,7 @@ class Channel:
         self.owner = Owner(f"topic {topic!r}: this publisher")
         self._name = name
         self._order = order
+        self._attach = attaching
         self._stopped = stopped
         self._lock = threading.RLock()
         self._link: Link | None = None
@@ -98,7 +107,7 @@ class Channel:
         """Attach, connect, and open the topic (again, after the coordinator died)."""
         deadline = Deadline(CALL_SECONDS)
         while True:
-            coordinator = attach(self.config)
+            coordinator = self._attach(self.config)
             try:
                 return self._join(coordinator)
             except RETRYABLE as error:

@@ -34,12 +34,13 @@ from jobpipe.operations.publishing import (
     DeclareRequest,
     DrainedRequest,
     OpenRequest,
+    PrepareReply,
     Schema,
     SealRequest,
 )
 from jobpipe.publisher.acknowledgements import wait_acked
 from jobpipe.publisher.admission import WAIT_SECONDS, Admissions, BatchKey
-from jobpipe.publisher.attach import CoordinatorProcess
+from jobpipe.publisher.attach import CoordinatorProcess, attach
 from jobpipe.publisher.channel import CLOSE_SECONDS, Channel
 from jobpipe.publisher.messages import closing_warning
 from jobpipe.publisher.newcomers import Newcomers, author
@@ -69,6 +70,10 @@ class Publisher:
     The constructor takes the topic over, so batches sealed earlier are served even while the source has no new rows.
     Not thread safe: one caller at a time.
 
+    Args:
+        opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
+        attaching: finds the coordinator.
+
     Raises:
         ConfigError: a setting does not fit.
         TopicOwned: another live publisher has the topic; the message names it.
@@ -88,6 +93,8 @@ class Publisher:
         application: str = "",
         on_new_checkpoint: str = "publish",
         plain: bool = False,
+        opener: str = "",
+        attaching: Callable[[Config], CoordinatorProcess] = attach,
     ) -> None:
         try:
             check_name(topic)
@@ -108,12 +115,14 @@ class Publisher:
         self._required = required
         self._min_subscribers = min_subscribers
         self._application = application
-        self._id = uuid.uuid4().hex
+        self._id = opener or uuid.uuid4().hex
         self._closed = False
         self._warned_of_placement = False
         self._stop_reason = "this publisher was closed" if plain else "the query was stopped"
         self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stop_reason)
-        self._channel = Channel(topic, self.name, config, self._open_request, stopped=self._stop_reason)
+        self._channel = Channel(
+            topic, self.name, config, self._open_request, stopped=self._stop_reason, attaching=attaching
+        )
         self._admissions.channel = self._channel
 
     def _open_request(self) -> OpenRequest:
@@ -173,6 +182,22 @@ class Publisher:
             WaitTimeout: the query was stopped meanwhile.
         """
         return self._admissions.begin(key)
+
+    def prepare(self, writer: str) -> PrepareReply:
+        """Begin a batch whose query and id only its tasks know; they write to :meth:`target`.
+
+        Args:
+            writer: tells what writes this topic at the same time apart; hexadecimal, up to 64 digits. The earlier batch
+                of the same writer is given up.
+
+        Raises:
+            Fenced: another publisher has the topic.
+        """
+        return self._admissions.prepare(writer)
+
+    def admit_written(self, key: BatchKey, write_id: str) -> Position | None:
+        """Tell whether a batch that tasks have written must be sealed, as :meth:`admit` does; no room is waited for."""
+        return self._replay(lambda: self._admissions.begin_written(key, write_id))
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
@@ -302,13 +327,16 @@ class Publisher:
             CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin` and
                 :meth:`wait_acked`.
         """
-        replayed_at = self.begin(key)
+        return self._replay(lambda: self.begin(key))
+
+    def _replay(self, begin: Callable[[], Position | None]) -> Position | None:
+        replayed_at = begin()
         if replayed_at is None:
             return None
         try:
             self.wait_acked(replayed_at)
         except SpoolError as error:
-            if "hosts" not in error.fields or self.begin(key) is not None:
+            if "hosts" not in error.fields or begin() is not None:
                 raise
             return None
         return replayed_at
@@ -420,6 +448,11 @@ class Publisher:
             self._end()
             raise
         self._end()
+
+    def let_go(self) -> None:
+        """End the link, and leave the topic published: other processes of the same publisher go on. Idempotent."""
+        if self.owner.is_here:
+            self._end()
 
     def _end(self) -> None:
         self._closed = True

@@ -6,6 +6,7 @@ import logging
 import time
 
 from jobpipe.config import Config
+from jobpipe.errors import SpoolFull
 from jobpipe.operations.publishing import CloseReply
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,16 @@ class WaitLogger:
         if now >= self._next:
             self._next = now + AGAIN_SECONDS
             log.warning("topic %r: waiting for %.0f s: %s", self._topic, now - self._began, why)
+
+
+def spool_full(topic: str, seconds: float, why: str) -> SpoolFull:
+    """Return the error of a batch that has waited for room so long, in vain."""
+    return SpoolFull(
+        f"topic {topic!r}: no room within {seconds:g} s: {why}. Let its reader catch up, drop the subscription, or "
+        "raise jobpipe.spool.max_bytes",
+        topic=topic,
+        reason=why,
+    )
 
 
 def closing_warning(topic: str, reply: CloseReply, config: Config) -> str | None:

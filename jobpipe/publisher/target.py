@@ -12,7 +12,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,11 @@ from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.retry import Deadline
+from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.data import PutRequest
+from jobpipe.operations.publishing import RoomRequest
+from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
 from jobpipe.publisher.readable import readable_pieces
 from jobpipe.store.files import SEGMENTS, FileSegmentSink, file_name, holds_instance
@@ -32,6 +36,9 @@ from jobpipe.store.segment import SegmentFile
 from jobpipe.wire.messages import Hello
 
 log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.9  # of one question for room
+ROOM_SECONDS = 30.0  # for the answer, of a coordinator under load
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,9 @@ class WriteTarget:
         """Return the host server of this host, if it may keep segments."""
         if not self.hosts:
             return None
+        tls = self._context(Endpoint.parse(self.data))
         log = KeptLog(self.topic, self.log, self.log_token, self.fsync)
-        return find_nearby(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=self._context())
+        return find_nearby(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=tls)
 
     def _write_to(
         self,
@@ -132,17 +140,45 @@ class WriteTarget:
             path.unlink()
         return infos
 
+    def await_room(self, control: str, seconds: float) -> None:
+        """Wait until the spool has room for a batch.
+
+        Args:
+            control: endpoint of the coordinator.
+            seconds: how long.
+
+        Raises:
+            SpoolFull: there was none in time; says what keeps it full.
+            LinkError: the coordinator could not be reached.
+        """
+        deadline, waits = Deadline(seconds), WaitLogger(self.topic)
+        with self._dialled(control) as link:
+            while True:
+                wait = deadline.left(WAIT_SECONDS)
+                full = ask_blocking(link, RoomRequest(self.write_id, self.ticket, wait), timeout=ROOM_SECONDS).full
+                if full is None:
+                    return
+                waits.log(full)
+                if deadline.passed:
+                    raise spool_full(self.topic, seconds, full)
+
     def _upload(self, path: Path) -> None:
-        hello = Hello(topic=self.topic, role="publisher", instance=f"task-{os.getpid()}")
-        link = BlockingLink.connect(Endpoint.parse(self.data), hello, tls=self._context())
-        try:
+        with self._dialled(self.data) as link:
             upload(link, path, PutRequest(path.name, path.stat().st_size, self.ticket, self.fsync))
+
+    @contextlib.contextmanager
+    def _dialled(self, endpoint: str) -> Iterator[BlockingLink]:
+        hello = Hello(topic=self.topic, role="publisher", instance=f"task-{os.getpid()}")
+        at = Endpoint.parse(endpoint)
+        link = BlockingLink.connect(at, hello, tls=self._context(at))
+        try:
+            yield link
         finally:
             link.close()
 
-    def _context(self) -> ssl.SSLContext | None:
+    def _context(self, endpoint: Endpoint) -> ssl.SSLContext | None:
         if self.tls is None:
-            require_plaintext_allowed(Endpoint.parse(self.data), allowed=self.plaintext)
+            require_plaintext_allowed(endpoint, allowed=self.plaintext)
             return None
         return self.tls.context()
 

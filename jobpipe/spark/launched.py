@@ -11,8 +11,10 @@ How the sources rank was tried with spark-submit 4.3.0: ``--conf``, ``--extra-pr
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
 import shlex
 import sys
 import zipimport
@@ -51,6 +53,25 @@ class Launch:
     submitted: bool = False
 
     @property
+    def application(self) -> str:
+        """The application's name, "" if it was not given at the start."""
+        return self.conf.get("spark.app.name", "")
+
+    @property
+    def parallelism(self) -> int:
+        """Spark's default parallelism, as far as it was settled at the start: set, or by the cores; else 2."""
+        if self.conf.get("spark.default.parallelism", "").isdigit():
+            return int(self.conf["spark.default.parallelism"]) or 1
+        local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", self.conf.get("spark.master", ""))
+        if local is not None:
+            return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+        most = self.conf.get("spark.cores.max", "")
+        if most.isdigit():
+            return max(2, int(most))
+        counts = [self.conf.get(f"spark.executor.{name}", "") for name in ("instances", "cores")]
+        return max(2, int(counts[0]) * int(counts[1])) if all(count.isdigit() for count in counts) else 2
+
+    @property
     def settings(self) -> dict[str, str]:
         """``spark.jobpipe.*`` of ``conf``."""
         return {key: value for key, value in self.conf.items() if key.startswith(PREFIX)}
@@ -68,13 +89,21 @@ def launch() -> Launch:
 
 def java_command() -> tuple[list[str], Path] | None:
     """Return the arguments of the JVM that this process descends from, and its working folder; None without one."""
+    found = jvm_above()
+    if found is None:
+        return None
+    with contextlib.suppress(psutil.Error):  # of another user, or gone
+        return found.cmdline()[1:], Path(found.cwd())
+    return None
+
+
+def jvm_above() -> psutil.Process | None:
+    """Return the JVM that this process descends from; None without one."""
     for ancestor in psutil.Process().parents():
-        try:
+        with contextlib.suppress(psutil.Error):
             command = ancestor.cmdline()
             if command and Path(command[0]).name == "java":
-                return command[1:], Path(ancestor.cwd())
-        except psutil.Error:  # of another user, or gone
-            continue
+                return ancestor
     return None
 
 

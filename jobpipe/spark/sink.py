@@ -8,11 +8,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -20,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.config import ConfigProblem, config_error, load
 from jobpipe.config.sink_arguments import read_arguments
-from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.errors import ConfigError
 from jobpipe.publisher import opened
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher, SealedBatch
@@ -28,6 +26,7 @@ from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.numbering import PartitionFunction
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.caller import calling_run
+from jobpipe.spark.checked_rows import CheckedRows, check_rows
 from jobpipe.spark.classic import require_classic, session_settings, this_session
 from jobpipe.spark.collecting import collect_batches
 from jobpipe.spark.interpreter import check_session
@@ -42,25 +41,6 @@ log = logging.getLogger(__name__)
 
 COLLECT_MAX_BYTES = 8 * 1024 * 1024  # auto: the next batch goes through the driver if the last one was no larger
 HASH_MAX_ROWS = 5_000  # hashed in the driver: Python takes some 2 us for each, Spark some 10 ms to plan it
-
-
-@dataclass(frozen=True)
-class _CheckedSchema:
-    """A schema that was found to be right, and what publishing its rows needs.
-
-    Attributes:
-        found: of the rows.
-        arrow: of what is published: the declared schema, if there is one.
-        json: the same as Spark writes it.
-        places: of the ``partition_by`` columns.
-        hashes_here: these can be hashed in the driver.
-    """
-
-    found: StructType
-    arrow: pa.Schema
-    json: str
-    places: tuple[int, ...]
-    hashes_here: bool
 
 
 class JobPipeSink:
@@ -156,7 +136,7 @@ class JobPipeSink:
         self._declared = None if schema is None else _parse(schema)
         if self._declared is not None:
             check_types(self._declared, topic)
-        self._checked: _CheckedSchema | None = None
+        self._checked: CheckedRows | None = None
         self._own_query = f"{APPENDED}{uuid.uuid4()}"
         self._run: QueryRun | None = None  # the run that last published through this sink
         self._lock = threading.Lock()  # held while a batch is published
@@ -293,39 +273,17 @@ class JobPipeSink:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    def _check(self, df: DataFrame) -> _CheckedSchema:
+    def _check(self, df: DataFrame) -> CheckedRows:
         schema = df.schema
         if self._checked is None or schema != self._checked.found:
             self._checked = self._newly_checked(schema, df)
         return self._checked
 
-    def _newly_checked(self, schema: StructType, df: DataFrame) -> _CheckedSchema:
-        check_types(schema, self.topic)
+    def _newly_checked(self, schema: StructType, df: DataFrame) -> CheckedRows:
         case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-        try:
-            places = self._partitioner.places(schema.names, case_sensitive=case_sensitive)
-        except LookupError as error:
-            (missing,) = error.args
-            raise ConfigError(
-                f"topic {self.topic!r}: partition_by names {', '.join(missing)}; each name must match exactly one "
-                f"column, and the rows have the columns {', '.join(schema.names)}",
-                topic=self.topic,
-                columns=missing,
-            ) from None
-        published = self._declared or schema
-        found, arrow = arrow_schema(schema), arrow_schema(published)
-        if found.names != arrow.names:
-            raise SchemaMismatch(
-                f"topic {self.topic!r}: the declared columns are {', '.join(published.names)}; the rows have "
-                f"{', '.join(schema.names)}",
-                topic=self.topic,
-            )
-        here = self._parallelism > 1 and self._partitioner.hashes_here(schema, found, places)
-        return _CheckedSchema(schema, arrow, published.json(), places, hashes_here=here)
+        return check_rows(self.topic, schema, self._declared, self._partitioner, case_sensitive=case_sensitive)
 
-    def _publish(
-        self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, active: Callable[[], bool]
-    ) -> SealedBatch:
+    def _publish(self, df: DataFrame, checked: CheckedRows, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
         target = self._publisher.target()
         path = self._choose_write_path()
         if path == "collect":
@@ -350,10 +308,10 @@ class JobPipeSink:
         return sealed
 
     def _write_from_driver(
-        self, df: DataFrame, checked: _CheckedSchema, key: BatchKey, target: WriteTarget, active: Callable[[], bool]
+        self, df: DataFrame, checked: CheckedRows, key: BatchKey, target: WriteTarget, active: Callable[[], bool]
     ) -> list[SegmentInfo]:
         """Write from the driver, and hash there if there are few rows; Spark hashes if not."""
-        if checked.hashes_here and self._last_rows <= HASH_MAX_ROWS:
+        if checked.hashes_here and self._parallelism > 1 and self._last_rows <= HASH_MAX_ROWS:
             batches = collect_batches(df)
             if sum(batch.num_rows for batch in batches) <= HASH_MAX_ROWS:
                 rows = Rows(checked.arrow, self._partitioner, checked.places)
@@ -362,7 +320,7 @@ class JobPipeSink:
         batches = collect_batches(self._numbered(df, checked, key))
         return write_collected(batches, target, Rows(checked.arrow, self._partitioner), active)
 
-    def _numbered(self, df: DataFrame, checked: _CheckedSchema, key: BatchKey) -> DataFrame:
+    def _numbered(self, df: DataFrame, checked: CheckedRows, key: BatchKey) -> DataFrame:
         return self._partitioner.number_rows(df, self._parallelism, key.batch_id, checked.places)
 
     def _choose_write_path(self) -> str:

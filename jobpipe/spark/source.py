@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructField, StructType
@@ -27,6 +27,10 @@ from jobpipe.spark.user_errors import RefusedStream, hide_traceback
 from jobpipe.spark.versions import HAS_ADMISSION_CONTROL, require_admission_control
 from jobpipe.subscriber.matching import matching_schemas
 from jobpipe.subscriber.questions import published_schemas
+
+if TYPE_CHECKING:
+    from jobpipe.spark.writer import BatchWriter, StreamWriter
+    from jobpipe.spark.writer_options import WriterOptions
 
 log = logging.getLogger(__name__)
 
@@ -116,30 +120,42 @@ class JobPipeDataSource(DataSource):
         return JobPipeBatchReader(self._settings, schema)
 
     @hide_traceback
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse, and say how a batch job publishes."""
-        topic = self._topic_to_write()
-        raise ConfigError(
-            f"format('jobpipe') reads. To publish a DataFrame to topic {topic!r}: "
-            f"sink = jobpipe.JobPipeSink({topic!r}); sink(df, 0); sink.close(). {_WHY_A_SINK}",
-            topic=topic,
-        )
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Make the writer of one batch.
+
+        Raises:
+            ConfigError: an option is wrong; or the mode is ``overwrite``.
+            JobpipeError: the topic cannot be taken over, or cannot have these rows.
+        """
+        from jobpipe.spark.writer import BatchWriter  # readers need none of it
+
+        options = self._writer_options(streaming=False)
+        if overwrite:
+            raise ConfigError(
+                f"topic {options.topic!r}: mode('overwrite') would remove what was published; use mode('append')",
+                topic=options.topic,
+            )
+        return BatchWriter(options, schema)
 
     @hide_traceback
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse, and say how a query publishes; Spark asks with the first rows, no sooner (PySpark 4.3)."""
-        topic = self._topic_to_write()
-        raise ConfigError(
-            f"format('jobpipe') reads. To publish a query to topic {topic!r}: "
-            f"df.writeStream.foreachBatch(jobpipe.JobPipeSink({topic!r})), with the same checkpointLocation and "
-            f"trigger. {_WHY_A_SINK}",
-            topic=topic,
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Make the writer of a micro-batch. ``overwrite`` is output mode ``complete``: each publishes all its rows.
 
-    def _topic_to_write(self) -> str:
-        """Return the topic that a writer was given, under whatever name."""
-        given = {key.lower(): value for key, value in self.options.items()}
-        return next((given[key] for key in ("topic", "subscribe", "path") if given.get(key)), "topic")
+        Raises:
+            ConfigError: an option is wrong.
+            JobpipeError: the topic cannot be taken over, or cannot have these rows.
+        """
+        from jobpipe.spark.writer import StreamWriter  # readers need none of it
+
+        return StreamWriter(self._writer_options(streaming=True), schema)
+
+    def _writer_options(self, *, streaming: bool) -> WriterOptions:
+        from jobpipe.spark.writer_options import WriterOptions
+
+        require_installed()
+        launched = launch()
+        settings = launched.settings if self.settings is None else self.settings
+        return WriterOptions.parse(self.options, launched, settings, streaming=streaming)
 
     def _published(self) -> dict[str, StructType]:
         settings = self._settings
@@ -191,8 +207,4 @@ def _one_schema(found: dict[str, StructType], *, merging: bool) -> StructType:
 _SET_IN_PROGRAM = (
     "Was the registry, or the namespace, set by builder.config or spark.conf.set in this program? Under spark-submit "
     "the source sees such settings only after jobpipe.register(spark)"
-)
-_WHY_A_SINK = (
-    "Spark makes a new writer of a format with the first rows of each batch, and never tells it that the query is to "
-    "stop, or has ended; a publisher serves its topic all the time"
 )

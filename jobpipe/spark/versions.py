@@ -29,6 +29,8 @@ __all__ = [
     "TRIGGER",
     "UNKNOWN_TYPES",
     "VERSION",
+    "DataSourceArrowWriter",
+    "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
@@ -123,6 +125,21 @@ def require_admission_control(what: str) -> None:
             version=pyspark.__version__,
         )
 
+
+# -- writers -----------------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+elif HAS_SOURCES:
+    from pyspark.sql.datasource import DataSourceArrowWriter
+
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # 4.0, which gives a task's rows to any writer of record batches as such
+        from pyspark.sql.datasource import DataSourceStreamWriter
+
+        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+            """Stands for Spark's."""
 
 # -- types -------------------------------------------------------------------------------------------------------------
 

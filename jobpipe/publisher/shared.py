@@ -1,0 +1,189 @@
+"""The coordinator that all Python processes of one driver share: those in which Spark runs a format's writers.
+
+Spark starts and ends these processes as it likes, so none of them can own a coordinator. The one that needs it first
+starts it for the driver's JVM: it serves until that ends. The others find it by a file in ``home/writers``, which has
+the job's secret and is this user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from jobpipe.config import Config
+from jobpipe.config.home import make_home
+from jobpipe.config.ownership import folder_problem
+from jobpipe.coordinator.presence import Parent
+from jobpipe.errors import ConfigError, WaitTimeout
+from jobpipe.net.address import Endpoint
+from jobpipe.net.retry import Deadline
+from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
+from jobpipe_registry.machine import Place, lives, start_ticks
+
+FOLDER = "writers"
+LOCK_SECONDS = 2 * START_SECONDS  # another process may be starting it
+LOOK_SECONDS = 0.05  # between two looks at a lock, or at a process that is no child of ours
+LARGEST = 64 * 1024
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the file says of a running coordinator."""
+
+    pid: int
+    started: float
+    ticks: int
+    endpoint: str
+    data: str
+    instance: str
+    secret: str
+
+
+class _ProcessOfOthers:
+    """A process that another one started, shown as ``subprocess.Popen`` shows a child."""
+
+    def __init__(self, pid: int, started: float, ticks: int) -> None:
+        self.pid = pid
+        self._started = started
+        self._ticks = ticks
+
+    def poll(self) -> int | None:
+        """Return None while it lives, else 0."""
+        return 0 if lives(self.pid, self._started, self._ticks) is False else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not come.
+        """
+        deadline = Deadline(timeout)
+        while self.poll() is None:
+            if timeout is not None and deadline.passed:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            time.sleep(LOOK_SECONDS)
+        return 0
+
+    def terminate(self) -> None:
+        """Send SIGTERM, if it lives."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it lives."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def attach_for(driver: Parent) -> Callable[[Config], CoordinatorProcess]:
+    """Return what finds a driver's coordinator for a configuration, and starts it if there is none.
+
+    Raises, when called:
+        ConfigError: the folder is not this user's own.
+        WaitTimeout: another process does not let go of the folder.
+        JobpipeError: as :func:`jobpipe.publisher.attach.attach`.
+    """
+    return lambda config: _attach(driver, config)
+
+
+def opener_of(driver: Parent) -> str:
+    """Return the one name, in hexadecimal, under which all processes of a driver open topics."""
+    return hashlib.sha256(f"{driver.pid} {driver.started:.2f}".encode()).hexdigest()[:32]
+
+
+def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
+    folder = _folder(config)
+    digest = hashlib.sha256(identity(config).encode()).hexdigest()[:16]
+    path = folder / f"{_here()}-{driver.pid}-{driver.started:.2f}-{digest}.json"
+    if (known := _read(path)) is not None:
+        return known
+    with _locked(folder / "lock"):
+        if (known := _read(path)) is not None:
+            return known
+        _tidy(folder)
+        made = start_coordinator(config, driver)
+        process = psutil.Process(made.process.pid)
+        found = _Found(
+            *(process.pid, process.create_time(), start_ticks(process.pid)),
+            *(str(made.endpoint), str(made.data), made.instance, made.secret),
+        )
+        temporary = path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(asdict(found), file)
+        temporary.rename(path)
+        return made
+
+
+def _folder(config: Config) -> Path:
+    make_home(config.home)
+    folder = config.home / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for each in (config.home, folder):
+        if (why := folder_problem(each)) is not None:
+            raise ConfigError(why, file=str(each))
+    return folder
+
+
+def _read(path: Path) -> CoordinatorProcess | None:
+    """Return the coordinator of a file; None if there is none, or it has ended."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = _Found(**json.loads(file.read(LARGEST)))
+        process = _ProcessOfOthers(found.pid, found.started, found.ticks)
+        if process.poll() is not None:
+            return None
+        endpoints = Endpoint.parse(found.endpoint), Endpoint.parse(found.data)
+    except FileNotFoundError:
+        return None
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is not as jobpipe wrote it ({error}); end the driver that it is of, and delete it", file=str(path)
+        ) from error
+    return CoordinatorProcess(process, *endpoints, found.instance, found.secret)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    deadline = Deadline(LOCK_SECONDS)
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if deadline.passed:
+                    raise WaitTimeout(
+                        f"{path}: another process has held it for {LOCK_SECONDS:g} s, to start a coordinator",
+                        file=str(path),
+                    ) from None
+                time.sleep(LOOK_SECONDS)
+        yield
+
+
+def _here() -> str:
+    """Return where process ids mean anything: several hosts may have one home."""
+    return hashlib.sha256(repr(Place.here()).encode()).hexdigest()[:8]
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what drivers of this place have left that live no more."""
+    for path in folder.glob(f"{_here()}-*.json"):
+        _, pid, started, _ = path.name.split("-", 3)
+        with contextlib.suppress(ValueError):
+            if lives(int(pid), float(started), 0) is False:
+                path.unlink(missing_ok=True)
