@@ -14,7 +14,7 @@ from typing import Any
 from jobpipe.config.definition import Option
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.values import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
 
 MAX_BATCH_ID = 2**63 - 1
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -87,6 +87,14 @@ WRITER_OPTIONS: tuple[Option, ...] = (
         documentation="Of a batch write: rises with each batch of the series.",
         group="writer",
         needs=("series",),
+    ),
+    Option(
+        name="final",
+        kind=BOOLEAN,
+        default=False,
+        documentation="Of a batch write: nothing follows. After the batch, subscribers get an end mark, and the topic "
+        "is closed, as by sink.close(final=True).",
+        group="writer",
     ),
 )
 """Every option, in its order; the others are keys of the configuration."""

@@ -107,8 +107,7 @@ def opener_of(driver: Parent) -> str:
 
 def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
     folder = _folder(config)
-    digest = hashlib.sha256(identity(config).encode()).hexdigest()[:16]
-    path = folder / f"{_here()}-{driver.pid}-{driver.started:.2f}-{digest}.json"
+    path = folder / f"{_here()}-{driver.pid}-{driver.started:.2f}-{_digest(config)}.json"
     if (known := _read(path)) is not None:
         return known
     with _locked(folder / "lock"):
@@ -127,6 +126,27 @@ def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
             json.dump(asdict(found), file)
         temporary.rename(path)
         return made
+
+
+def end_shared(config: Config, timeout: float = 15.0) -> None:
+    """End the coordinators of all drivers that were started for this home and namespace, whatever they still serve.
+
+    For tests and tools, as :func:`jobpipe.publisher.attach.end_coordinators`.
+    """
+    found = [_read(path) for path in _folder(config).glob(f"{_here()}-*-{_digest(config)}.json")]
+    processes = [coordinator.process for coordinator in found if coordinator is not None]
+    deadline = Deadline(timeout)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(deadline.left(least=0.1))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _digest(config: Config) -> str:
+    return hashlib.sha256(identity(config).encode()).hexdigest()[:16]
 
 
 def _folder(config: Config) -> Path:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.coordinator.presence import Parent
-from jobpipe.errors import SpoolError, UnsupportedType
+from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import this_process
 from jobpipe.publisher.core import Publisher
@@ -119,7 +119,12 @@ class _Writer:
         """Prepare the batch for the tasks. Where a query's batch is committed, no writer is pickled."""
         if self._prepared is None:
             publisher = publisher_of(self._options)
-            found = publisher.prepare(self._options.writer)
+            try:
+                found = publisher.prepare(self._options.writer)
+            except Fenced:  # closed since, as by a last batch; or taken over, of which opening it says more
+                forget(publisher)
+                publisher = publisher_of(self._options)
+                found = publisher.prepare(self._options.writer)
             target = dataclasses.replace(publisher.target(), inline_max=TASK_INLINE_MAX)
             patience = self._options.config.acks_timeout
             self._prepared = _Prepared(target, found.control, found.full is not None, patience)
@@ -228,6 +233,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Seal the batch; with ``acks=all``, wait until it is committed. Raises as :meth:`StreamWriter.commit`."""
         if messages:
             self._seal(messages, self._key)
+        if self._options.final:
+            publisher = publisher_of(self._options)
+            forget(publisher)
+            publisher.close(final=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: Spark also calls it after a commit that has failed, and may have happened."""
@@ -269,6 +278,13 @@ def publisher_of(options: WriterOptions) -> Publisher:
             check_types(options.declared, options.topic)
             made.declare(arrow_schema(options.declared), options.declared.json())
         return made
+
+
+def forget(publisher: Publisher) -> None:
+    """Let the next use of a topic open it again."""
+    with _lock:
+        for key in [key for key, (_, known) in _publishers.items() if known is publisher]:
+            del _publishers[key]
 
 
 def _driver() -> Parent:

@@ -45,6 +45,7 @@ class WriterOptions:
         declared: the schema that was given.
         required_subscribers, min_subscribers, on_new_checkpoint: as the sink has them.
         series, batch_id: of a batch write that may be repeated.
+        final: nothing follows this batch write.
         application: the application's name, for errors.
         case_sensitive: Spark tells columns apart by case, as far as that was settled at the start.
         writer: tells this query, or batch write, from others of the application; hexadecimal.
@@ -61,6 +62,7 @@ class WriterOptions:
     on_new_checkpoint: str
     series: str | None
     batch_id: int | None
+    final: bool
     application: str
     case_sensitive: bool
     writer: str
@@ -109,6 +111,7 @@ class WriterOptions:
             on_new_checkpoint=values["on_new_checkpoint"],
             series=values["series"],
             batch_id=values["batch_id"],
+            final=values["final"],
             application=launch.application,
             case_sensitive=launch.conf.get("spark.sql.caseSensitive", "").lower() == "true",
             writer=hashlib.sha256(who.encode()).hexdigest()[:32],
@@ -144,12 +147,14 @@ def _read(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], lis
 
 
 def _check_together(values: Mapping[str, Any], problems: list[ConfigProblem], *, streaming: bool) -> None:
-    for name, other in (("series", "batch_id"), ("batch_id", "series")):
+    for name, other in (("series", "batch_id"), ("batch_id", "series"), ("final", "")):
         value = values[name]
-        if value is not None and streaming:
-            expected = "it for batch writes only: a query has an id, and ids of its batches, in its checkpoint"
+        if value in (None, False):
+            continue
+        if streaming:
+            expected = "it for batch writes only: a query has an id, and ids of its batches, and no last one"
             problems.append(ConfigProblem("option", name, shown(value), expected))
-        elif value is not None and values[other] is None:
+        elif other and values[other] is None:
             problems.append(ConfigProblem("option", name, shown(value), f"{other} as well"))
 
 

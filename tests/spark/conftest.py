@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publisher.shared import end_shared
 from jobpipe.spark.session import recommended_conf
 from tests.spark.kit import Place, as_a_user
 
@@ -61,6 +62,7 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     with place.publisher("keeper"):
         yield place
     end_coordinators()
+    end_shared(place.config())
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe import JobPipeSink
+from jobpipe.admin import Admin
 from jobpipe.config import Config, load
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, Journal, NumberedRows
@@ -69,6 +70,11 @@ class Place:
             yield publisher
         finally:
             publisher.close()
+
+    def status(self, topic: str) -> dict[str, Any]:
+        """Return what ``jobpipe describe`` shows of a topic that is served."""
+        with Admin(self.config()) as admin:
+            return admin.status(topic, timeout=PATIENCE)
 
     def rows(self, topic: str, **given: int) -> tuple[NumberedRows, Journal]:
         """Return the rows that ``topic`` is to have, and the record of those that were sealed."""
@@ -135,6 +141,11 @@ class Received:
         for _, table in sorted(self.batches.items()):
             checker.take(table)
         checker.check()
+
+
+def by_id(batch: pa.RecordBatch, partitions: int) -> list[int]:
+    """Divide rows by their id."""
+    return [number % partitions for number in batch.column("id").to_pylist()]
 
 
 def our_lines(terminal: str) -> list[str]:

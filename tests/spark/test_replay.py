@@ -29,13 +29,17 @@ CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class Published:
-    """A query that publishes the files of a folder, run as often as wanted; each run has a sink of its own."""
+    """A query that publishes the files of a folder, run as often as wanted; each run has a sink of its own.
 
-    def __init__(self, spark: SparkSession, place: Place, topic: str, **settings: str) -> None:
-        self.spark, self.place, self.topic, self.settings = spark, place, topic, settings
+    Args:
+        way: ``sink``, or ``format`` for ``writeStream.format("jobpipe")``.
+    """
+
+    def __init__(self, spark: SparkSession, place: Place, topic: str, way: str = "sink", **settings: str) -> None:
+        self.spark, self.place, self.topic, self.way, self.settings = spark, place, topic, way, settings
         self.files = place.folder / f"files-{topic}"
         self.checkpoint = place.checkpoint(f"p-{topic}")
-        self.rows, self.journal = NumberedRows(topic, rows=30), Journal()
+        self.rows, self.journal, self.head = NumberedRows(topic, rows=30), Journal(), 0
 
     def add(self, *batch_ids: int) -> None:
         write_files(self.files, self.rows, batch_ids)
@@ -44,7 +48,9 @@ class Published:
                 pass
 
     def run(self, *, checkpoint: Path | None = None, repartition: int = 2, **given: str) -> dict[str, int]:
-        """Run to the end of the files; return what the sink counted."""
+        """Run to the end of the files; return how many batches were published, and how many were replayed."""
+        if self.way == "format":
+            return self._run_by_format(checkpoint or self.checkpoint, repartition)
         sink = self.place.sink(self.topic, parallelism=2, partition_by="partition", **self.settings, **given)
         try:
 
@@ -57,7 +63,23 @@ class Published:
         finally:
             sink.close()
 
+    def _run_by_format(self, checkpoint: Path, repartition: int) -> dict[str, int]:
+        stream = file_stream(self.spark, self.files).repartition(repartition, "partition")
+        options = {"topic": self.topic, "parallelism": "2", "partitionBy": "partition", **self.settings}
+        writer = stream.writeStream.format("jobpipe").options(**self.place.settings).options(**options)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query = writer.start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        before, self.head = self.head, self.status()["head"]
+        batches = self.head - before
+        return {"batches": batches, "replayed": len(query.recentProgress) - batches}
+
     def status(self) -> dict[str, int]:
+        if self.way == "format":
+            return self.place.status(self.topic)  # it is served as long as the application lives
         with self.place.publisher(self.topic) as publisher:
             return publisher.status()
 
@@ -71,21 +93,25 @@ class Published:
             checker.check()
 
 
+WAYS = pytest.mark.parametrize("way", ["sink", "format"])
+
+
 @pytest.mark.core
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("way", "name", "settings"),
     [
-        ("recommended", {}),
-        ("submitted", {CHECKPOINT_MANAGER: f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"}),
-        ("hadoop", {"fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs"}),
+        ("sink", "recommended", {}),
+        ("format", "format", {}),
+        ("sink", "submitted", {CHECKPOINT_MANAGER: f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"}),
+        ("sink", "hadoop", {"fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs"}),
     ],
-    ids=["recommended", "recommended for spark-submit", "Spark's own checkpoints"],
+    ids=["recommended", "format", "recommended for spark-submit", "Spark's own checkpoints"],
 )
 def test_a_replayed_batch_is_published_once(
-    spark: SparkSession, place: Place, name: str, settings: dict[str, str]
+    spark: SparkSession, place: Place, way: str, name: str, settings: dict[str, str]
 ) -> None:
     """A crash between our seal and Spark's commit: the batch comes again, and nothing is published."""
-    job = Published(spark, place, f"replay-{name}")
+    job = Published(spark, place, f"replay-{name}", way)
     assert spark.conf.get(CHECKPOINT_MANAGER, None) is None
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -107,28 +133,33 @@ def test_a_replayed_batch_is_published_once(
             spark.conf.unset(key)
 
 
-def test_a_replay_of_a_batch_that_retention_has_removed(spark: SparkSession, place: Place) -> None:
+@WAYS
+def test_a_replay_of_a_batch_that_retention_has_removed(spark: SparkSession, place: Place, way: str) -> None:
     """What was sealed is known from a row of its own, not from the batch."""
     retention = {"jobpipe.retention.time": "0s", "jobpipe.retention.ack_grace": "0s", "jobpipe.retention.bytes": "1MiB"}
-    job = Published(spark, place, "removed", **retention)
+    job = Published(spark, place, f"removed-{way}", way, **retention)
     job.add(0, 1)
     job.run()
     forget_commit(job.checkpoint, 1)
-    sink = place.sink("removed", **retention)
-    until(lambda: sink.status()["tail"] == 2, "retention")
-    sink.close()
-    assert place.read(spark, "removed").count() == 0
+    if way == "format":
+        until(lambda: job.status()["tail"] == 2, "retention")
+    else:
+        sink = place.sink(job.topic, **retention)
+        until(lambda: sink.status()["tail"] == 2, "retention")
+        sink.close()
+    assert place.read(spark, job.topic).count() == 0
     again = job.run()
     assert (again["batches"], again["replayed"]) == (0, 1)
     assert job.status()["head"] == 2
 
 
-def test_an_older_checkpoint_fails_and_a_deleted_one_appends(spark: SparkSession, place: Place) -> None:
+@WAYS
+def test_an_older_checkpoint_fails_and_a_deleted_one_appends(spark: SparkSession, place: Place, way: str) -> None:
     """An old copy would publish what is published, under other ids; a new checkpoint is a new query."""
-    job = Published(spark, place, "older")
+    job = Published(spark, place, f"older-{way}", way)
     job.add(0)
     job.run()
-    copy = copy_checkpoint(job.checkpoint, place.checkpoint("p-older-copy"))
+    copy = copy_checkpoint(job.checkpoint, place.checkpoint(f"{job.topic}-copy"))
     job.add(1, 2)
     job.run()
     with pytest.raises(StreamingQueryException, match="CheckpointTooOld") as caught:

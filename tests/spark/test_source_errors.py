@@ -12,7 +12,6 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.kit import Place, Received, run_to_end, running, until
-from tests.troubleshooting import on_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -198,35 +197,3 @@ def test_two_live_queries_with_one_name(spark: SparkSession, place: Place) -> No
     with running(stream, third, place.checkpoint("name-1")) as query, place.publisher("some") as publisher:
         publisher.seal("q", 1, [SOME])
         until(lambda: third.rows == 3, "the rows of the same checkpoint's next run")
-
-
-@pytest.mark.parametrize("option", ["topic", "subscribe", "path"])
-def test_writing_a_stream_is_refused(spark: SparkSession, place: Place, option: str) -> None:
-    """The query fails with its first rows, publishes nothing, and says what to write for this topic."""
-    rate = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
-    writer = rate.writeStream.format("jobpipe").options(**place.settings, **{option: "orders"})
-    with fails(
-        StreamingQueryException,
-        "ConfigError",
-        "To publish a query to topic 'orders'",
-        "df.writeStream.foreachBatch(jobpipe.JobPipeSink('orders'))",
-    ) as told:
-        query = writer.option("checkpointLocation", str(place.checkpoint(f"write-{option}"))).start()
-        query.awaitTermination(60)
-    on_page(told[0], "To publish a query")
-    assert not (place.folder / "spool" / "orders").exists()
-
-
-def test_writing_a_table_is_refused(spark: SparkSession, place: Place) -> None:
-    """And so is a batch job's ``save()``; what the error says to write instead works."""
-    rows = spark.range(3)
-    writer = rows.write.format("jobpipe").mode("append").options(**place.settings)
-    told = "sink = jobpipe.JobPipeSink('a-table'); sink(df, 0); sink.close()"
-    with fails(PySparkException, "ConfigError", "To publish a DataFrame to topic 'a-table'", told):
-        writer.option("topic", "a-table").save()
-    with fails(PySparkException, "ConfigError", "JobPipeSink('topic')"):
-        rows.write.format("jobpipe").mode("append").save()
-    sink = place.sink("a-table")
-    sink(rows, 0)
-    sink.close()
-    assert place.read(spark, "a-table").count() == 3

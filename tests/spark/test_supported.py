@@ -11,6 +11,7 @@ import pytest
 from jobpipe.errors import UnsupportedSpark
 from jobpipe.spark import versions
 from jobpipe.spark.supported import is_supported, none_installed, parse_version, require_known
+from tests.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +47,7 @@ def test_what_needs_a_newer_spark_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UnsupportedSpark, match=r"4\.0 or later") as caught:
         versions.require_sources("jobpipe.register(spark)")
     assert "jobpipe.subscribe() reads without Spark" in str(caught.value)
+    on_page(caught.value, "UnsupportedSpark:")
 
 
 def test_no_pyspark_at_all() -> None:
