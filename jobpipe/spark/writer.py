@@ -1,6 +1,6 @@
 """``writeStream.format("jobpipe")`` and ``write.format("jobpipe")``: the writers.
 
-Spark runs a writer in processes that it starts and ends as it likes. One of the driver makes the writer anew for each
+Spark runs a writer in processes that it starts and ends as it likes. One of the driver makes a new writer for each
 micro-batch and pickles it into the tasks; another one of the driver commits. None of them has a session, and only the
 tasks are told which query and batch it is. So the first process prepares a batch, the tasks write it and say whose it
 is, and the second one seals it. The topic belongs to the coordinator of the driver's JVM, and is served as long as that

@@ -26,7 +26,7 @@ from jobpipe.spark.local_files import LOCAL_FS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import MARK, kill, marked
 from tests.spark.kinds import VALUES, began
-from tests.spark.kit import ROOT, Job, Place, start_program, until, write_files
+from tests.spark.kit import ROOT, Job, Place, forget_commit, start_program, until, write_files
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
 
@@ -123,6 +123,32 @@ def published(place: Place) -> dict[str, Published]:
     return found
 
 
+@pytest.fixture(scope="module")
+def written(place: Place) -> dict[str, Published]:
+    """What each version has published by ``format("jobpipe")``: killed in the middle, and run again to the end."""
+    found = {}
+    for version in SUBSCRIBERS:
+        topic = f"by-format-{version}"
+        rows, journal = NumberedRows(topic, partitions=2, rows=30), Journal()
+        folder = place.folder / topic
+        write_files(folder / "files", rows, range(BATCHES))
+        for batch_id in range(BATCHES):
+            with journal.sealing(batch_id, rows.ranges(batch_id)):
+                pass
+        killed(start(place, version, "write", folder, topic, KILLED_AT))
+        checkpoint = folder / f"checkpoint-{topic}"
+        planned, committed = (
+            max(int(p.name) for p in (checkpoint / log).glob("[0-9]*")) for log in ("offsets", "commits")
+        )
+        if planned == committed:
+            forget_commit(checkpoint, committed)  # as if it had been killed a moment before
+        done: dict[str, Any] = start(place, version, "write", folder, topic, -1).result()
+        assert done["spark"].startswith(f"{version}."), done
+        counts = {"head": done["head"], "repeated": len([n for n in done["batches"] if n == planned])}
+        found[version] = Published(topic, rows, journal, counts, done["types"], "")
+    return found
+
+
 def check(published: Published, files: list[Path]) -> None:
     """Check that files hold each row that was published once, in order."""
     checker = Checker(published.rows, published.journal)
@@ -166,6 +192,12 @@ def test_a_version_publishes(published: dict[str, Published], version: str) -> N
     assert (published[version].files == LOCAL_FS) == (version != "3.5"), published[version].files
 
 
+@pytest.mark.parametrize("version", SUBSCRIBERS)
+def test_a_version_publishes_by_format(written: dict[str, Published], version: str) -> None:
+    """The micro-batch that Spark repeats after a kill is recognised, and takes no offset."""
+    assert written[version].counts == {"head": BATCHES, "repeated": 1}
+
+
 @pytest.mark.parametrize("version", WANTED)
 def test_a_signal_ends_a_job_after_a_whole_micro_batch(place: Place, version: str) -> None:
     """``jobpipe.run`` looks into the JVM of each version, to see where it can end the query."""
@@ -182,11 +214,14 @@ def test_a_signal_ends_a_job_after_a_whole_micro_batch(place: Place, version: st
 
 
 @pytest.mark.parametrize("version", SUBSCRIBERS)
-def test_a_version_reads_what_all_publish(place: Place, published: dict[str, Published], version: str) -> None:
+def test_a_version_reads_what_all_publish(
+    place: Place, published: dict[str, Published], written: dict[str, Published], version: str
+) -> None:
     """By a batch read, and by a stream that ends by itself; types that it does not know are refused by name."""
-    topics = [each.topic for each in published.values()]
+    everything = [*published.values(), *written.values()]
+    topics = [each.topic for each in everything]
     found = start(place, version, "read", place.folder, *topics).result()
-    for each in published.values():
+    for each in everything:
         check(each, [place.folder / f"read-{version}-{each.topic}.parquet"])
         check(each, list((place.folder / f"now-{version}-{each.topic}").glob("*.parquet")))
         for group, columns in each.types.items():
