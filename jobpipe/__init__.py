@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from jobpipe.flows.driver import Flow
     from jobpipe.flows.function import FlowContext
     from jobpipe.publisher.core import SealedBatch
-    from jobpipe.publisher.opened import close
     from jobpipe.publisher.plain import PlainPublisher, publisher
     from jobpipe.spark.await_end import await_end
+    from jobpipe.spark.closing import close
     from jobpipe.spark.flow import flow, flow_test
     from jobpipe.spark.register import register
     from jobpipe.spark.run import run
@@ -58,7 +58,7 @@ _HOME = {
     "SealedBatch": "jobpipe.publisher.core",
     "Subscription": "jobpipe.subscriber.client",
     "await_end": "jobpipe.spark.await_end",
-    "close": "jobpipe.publisher.opened",
+    "close": "jobpipe.spark.closing",
     "flow": "jobpipe.spark.flow",
     "flow_test": "jobpipe.spark.flow",
     "publisher": "jobpipe.publisher.plain",

@@ -10,20 +10,22 @@ from jobpipe.config.definition import Definition, Key, Option
 from jobpipe.config.model import KEYS
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_options import SOURCE_OPTIONS
+from jobpipe.config.writer_options import WRITER_OPTIONS
 
 _HEAD = """# Options
 
 <!-- made from the definitions in jobpipe/config by `make docs`; do not edit -->
 
-Look up here every setting, with its default and its values. There are three kinds:
+Look up here every setting, with its default and its values. There are four kinds:
 
     spark.readStream.format("jobpipe").option("startingOffsets", "earliest")   an option of the source
     JobPipeSink("orders", partition_by="customer")                             an argument of the sink
+    df.writeStream.format("jobpipe").option("partition_by", "customer")        an option of the writer
     jobpipe.retention.time: 1h                                                 a key of the configuration, in its file
 
-Source and sink also accept the keys of the configuration. All problems are reported at once, when the query or the sink
-starts. `jobpipe config explain NAME` explains one setting. `jobpipe config check` reports all problems of a file, and
-`jobpipe config check --option NAME=VALUE` those of a source's options.
+Source, sink and writer also accept the keys of the configuration. All problems are reported at once, when the query or
+the sink starts. `jobpipe config explain NAME` explains one setting. `jobpipe config check` reports all problems of a
+file, and `jobpipe config check --option NAME=VALUE` those of a source's options.
 """
 _SOURCE = """
 ## Source
@@ -37,6 +39,13 @@ _SINK = """
 `JobPipeSink(topic, *, ...)`, a callable for `foreachBatch`. Every key of the configuration may be given too, with
 underscores: `JobPipeSink("orders", retention_time="1h")`.
 """
+_WRITER = """
+## Writer
+
+`df.writeStream.format("jobpipe").option(name, value)`, and the same with `df.write`. These are the sink's arguments, as
+text. Names are not case-sensitive, and `partition_by` may be written `partitionBy`. Every key of the configuration may
+be given too: `.option("retention.time", "1h")`.
+"""
 _KEYS = """
 ## Configuration
 
@@ -48,7 +57,17 @@ The first of these that is set takes precedence: an option (`retention.time`, in
 
 def options_page() -> str:
     """Return the page's text."""
-    parts = [_HEAD, _SOURCE, *_groups(SOURCE_OPTIONS), _SINK, *_table(SINK_ARGUMENTS), _KEYS, *_groups(KEYS)]
+    parts = [
+        _HEAD,
+        _SOURCE,
+        *_groups(SOURCE_OPTIONS),
+        _SINK,
+        *_table(SINK_ARGUMENTS),
+        _WRITER,
+        *_table(WRITER_OPTIONS),
+        _KEYS,
+        *_groups(KEYS),
+    ]
     return "\n".join(part.strip("\n") if part.startswith("|") else part for part in parts).rstrip() + "\n"
 
 

@@ -11,6 +11,7 @@ from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
+from jobpipe.config.writer_options import WRITER_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def names() -> list[tuple[str, str]]:
 _OPTIONS: dict[str, tuple[Option, ...]] = {
     "option of format('jobpipe')": SOURCE_OPTIONS,
     "argument of JobPipeSink": SINK_ARGUMENTS,
+    "option of format('jobpipe') to write": WRITER_OPTIONS,
 }
 
 

@@ -11,7 +11,9 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -25,15 +27,26 @@ from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.config.ownership import folder_problem
 from jobpipe.coordinator.presence import Parent
-from jobpipe.errors import ConfigError, WaitTimeout
+from jobpipe.discovery.security import dial_tls
+from jobpipe.errors import ConfigError, Fenced, WaitTimeout
 from jobpipe.net.address import Endpoint
+from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import Deadline
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.publishing import CloseRequest
 from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
+from jobpipe.publisher.messages import closing_warning
+from jobpipe.publisher.opened import place_of
+from jobpipe.wire.messages import Hello
 from jobpipe_registry.machine import Place, lives, start_ticks
 
+log = logging.getLogger(__name__)
+
 FOLDER = "writers"
+CLOSE_SECONDS = 8.0
 LOCK_SECONDS = 2 * START_SECONDS  # another process may be starting it
 LOOK_SECONDS = 0.05  # between two looks at a lock, or at a process that is no child of ours
+WATCH_SECONDS = 0.5  # the same as long as a topic is published
 LARGEST = 64 * 1024
 
 
@@ -72,7 +85,7 @@ class _ProcessOfOthers:
         while self.poll() is None:
             if timeout is not None and deadline.passed:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(WATCH_SECONDS if timeout is None else LOOK_SECONDS)
         return 0
 
     def terminate(self) -> None:
@@ -102,12 +115,74 @@ def attach_for(driver: Parent) -> Callable[[Config], CoordinatorProcess]:
 
 def opener_of(driver: Parent) -> str:
     """Return the one name, in hexadecimal, under which all processes of a driver open topics."""
-    return hashlib.sha256(f"{driver.pid} {driver.started:.2f}".encode()).hexdigest()[:32]
+    return hashlib.sha256(_known_as(driver).encode()).hexdigest()[:32]
+
+
+class SharedTopic:
+    """A topic that processes of a driver publish, seen from another one of its processes.
+
+    Attributes:
+        topic: its name.
+        place: as :func:`jobpipe.publisher.opened.place_of` gives it.
+    """
+
+    def __init__(self, topic: str, config: Config, driver: Parent) -> None:
+        self.topic = topic
+        self.place = place_of(config)
+        self._config = config
+        self._driver = driver
+
+    def close(self, final: bool = False) -> None:
+        """Give the topic up; ``final`` seals an end mark first. The next use of it opens it again.
+
+        Raises:
+            LinkError: its coordinator could not be told.
+        """
+        _marks(self._driver, self._config).joinpath(self.topic).unlink(missing_ok=True)
+        coordinator = _read(_file(self._driver, self._config))
+        if coordinator is None:
+            return
+        endpoint = coordinator.endpoint
+        hello = Hello(topic=self.topic, role="publisher", instance=f"close-{os.getpid()}", proof=coordinator.secret)
+        link = BlockingLink.connect(endpoint, hello, tls=dial_tls(self._config, endpoint))
+        try:
+            reply = ask_blocking(link, CloseRequest(final), timeout=CLOSE_SECONDS, job=coordinator.secret)
+        except Fenced:  # it is closed, or another publisher has it
+            return
+        finally:
+            link.close()
+        if (warning := closing_warning(self.topic, reply, self._config)) is not None:
+            log.warning("%s", warning)
+
+    def give_way(self) -> None:
+        """Make room for another publisher."""
+        self.close()
+
+
+def note_topic(topic: str, driver: Parent, config: Config) -> None:
+    """Note that processes of a driver publish a topic."""
+    folder = _marks(driver, config)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.joinpath(topic).touch(mode=0o600)
+
+
+def shared_topics(driver: Parent, config: Config) -> list[SharedTopic]:
+    """Return the topics that processes of a driver publish, by what :func:`note_topic` noted."""
+    folder = _marks(driver, config)
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [SharedTopic(name, config, driver) for name in names]
+
+
+def _file(driver: Parent, config: Config) -> Path:
+    return config.home / FOLDER / f"{_here()}-{_known_as(driver)}-{_digest(config)}.json"
+
+
+def _marks(driver: Parent, config: Config) -> Path:
+    return _file(driver, config).with_suffix("")
 
 
 def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
-    folder = _folder(config)
-    path = folder / f"{_here()}-{driver.pid}-{driver.started:.2f}-{_digest(config)}.json"
+    folder, path = _folder(config), _file(driver, config)
     if (known := _read(path)) is not None:
         return known
     with _locked(folder / "lock"):
@@ -195,6 +270,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _known_as(driver: Parent) -> str:
+    """Return what all processes call a driver: by ticks, which stay the same when the clock is set."""
+    return f"{driver.pid}-{driver.ticks or round(driver.started)}"
+
+
 def _here() -> str:
     """Return where process ids mean anything: several hosts may have one home."""
     return hashlib.sha256(repr(Place.here()).encode()).hexdigest()[:8]
@@ -205,5 +285,6 @@ def _tidy(folder: Path) -> None:
     for path in folder.glob(f"{_here()}-*.json"):
         _, pid, started, _ = path.name.split("-", 3)
         with contextlib.suppress(ValueError):
-            if lives(int(pid), float(started), 0) is False:
+            if lives(int(pid), float(started), int(started)) is False:
                 path.unlink(missing_ok=True)
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)

@@ -39,7 +39,8 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 def _refusal(what: str) -> ConfigError:
     return ConfigError(
         f"{what} needs a classic Spark session, and this process is a client of Spark Connect: the driver, on whose "
-        "host a publisher runs, is another process. Publish from a program of its own, by spark-submit or python, "
-        "without .remote(...), --remote and SPARK_REMOTE. Reading by format('jobpipe') works over Spark Connect, with "
-        "jobpipe and its spark.jobpipe.* settings on the server"
+        "host it runs, is another process. Over Spark Connect, read and publish by format('jobpipe'), as in "
+        "df.writeStream.format('jobpipe').option('topic', 'orders'), with jobpipe and its spark.jobpipe.* settings on "
+        "the server. Or run a program of its own, by spark-submit or python, without .remote(...), --remote and "
+        "SPARK_REMOTE"
     )

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jobpipe.errors import JobpipeError
+from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.publisher.opened import OpenPublisher, open_publishers
+from jobpipe.spark.closing import written_topics
 from jobpipe.spark.ending import RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.signals import Signals
 
@@ -41,15 +42,24 @@ def run(
 
     Args:
         jobs: one or more queries of this process, and flows.
-        sinks: to be closed; by default all sinks and plain publishers that are open in this process.
+        sinks: to be closed; by default all sinks and plain publishers that are open in this process, and the topics
+            that are published by ``format("jobpipe")``.
         final: seal the end mark of each sink if all jobs came to their end: for a job whose topic ends with it.
             After a signal, a failure or a timeout the topics stay open. What a flow publishes ends with its source.
         timeout: seconds after which the jobs are stopped as by a signal.
+
+    Raises:
+        ConfigError: ``final`` with a query of Spark Connect, whose topics are the server's.
 
     Returns:
         The exit code: 0 at the end, 1 if a job or a sink failed or ``timeout`` passed, 130 after SIGINT, 143 after
         SIGTERM.
     """
+    if final and any(type(job).__module__.startswith("pyspark.sql.connect.") for job in jobs):
+        raise ConfigError(
+            "jobpipe.run(final=True) needs a classic Spark session: over Spark Connect, end a topic by a last batch, "
+            "of no rows if need be: df.write.format('jobpipe').option('final', 'true')"
+        )
     signals = Signals()
     with signals.noted():
         began = time.monotonic()
@@ -63,7 +73,8 @@ def run(
             end_jobs(running, lambda: signals.again)
             failure = failure or next((failure for job in running if (failure := job.failure())), "")
         late = not (ended or failure or signals.first)
-        failure = _close(open_publishers() if sinks is None else sinks, final=final and ended) or failure
+        open_now = [*open_publishers(), *written_topics()] if sinks is None else sinks
+        failure = _close(open_now, final=final and ended) or failure
         names = ", ".join(job.name for job in running)
         _tell(f"{names} {_how(failure, signals, running, late=late)}, after {time.monotonic() - began:.0f} s")
         if failure or late:

@@ -174,8 +174,8 @@ class JobPipeSink:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigError(
-            "a JobPipeSink cannot be pickled: it lives in the driver. Publishing over Spark Connect is not supported, "
-            "since its server runs foreachBatch; publish from a classic session",
+            "a JobPipeSink cannot be pickled: it lives in the driver. Over Spark Connect, whose server runs "
+            "foreachBatch, publish by df.writeStream.format('jobpipe')",
             topic=self.topic,
         )
 

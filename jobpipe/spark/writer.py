@@ -31,7 +31,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared import attach_for, opener_of
+from jobpipe.publisher.shared import SharedTopic, attach_for, note_topic, opener_of
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.checked_rows import check_rows
 from jobpipe.spark.launched import jvm_above
@@ -234,9 +234,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if messages:
             self._seal(messages, self._key)
         if self._options.final:
-            publisher = publisher_of(self._options)
-            forget(publisher)
-            publisher.close(final=True)
+            SharedTopic(self._options.topic, self._options.config, driver_of_this_process()).close(final=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: Spark also calls it after a commit that has failed, and may have happened."""
@@ -271,9 +269,10 @@ def publisher_of(options: WriterOptions) -> Publisher:
             if known[0] == wanted:
                 return known[1]
             known[1].let_go()
-        driver = _driver()
+        driver = driver_of_this_process()
         made = Publisher(options.topic, **wanted, opener=opener_of(driver), attaching=attach_for(driver))
         _publishers[key] = wanted, made
+        note_topic(options.topic, driver, options.config)
         if options.declared is not None:
             check_types(options.declared, options.topic)
             made.declare(arrow_schema(options.declared), options.declared.json())
@@ -287,7 +286,7 @@ def forget(publisher: Publisher) -> None:
             del _publishers[key]
 
 
-def _driver() -> Parent:
+def driver_of_this_process() -> Parent:
     """Return the process whose end ends the topics: the driver's JVM."""
     above = jvm_above()
     return this_process() if above is None else Parent(above.pid, above.create_time(), start_ticks(above.pid))

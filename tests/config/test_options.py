@@ -17,6 +17,7 @@ from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.source_kinds import ASSIGN, ENDING, NAME, STARTING, TIMES, TOPICS, one_time
 from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
 from jobpipe.config.values import BadValueError
+from jobpipe.config.writer_options import WRITER_OPTIONS
 from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
 
@@ -34,15 +35,15 @@ def test_the_page_is_what_the_definitions_say() -> None:
 
 def test_the_page_names_everything() -> None:
     cells = {line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| `")}
-    assert cells == {f"`{about.name}`" for about in (*SOURCE_OPTIONS, *SINK_ARGUMENTS, *keys())}
+    assert cells == {f"`{about.name}`" for about in (*SOURCE_OPTIONS, *SINK_ARGUMENTS, *WRITER_OPTIONS, *keys())}
 
 
-@pytest.mark.parametrize("about", [*SOURCE_OPTIONS, *SINK_ARGUMENTS], ids=by_name)
+@pytest.mark.parametrize("about", [*SOURCE_OPTIONS, *SINK_ARGUMENTS, *WRITER_OPTIONS], ids=by_name)
 def test_definition_is_whole(about: Option) -> None:
     assert about.documentation.endswith(".")
     assert about.expected
     assert about.group
-    known = {other.name for other in SOURCE_OPTIONS}
+    known = {other.name for other in (*SOURCE_OPTIONS, *WRITER_OPTIONS)}
     assert known.issuperset((*about.needs, *about.excludes))
     if about.default is not None or about.kind.nullable:
         assert about.parse(about.default_text) == about.parse(about.default)

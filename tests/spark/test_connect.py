@@ -55,6 +55,12 @@ class RemoteQuery:
         self.isActive = False
 
 
+def test_a_topic_of_spark_connect_is_not_ended_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemoteQuery, "__module__", "pyspark.sql.connect.streaming.query")
+    with pytest.raises(ConfigError, match=r"\.option\('final', 'true'\)"):
+        jobpipe.run(RemoteQuery(), final=True)  # type: ignore[arg-type]
+
+
 def test_a_query_of_spark_connect_is_stopped_now_and_said_to_be_cut_short() -> None:
     """Nobody can see whether it writes a micro-batch: that may be repeated at the next start."""
     query: Any = RemoteQuery()

@@ -6,14 +6,14 @@ from benchmarks.side_by_side.contestants.chains import JobFlow, PlainClient, Pla
 from benchmarks.side_by_side.contestants.contestant import Contestant, Told
 from benchmarks.side_by_side.contestants.files import Files
 from benchmarks.side_by_side.contestants.floor import Floor, FloorCollect
-from benchmarks.side_by_side.contestants.jobpipe import JobPipe, JobPipeAhead, JobPipePlain
+from benchmarks.side_by_side.contestants.jobpipe import JobPipe, JobPipeAhead, JobPipeFormat, JobPipePlain
 from benchmarks.side_by_side.contestants.kafka import KafkaArrow, KafkaJson
 from benchmarks.side_by_side.contestants.kafka_chains import KafkaPlain, KafkaRealTime
 
 __all__ = ["CHAINS", "CONTESTANTS", "JOBS", "Contestant", "Told", "kind_of"]
 
 JOBS: tuple[type[Contestant], ...] = (
-    Floor, FloorCollect, JobPipe, JobPipeAhead, JobPipePlain, KafkaJson, KafkaArrow, Files
+    Floor, FloorCollect, JobPipe, JobPipeAhead, JobPipeFormat, JobPipePlain, KafkaJson, KafkaArrow, Files
 )  # fmt: skip
 CHAINS: tuple[type[Contestant], ...] = (
     JobFlow, PlainFlow, PlainFlow8, PlainFlows, PlainClient, KafkaPlain, KafkaRealTime

@@ -57,14 +57,17 @@ class JobPipe(Plain):
             key.removeprefix(f"{side}."): value for key, value in self.settings.items() if key.startswith(f"{side}.")
         }
 
-    def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
-        arguments = {
+    def arguments(self) -> dict[str, Any]:
+        """Return what the sink is told."""
+        return {
             "parallelism": self.cores,
             "spool_max_bytes": "40GiB",
             "retention_bytes": "40GiB",
             **self.of("sink"),
         }
-        self._sinks[stream] = JobPipeSink(stream, schema=rows.schema, **arguments)
+
+    def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
+        self._sinks[stream] = JobPipeSink(stream, schema=rows.schema, **self.arguments())
 
     def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
         return rows.writeStream.foreachBatch(self._sinks[stream])
@@ -93,3 +96,21 @@ class JobPipeAhead(JobPipe):
 
     name = "jobpipe-ahead"
     options: Mapping[str, str] = {"readAhead": "true"}
+
+
+class JobPipeFormat(JobPipe):
+    """The same with ``writeStream.format("jobpipe")`` in job A."""
+
+    name = "jobpipe-format"
+
+    def prepare(self, spark: SparkSession, stream: str, rows: DataFrame) -> None:
+        # Nothing runs at the query's start, and job B wants a schema before the first rows.
+        empty = spark.createDataFrame([], rows.schema).write.format("jobpipe").options(**self._given(stream, rows))
+        empty.mode("append").save()
+
+    def write(self, rows: DataFrame, stream: str) -> DataStreamWriter:
+        return rows.writeStream.format("jobpipe").options(**self._given(stream, rows))
+
+    def _given(self, stream: str, rows: DataFrame) -> dict[str, str]:
+        arguments = {name: str(value) for name, value in self.arguments().items()}
+        return {"topic": stream, "schema": rows.schema.json(), **arguments}
