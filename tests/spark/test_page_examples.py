@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.publisher.opened import open_publishers
+from jobpipe.publisher.shared import end_shared
 from tests.pages import ROOT, block
 from tests.spark.jobs.session import started
 from tests.spark.kit import PATIENCE, Place, until
@@ -67,6 +68,7 @@ def page(spark: SparkSession, own: Place, monkeypatch: pytest.MonkeyPatch) -> It
     for each in open_publishers():
         if id(each) not in before:
             each.close()
+    end_shared(own.config())
     for key in known:
         spark.conf.unset(key)
     jobpipe.register(spark)
@@ -196,6 +198,21 @@ def test_the_moved_job(spark: SparkSession, page: Run, tmp_path: Path) -> None:
         lambda: amounts(spark, page("reader-after")["orders"], "moved"),
     )
     assert found == {"a": 1.5, "b": 2.5}
+
+
+def test_the_moved_job_by_format(spark: SparkSession, page: Run, tmp_path: Path) -> None:
+    """docs/kafka.md: the publisher, after, with the format alone changed; and a batch job."""
+    moved = orders(spark, tmp_path / "by-format")
+    found = while_it_runs(
+        spark,
+        lambda: page("writer-by-format", KAFKA, orders=moved),
+        lambda: amounts(spark, page("reader-after")["orders"], "by_format"),
+    )
+    assert found == {"a": 1.5, "b": 2.5}
+    for _ in range(2):
+        page("batch-by-format", df=spark.sql("SELECT 'c' AS customer, 3.5D AS amount"))
+    read = spark.read.format("jobpipe").option("subscribe", "payments").load()
+    assert [row["customer"] for row in read.collect()] == ["c"]
 
 
 def test_a_value_column_is_kept(spark: SparkSession, page: Run, tmp_path: Path) -> None:
