@@ -100,7 +100,8 @@ def test_what_is_said_to_be_here_is_here() -> None:
     options = {name for about in SOURCE_OPTIONS for name in (about.name, *about.also)}
     known = {*options, *fields, *(about.name for about in SINK_ARGUMENTS), *(key.name for key in keys())}
     said = [row[1] for what in (" source", " sink", "") for row in rows(f"Spark's Kafka{what}")]
-    words = {"foreachBatch", "sink(df, 0)", 'writeStream.format("jobpipe")', 'write.format("jobpipe").save()'}  # what stands for something that is no option
+    # What stands for something that is no option.
+    words = {"foreachBatch", "sink(df, 0)", 'writeStream.format("jobpipe")', 'write.format("jobpipe").save()'}
     assert {name for cell in said for name in names(cell)} - words <= known
 
 

@@ -78,7 +78,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The coordinator stores the answer. So it stays the same after restarts, until more has been acknowledged.
         """
         if self._initial is None:
-            self._initial = _offset(self._open().first_positions())
+            self._initial = offset_of(self._open().first_positions())
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -129,7 +129,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._limits.planned()
             self._idle = IDLE_MIN_SECONDS
         self._newest_end = {**planned, **newcomers}
-        return _offset(self._newest_end)
+        return offset_of(self._newest_end)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return each topic's head, for Spark's progress; ``ended`` tells ``await_end`` that nothing follows."""
@@ -334,7 +334,8 @@ def _at(position: Position) -> Boundary:
     return Boundary("position", position)
 
 
-def _offset(positions: dict[str, Position]) -> Offset:
+def offset_of(positions: dict[str, Position]) -> Offset:
+    """Return positions as Spark logs them."""
     return {topic: positions[topic].to_json() for topic in sorted(positions)}
 
 

@@ -22,13 +22,11 @@ from collections.abc import Sequence
 from pyspark.sql.datasource import InputPartition
 
 from jobpipe.errors import ConfigError, DataLoss, JobpipeError, SchemaMismatch, UnsupportedType
-from jobpipe.spark.stream_reader import JobPipeStreamReader, Offset
-from jobpipe.spark.topics import StreamTopics
+from jobpipe.spark.stream_reader import JobPipeStreamReader, Offset, offset_of
+from jobpipe.spark.topics import Positions, StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
 from jobpipe.store.position import Position
-
-Positions = dict[str, Position]
 
 
 class UnlimitedStreamReader(JobPipeStreamReader):
@@ -43,7 +41,7 @@ class UnlimitedStreamReader(JobPipeStreamReader):
         if self._initial is None:
             topics, ends = self._open(), self._reached or self._answer or {}
             found = {topic: self._first_position(topics, topic, ends.get(topic)) for topic in self._options.topics}
-            self._initial = _offset(found)
+            self._initial = offset_of(found)
         return self._initial
 
     def _first_position(self, topics: StreamTopics, topic: str, stop: Position | None) -> Position:
@@ -64,13 +62,13 @@ class UnlimitedStreamReader(JobPipeStreamReader):
         topics = self._open()
         if self._answer is None:
             if self._reached is not None:
-                self.commit(_offset(self._reached))
+                self.commit(offset_of(self._reached))
             reached = self._reached or {}
             self._answer = {topic: self._first_end(topics, topic, reached.get(topic)) for topic in self._options.topics}
         elif self._answer == self._reached:
-            planned = super().latestOffset(_offset(self._reached), self.getDefaultReadLimit())
+            planned = super().latestOffset(offset_of(self._reached), self.getDefaultReadLimit())
             self._answer = self._positions(topics, planned)
-        return _offset(self._answer)
+        return offset_of(self._answer)
 
     def _first_end(self, topics: StreamTopics, topic: str, here: Position | None) -> Position:
         """Return the end of a topic; or, where rows come that do not fit after such as do, where these begin.
@@ -155,7 +153,3 @@ class UnlimitedStreamReader(JobPipeStreamReader):
     def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
         """Return where a topic begins that was added to the options; the run's end may lie far after that."""
         return self._first_position(topics, topic, stop)
-
-
-def _offset(positions: Positions) -> Offset:
-    return {topic: positions[topic].to_json() for topic in sorted(positions)}

@@ -52,7 +52,9 @@ VERSION = require_known(pyspark.__version__)
 
 HAS_SOURCES = VERSION >= (4, 0)  # in Python
 
-if TYPE_CHECKING:
+HAS_ADMISSION_CONTROL = VERSION >= (4, 2)
+
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -60,42 +62,28 @@ if TYPE_CHECKING:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-
-    HAS_ADMISSION_CONTROL = True
 else:
-    try:
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadLimit,
-            ReadMaxBytes,
-            ReadMaxRows,
-            SupportsTriggerAvailableNow,
-        )
 
-        HAS_ADMISSION_CONTROL = True
-    except ImportError:  # before 4.2
-        HAS_ADMISSION_CONTROL = False
+    class ReadLimit:
+        """Stands for Spark's."""
 
-        class ReadLimit:
-            """Stands for Spark's."""
+    class ReadAllAvailable(ReadLimit):
+        """Stands for Spark's."""
 
-        class ReadAllAvailable(ReadLimit):
-            """Stands for Spark's."""
+    @dataclass(frozen=True)
+    class ReadMaxRows(ReadLimit):
+        """Stands for Spark's."""
 
-        @dataclass(frozen=True)
-        class ReadMaxRows(ReadLimit):
-            """Stands for Spark's."""
+        max_rows: int
 
-            max_rows: int
+    @dataclass(frozen=True)
+    class ReadMaxBytes(ReadLimit):
+        """Stands for Spark's."""
 
-        @dataclass(frozen=True)
-        class ReadMaxBytes(ReadLimit):
-            """Stands for Spark's."""
+        max_bytes: int
 
-            max_bytes: int
-
-        class SupportsTriggerAvailableNow:
-            """Stands for Spark's."""
+    class SupportsTriggerAvailableNow:
+        """Stands for Spark's."""
 
 
 def require_sources(what: str) -> None:
@@ -105,11 +93,8 @@ def require_sources(what: str) -> None:
         UnsupportedSpark: it has not.
     """
     if not HAS_SOURCES:
-        raise UnsupportedSpark(
-            f"{what} needs PySpark 4.0 or later, with which data sources in Python began, and this is "
-            f"{pyspark.__version__} ({WORKS}). jobpipe.subscribe() reads without Spark",
-            version=pyspark.__version__,
-        )
+        why = "data sources in Python began with it"
+        raise _needs(what, "4.0", f"{why} ({WORKS}). jobpipe.subscribe() reads without Spark")
 
 
 def require_admission_control(what: str) -> None:
@@ -119,11 +104,15 @@ def require_admission_control(what: str) -> None:
         UnsupportedSpark: it does not.
     """
     if not HAS_ADMISSION_CONTROL:
-        raise UnsupportedSpark(
-            f"{what} needs PySpark 4.2 or later, and this is {pyspark.__version__}: it does not tell a stream of "
-            "Python where a micro-batch begins, nor asks it how far it could read (docs/deploy.md says what works)",
-            version=pyspark.__version__,
-        )
+        why = "before it, Spark does not tell a stream of Python where a micro-batch begins, nor asks how far it could"
+        raise _needs(what, "4.2", f"{why} read (docs/deploy.md says what works)")
+
+
+def _needs(what: str, version: str, why: str) -> UnsupportedSpark:
+    return UnsupportedSpark(
+        f"{what} needs PySpark {version} or later, and this is {pyspark.__version__}: {why}",
+        version=pyspark.__version__,
+    )
 
 
 # -- writers -----------------------------------------------------------------------------------------------------------

@@ -53,8 +53,18 @@ class Died(Exception):
     """The run ends here."""
 
 
-@pytest.mark.parametrize("start", ["earliest", "committed", "latest"])
-def test_each_row_comes_once_wherever_runs_end(bus: Bus, load: Callable[..., UnlimitedQuery], start: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "runs"),
+    [
+        ("earliest", 4),
+        pytest.param("earliest", 40, marks=pytest.mark.slow),
+        pytest.param("committed", 40, marks=pytest.mark.slow),
+        pytest.param("latest", 40, marks=pytest.mark.slow),
+    ],
+)
+def test_each_row_comes_once_wherever_runs_end(
+    bus: Bus, load: Callable[..., UnlimitedQuery], start: str, runs: int
+) -> None:
     """Runs of all kinds end between any two calls, and rows come there; only what is committed is acknowledged."""
     seed = os.environ.get("JOBPIPE_SEED") or str(random.randrange(10**9))
     print(f"JOBPIPE_SEED={seed}")
@@ -78,7 +88,7 @@ def test_each_row_comes_once_wherever_runs_end(bus: Bus, load: Callable[..., Unl
 
     query = load(startingOffsets=start)
     query.between = between
-    for _ in range(12):
+    for _ in range(runs):
         with contextlib.suppress(Died):
             kind = chance.randrange(4)
             if kind == 0:
