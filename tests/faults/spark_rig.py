@@ -25,6 +25,7 @@ SPARK_PATIENCE = 180.0  # seconds; JVMs and their workers start, on a machine th
 PAUSE = 0.2  # seconds between two batches: enough to flow, and time for the machine to start other things
 LINGER = "120s"  # longer than an application takes to start on such a machine
 OPTIONS = "options.json"  # in the rig's folder, if there are any: more options of the subscriber's load()
+REQUIRED: Mapping[str, Any] = {"required_subscribers": ["all"]}  # it begins later, with the first row
 PROGRAMS = {
     "tests.harness.publish": "tests.faults.spark_publish",
     "tests.harness.consume": "tests.faults.spark_subscribe",
@@ -140,14 +141,13 @@ def spark_pair(
     *,
     pause: float = PAUSE,
     settings: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] = REQUIRED,
     **how: Any,
 ) -> Iterator[SparkHarness]:
-    """Run a publisher and a subscriber, started one after the other; all ends with the block."""
+    """Run a publisher, with these options, and a subscriber, started one after the other; all ends with the block."""
     settings = {"coordinator.linger": LINGER, **(settings or {})}
     with SparkHarness(folder / "rig", settings=settings, **{"zookeeper": SHARED.zookeeper, **how}) as rig:
-        rig.publisher.start(
-            pause=pause, options={"required_subscribers": ["all"]}
-        )  # it begins later, with the first row
+        rig.publisher.start(pause=pause, options=dict(options))
         rig.wait_until(lambda: rig.journal.batches, "the first batch", SPARK_PATIENCE)
         rig.consumer().start()
         more(rig, timeout=SPARK_PATIENCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ConfigError
-from jobpipe.spark.launched import launch, parse_command, require_installed
+from jobpipe.spark.launched import Launch, launch, parse_command, require_installed
 
 JAVA = "-cp /a:/b -Xmx1g --add-opens java.base/java.lang=ALL-UNNAMED -Dspark.jobpipe.java=java -Dspark.x=y"
 SUBMIT = f"{JAVA} org.apache.spark.deploy.SparkSubmit"
@@ -86,6 +87,57 @@ def test_who_started_the_jvm() -> None:
     """With python, builder.config stands in the command; with spark-submit it comes too late for that."""
     assert not parse_command([*SUBMIT.split(), "--conf", "spark.x=1", "pyspark-shell"], {}, Path()).submitted
     assert parse_command([*SUBMIT.split(), "--conf", "spark.x=1", "app.py", "pyspark-shell"], {}, Path()).submitted
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({}, 2),
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[1]"}, 1),
+        ({"spark.master": "local[3]"}, 3),
+        ({"spark.master": "local[2,3]"}, 2),  # threads, and failures of a task
+        ({"spark.master": "local[*]"}, 6),
+        ({"spark.master": "local[*,3]"}, 6),
+        ({"spark.master": "local[3]", "spark.default.parallelism": "17"}, 17),
+        ({"spark.default.parallelism": "0"}, 1),
+        ({"spark.default.parallelism": "many", "spark.master": "local[3]"}, 3),
+        ({"spark.master": "local[3]", "spark.cores.max": "8"}, 3),  # which are of a cluster
+        ({"spark.master": "local-cluster[2,3,1024]"}, 2),
+        ({"spark.master": "spark://host:7077"}, 2),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "8"}, 8),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "1"}, 2),
+        ({"spark.master": "yarn", "spark.executor.instances": "4", "spark.executor.cores": "3"}, 12),
+        ({"spark.master": "yarn", "spark.executor.instances": "1", "spark.executor.cores": "1"}, 2),
+        ({"spark.master": "yarn", "spark.executor.instances": "4"}, 2),
+        ({"spark.master": "yarn", "spark.executor.cores": "3"}, 2),
+        ({"spark.cores.max": "5", "spark.executor.instances": "4", "spark.executor.cores": "3"}, 5),
+    ],
+)
+def test_parallelism_as_far_as_it_is_settled(
+    conf: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of a format's writer has no session to ask."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert Launch(conf).parallelism == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "parallelism", "application"),
+    [
+        (f"{SUBMIT} app.py", 1, ""),  # spark-defaults.conf: local[1]
+        (f"{SUBMIT} --master local[3] --name nightly app.py", 3, "nightly"),
+        (f"{SUBMIT} --master local[3] --conf spark.master=local[4] app.py", 3, ""),
+        (f"{SUBMIT} --conf spark.master=local[2,3] --conf spark.app.name=job pyspark-shell", 2, "job"),
+        (f"{SUBMIT} --conf spark.default.parallelism=9 --conf spark.app.name=a --name b app.py", 9, "b"),
+        (f"{JAVA} -Dspark.app.name=deployed -Dspark.cores.max=5 x.DriverWrapper url app.py", 5, "deployed"),
+        ("", 2, ""),
+    ],
+)
+def test_what_the_command_says_of_the_application(conf: Path, command: str, parallelism: int, application: str) -> None:
+    """How many partitions a topic has unless that is said, and whose it is in errors."""
+    found = parse_command(command.split(), {"SPARK_CONF_DIR": str(conf), "SPARK_HOME": "/nowhere"}, conf)
+    assert (found.parallelism, found.application) == (parallelism, application)
 
 
 def test_a_properties_file_that_is_gone(tmp_path: Path) -> None:

@@ -66,11 +66,17 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 def test_speculation(place: Place, master: str) -> None:
-    """Case 47: the copy wins while the first attempt hangs in the middle of its rows; each row counts once."""
+    """Case 47: the copy wins while the first attempt hangs in the middle of its rows; each row counts once.
+
+    By a sink and by ``write.format("jobpipe")``.
+    """
     job = start_job(place, "speculation", master, place.folder / "speculation", JOBPIPE__COORDINATOR__LINGER="120s")
     outcome = job.result()
-    assert min(outcome[side]["1"] for side in ("written", "read")) >= 2, "Spark ran no copy of the task that hangs"
+    assert min(outcome[side]["1"] for side in ("written", "saved", "read")) >= 2, (
+        "Spark ran no copy of the task that hangs"
+    )
     assert sorted(outcome["ids"]) == list(range(400))
     for partition in range(4):
         mine = [number for number in outcome["ids"] if number // 100 == partition]
         assert mine == sorted(mine)
+    assert outcome["saved ids"] == {str(task): list(range(100 * task, 100 * task + 100)) for task in range(4)}

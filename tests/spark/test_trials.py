@@ -11,6 +11,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.bus.kit import alive
 from tests.spark.kit import Job, Place, start_job, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -51,10 +52,22 @@ def _rows(spark: SparkSession, place: Place, topic: str) -> Counter[int]:
         return Counter(row.id for row in place.read(spark, topic).select("id").collect())
 
 
+def _rows_of_format(spark: SparkSession, place: Place, topic: str, outcome: dict[str, Any]) -> Counter[int]:
+    until(lambda: not alive(outcome["jvm"]), "the end of the JVM, which has the topic")
+    return _rows(spark, place, topic)
+
+
 def test_task_retries(spark: SparkSession, place: Place, outcome: dict[str, Any]) -> None:
     """Only the winning attempt's rows are published."""
     assert outcome["retries"]["tasks"] == outcome["retries"]["batches"] == 2
     assert _rows(spark, place, "retries") == Counter(dict.fromkeys(range(8_000), 2))
+
+
+@pytest.mark.parametrize("topic", ["saved", "streamed"])
+def test_task_retries_by_format(spark: SparkSession, place: Place, outcome: dict[str, Any], topic: str) -> None:
+    """``write.format("jobpipe")`` and ``writeStream.format("jobpipe")``: the same."""
+    assert outcome[f"failed {topic}"] >= 2
+    assert _rows_of_format(spark, place, topic, outcome) == Counter(range(8_000))
 
 
 def test_a_batch_too_large_for_the_driver(spark: SparkSession, place: Place, outcome: dict[str, Any]) -> None:
@@ -65,7 +78,7 @@ def test_a_batch_too_large_for_the_driver(spark: SparkSession, place: Place, out
     assert (len(rows), sum(rows.values())) == (60_000, 60_010)
 
 
-@pytest.mark.parametrize("topic", ["stop-collect", "stop-tasks", "stop-acks", "reader", "chained"])
+@pytest.mark.parametrize("topic", ["stop-collect", "stop-tasks", "stop-format", "stop-acks", "reader", "chained"])
 def test_a_stopped_query_has_no_error(outcome: dict[str, Any], topic: str) -> None:
     """``query.stop()`` in the middle of a batch ends the query at once, as a stop and not as a failure."""
     for stop in outcome[topic]:
@@ -79,6 +92,13 @@ def test_nothing_is_lost_or_doubled_by_stops(
 ) -> None:
     """The batches that were stopped are run again, and published once."""
     assert _rows(spark, place, topic) == Counter(range(300))
+
+
+def test_nothing_is_lost_or_doubled_by_stops_of_a_format(
+    spark: SparkSession, place: Place, outcome: dict[str, Any]
+) -> None:
+    """What its tasks had written is given up; the batch is run again, and published once."""
+    assert _rows_of_format(spark, place, "stop-format", outcome) == Counter(range(300))
 
 
 def test_a_chained_query_stopped_and_run_again(spark: SparkSession, place: Place, outcome: dict[str, Any]) -> None:

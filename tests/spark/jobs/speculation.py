@@ -1,6 +1,7 @@
 """Publishes and reads with tasks so slow that Spark runs copies of them: ``speculation.py MASTER FOLDER``.
 
-Prints the rows that arrived, and by side how many attempts each partition's task had.
+Rows are published by a sink, and by ``write.format("jobpipe")``. Prints the rows that arrived, by partition where they
+were not read in order, and by side how many attempts each partition's task had.
 """
 
 import json
@@ -71,6 +72,12 @@ rows = spark.range(0, ROWS, 1, PARTITIONS).withColumn("pad", F.repeat(F.lit("x")
 sink(rows.select(dawdling("written")("id").alias("id"), "pad"), 0)
 sink.close(final=True)
 
+writer = rows.select(dawdling("saved")("id").alias("id"), "pad").write.format("jobpipe").mode("append")
+writer.options(topic="saved", parallelism=str(PARTITIONS), partitioner="fixed").save()
+saved: dict[int, list[int]] = {}
+for row in spark.read.format("jobpipe").options(subscribe="saved", includeMetadata="true").load().collect():
+    saved.setdefault(row["_jobpipe"].partition, []).append(row.id)
+
 received: dict[int, list[int]] = {}
 slow = dawdling("read")
 
@@ -81,8 +88,11 @@ def keep(df: DataFrame, batch_id: int) -> None:
 
 
 stream = spark.readStream.format("jobpipe").options(subscribe="speculated", name="reader").load()
-writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
-jobpipe.await_end(started(writer), timeout=120)
+query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
+jobpipe.await_end(started(query), timeout=120)
 ids = [number for _, batch in sorted(received.items()) for number in batch]
-print(json.dumps({"ids": ids, "written": attempts("written"), "read": attempts("read")}), flush=True)
+print(
+    json.dumps({"ids": ids, "saved ids": saved, **{side: attempts(side) for side in ("written", "saved", "read")}}),
+    flush=True,
+)
 spark.stop()

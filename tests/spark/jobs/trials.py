@@ -11,13 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from session import session
 
 from jobpipe import JobPipeSink, stoppable
 from jobpipe.publisher.attach import _coordinators
+from tests.spark.kit import until
 
 folder = Path(sys.argv[1])
 spark = session("local[2,3]", spark_driver_maxResultSize="1m")
@@ -33,6 +36,26 @@ def fragile(number: int) -> int:
     return number
 
 
+def fragile_once(side: str) -> Any:
+    """Return a column function that does so, and counts the failures: a file in the folder ``side`` for each."""
+    failed = folder / side
+    failed.mkdir(parents=True)
+
+    def work(number: int) -> int:
+        try:
+            return fragile(number)
+        except RuntimeError:
+            (failed / str(number)).touch()
+            raise
+
+    return F.udf(work, "bigint")
+
+
+def jvm() -> psutil.Process:
+    """Return the JVM of this driver: what it publishes by the format is its own."""
+    return next(child for child in psutil.Process().children(recursive=True) if child.name() == "java")
+
+
 def retries() -> None:
     """Publish rows whose tasks fail once; the chain reads them later."""
     sink = JobPipeSink("retries", parallelism=2, partition_by="id", write_path="tasks", segment_max_bytes="64KiB")
@@ -42,6 +65,18 @@ def retries() -> None:
         sink(rows.select(F.udf(fragile, "bigint")("id").alias("id"), "pad"), batch_id)
     outcome["retries"] = sink.status()["sink"]
     open_sinks.append(sink)
+
+
+def retries_by_format() -> None:
+    """Publish rows whose tasks fail once by ``write`` and ``writeStream``."""
+    given = {"parallelism": "2", "partition_by": "id", "segment_max_bytes": "64KiB"}
+    rows = spark.range(0, 8_000, 1, 4).withColumn("pad", F.repeat(F.lit("x"), 100))
+    writer = rows.select(fragile_once("failed-saved")("id").alias("id"), "pad").write.format("jobpipe").mode("append")
+    writer.options(topic="saved", **given).save()
+    stream = files("streamed", 2, rows=4_000).withColumn("pad", F.repeat(F.lit("x"), 100))
+    go_on_by_format(stream.select(fragile_once("failed-streamed")("id").alias("id"), "pad"), "streamed", **given)
+    for side in ("saved", "streamed"):
+        outcome[f"failed {side}"] = len(list((folder / f"failed-{side}").iterdir()))
 
 
 def too_large() -> None:
@@ -59,12 +94,12 @@ def slow(seconds: float) -> Any:
     return F.udf(lambda number: (time.sleep(seconds), number)[1], "bigint")
 
 
-def files(topic: str, count: int) -> DataFrame:
-    """Return a stream of ``count`` micro-batches of 100 rows."""
+def files(topic: str, count: int, rows: int = 100) -> DataFrame:
+    """Return a stream of ``count`` micro-batches of so many rows."""
     target = folder / topic
     for part in range(count):
         if not (target / str(part)).exists():
-            spark.range(100 * part, 100 * part + 100, 1, 2).write.parquet(str(target / str(part)))
+            spark.range(rows * part, rows * part + rows, 1, 2).write.parquet(str(target / str(part)))
     return spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 2).parquet(str(target / "*"))
 
 
@@ -99,6 +134,43 @@ def go_on(source: DataFrame, topic: str, sink: JobPipeSink) -> None:
         .start()
     )
     assert query.awaitTermination(120)
+
+
+def by_format(source: DataFrame, topic: str, **given: str) -> DataStreamWriter:
+    """Return what publishes a stream by ``writeStream.format("jobpipe")``."""
+    writer = source.writeStream.format("jobpipe").options(topic=topic, **given)
+    return writer.option("checkpointLocation", str(folder / "checkpoints" / topic))
+
+
+def go_on_by_format(source: DataFrame, topic: str, **given: str) -> None:
+    """Run the query to its end."""
+    query = by_format(source, topic, **given).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def stopped_by_format(topic: str, run: int) -> dict[str, Any]:
+    """Stop a query that publishes by the format while its tasks write; tell how it ended."""
+    middle = folder / f"middle-{run}"
+
+    def work(number: int) -> int:
+        time.sleep(0.05)
+        if number % 50 == 20:  # of 50 rows of a task
+            middle.touch()
+        return number
+
+    query = by_format(files(topic, 3).select(F.udf(work, "bigint")("id").alias("id")), topic, parallelism="1").start()
+    until(lambda: middle.exists() or not query.isActive, "a task in the middle of its rows")
+    began = time.monotonic()
+    query.stop()
+    return {"error": str(query.exception() or ""), "seconds": time.monotonic() - began, "active": query.isActive}
+
+
+def stops_by_format() -> None:
+    """Stop the query of a format in the middle of a batch, several times; then let it go on."""
+    topic = "stop-format"
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    outcome[topic] = [stopped_by_format(topic, run) for run in range(2)]
+    go_on_by_format(files(topic, 3), topic, parallelism="1")
 
 
 def stops() -> None:
@@ -140,12 +212,13 @@ def chain() -> None:
     open_sinks.pop().close(final=True)
 
 
-for trial in (retries, too_large, stops, chain):
+for trial in (retries, retries_by_format, too_large, stops, stops_by_format, chain):
     began = time.monotonic()
     trial()
     print(f"{trial.__name__}: {time.monotonic() - began:.1f} s", flush=True)
 last = JobPipeSink("left-open", parallelism=1)
 last(spark.range(10), 0)
 outcome["coordinators"] = [coordinator.process.pid for coordinator in _coordinators.values()]
+outcome["jvm"] = jvm().pid
 outcome["ended"] = time.time()
 print(json.dumps(outcome), flush=True)
