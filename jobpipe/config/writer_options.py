@@ -57,11 +57,13 @@ def _function(raw: object, _base: Path) -> str:
 
 _ABOUT = {about.name: about for about in SINK_ARGUMENTS}
 _KINDS = {
-    "partition_by": _listed(_ABOUT["partition_by"].kind),
-    "required_subscribers": _listed(_ABOUT["required_subscribers"].kind),
-    "schema": ValueKind("schema", "the JSON of a StructType, which schema.json() returns", _json_schema),
-    "partitioner": ValueKind("partitioner", "hash, fixed, round-robin, or a function as module:name", _function),
-    "write_path": choice("auto", "tasks"),
+    "partition_by": optional(_listed(_ABOUT["partition_by"].kind)),
+    "required_subscribers": optional(_listed(_ABOUT["required_subscribers"].kind)),
+    "schema": optional(ValueKind("schema", "the JSON of a StructType, which schema.json() returns", _json_schema)),
+    "partitioner": optional(
+        ValueKind("partitioner", "hash, fixed, round-robin, or a function as module:name", _function)
+    ),
+    "write_path": optional(choice("auto", "tasks")),
 }
 _UNFIT = frozenset({"replace"})
 

@@ -162,7 +162,7 @@ class Coordinator:
         present = self.topics.get(topic)
         if present is not None:
             again = present.publishing and asked.opener != "" and present.asked.opener == asked.opener
-            if again and dataclasses.replace(asked, writing=present.asked.writing) == present.asked:
+            if again and asked.same_settings(present.asked):
                 return present  # its answer was lost with its link, or it is another process of the same publisher
             if present.publishing and not again and not self.parent_watch.is_dead():
                 raise TopicOwned(
@@ -221,7 +221,7 @@ class Coordinator:
             if not asked.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.required.declare, asked.required)
                 await asyncio.to_thread(store.holds.clip, config.hold_max_time)
-            swept = 0 if asked.serve else await asyncio.to_thread(store.retirer.sweep, {asked.writing})
+            swept = 0 if asked.serve else await asyncio.to_thread(store.retirer.sweep, asked.in_progress)
             await asyncio.to_thread(store.mark, self.instance)
             place = log_place(topic, store.log_id, store.write_token)
             await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)

@@ -20,7 +20,7 @@ from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
-from jobpipe.operations.publishing import OpenRequest
+from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
 from jobpipe.store.files import new_write_id
 from jobpipe.store.holds import held_back
 from jobpipe.store.index import SegmentInfo
@@ -38,7 +38,6 @@ COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with 
 RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store its recovery point
 NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
 NO_SUBSCRIPTION = "no subscription exists; batches can be removed when they are as old as retention.ack_grace"
-MAX_WRITERS = 1000  # queries and batch writes of one application that write a topic at the same time
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
 
 
@@ -72,8 +71,10 @@ class ServedTopic(TopicState):
         # Made once, so that it keeps its write id: sealing it again counts as a repeat.
         self._end_mark = NewBatch.end_mark(asked.parallelism)
         self._ticked_at = time.monotonic()
-        self._last_write = {"": asked.writing}  # by writer, oldest first
-        self.writing = {asked.writing}  # write ids of batches in progress; changed in place: a running sweep reads it
+        self._last_write = {**{each: each for each in asked.others}, "": asked.writing}  # by writer, oldest first
+        self.writing = set(
+            asked.in_progress
+        )  # write ids of batches in progress; changed in place: a running sweep reads it
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
@@ -135,7 +136,7 @@ class ServedTopic(TopicState):
         self.writing.add(write_id)
         given_up = {self._last_write.pop(writer, "")}
         self._last_write[writer] = write_id
-        if len(self._last_write) > MAX_WRITERS:
+        while len(self._last_write) > MAX_WRITERS:
             given_up.add(self._last_write.pop(next(iter(self._last_write))))
         self.writing.difference_update(given_up)
         return write_id

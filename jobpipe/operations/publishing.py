@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -36,6 +37,7 @@ from jobpipe_registry.names import MAX_PARALLELISM
 MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer
 MAX_REQUIRED = 1000
 MAX_HOSTS = 100_000
+MAX_WRITERS = 1000  # queries and batch writes of one application that write a topic at the same time
 MAX_SUBSCRIPTIONS = 100_000
 
 WriteId = Annotated[str, Text(64, 1, pattern="[0-9a-f]*", words="a write id")]
@@ -123,6 +125,7 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
         serve: nothing is published; what is sealed is served until a publisher comes.
         application: the publisher's, for errors.
         writing: write id of a batch in progress, when the coordinator before this one died.
+        others: write ids of other batches in progress, of the same publisher's other processes.
         opener: made at random by each publisher: who asks again, since the answer was lost, has the topic.
     """
 
@@ -135,6 +138,18 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
     application: FreeText = ""
     writing: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a write id")] = ""
     opener: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a publisher's id")] = ""
+    others: Annotated[
+        tuple[str, ...], Items(Text(64, 1, pattern="[0-9a-f]*", words="a write id"), MAX_WRITERS), OMITTED
+    ] = ()
+
+    @property
+    def in_progress(self) -> frozenset[str]:
+        """All write ids of batches in progress."""
+        return frozenset((self.writing, *self.others))
+
+    def same_settings(self, other: OpenRequest) -> bool:
+        """Tell whether another request asks for the same, whatever is in progress."""
+        return dataclasses.replace(self, writing=other.writing, others=other.others) == other
 
 
 @message

@@ -72,6 +72,7 @@ class Publisher:
 
     Args:
         opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
+        others: returns write ids of batches in progress, of the other processes.
         attaching: finds the coordinator.
 
     Raises:
@@ -94,6 +95,7 @@ class Publisher:
         on_new_checkpoint: str = "publish",
         plain: bool = False,
         opener: str = "",
+        others: Callable[[], tuple[str, ...]] = tuple,
         attaching: Callable[[Config], CoordinatorProcess] = attach,
     ) -> None:
         try:
@@ -115,6 +117,7 @@ class Publisher:
         self._required = required
         self._min_subscribers = min_subscribers
         self._application = application
+        self._others = others
         self._id = opener or uuid.uuid4().hex
         self._closed = False
         self._warned_of_placement = False
@@ -134,6 +137,7 @@ class Publisher:
             application=self._application,
             writing=self._admissions.write_id,
             opener=self._id,
+            others=self._others(),
             config=self.config,
         )
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,12 +29,12 @@ from jobpipe.config.home import make_home
 from jobpipe.config.ownership import folder_problem
 from jobpipe.coordinator.presence import Parent
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, Fenced, WaitTimeout
+from jobpipe.errors import AddressError, ConfigError, Fenced, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.publishing import CloseRequest
+from jobpipe.operations.publishing import MAX_WRITERS, CloseRequest
 from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
 from jobpipe.publisher.messages import closing_warning
 from jobpipe.publisher.opened import place_of
@@ -48,6 +49,7 @@ LOCK_SECONDS = 2 * START_SECONDS  # another process may be starting it
 LOOK_SECONDS = 0.05  # between two looks at a lock, or at a process that is no child of ours
 WATCH_SECONDS = 0.5  # the same as long as a topic is published
 LARGEST = 64 * 1024
+_WRITE_ID = re.compile(r"[0-9a-f]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class SharedTopic:
         Raises:
             LinkError: its coordinator could not be told.
         """
-        _marks(self._driver, self._config).joinpath(self.topic).unlink(missing_ok=True)
+        TopicMark(self._driver, self._config, self.topic).forget()
         coordinator = _read(_file(self._driver, self._config))
         if coordinator is None:
             return
@@ -159,15 +161,58 @@ class SharedTopic:
         self.close()
 
 
-def note_topic(topic: str, driver: Parent, config: Config) -> None:
-    """Note that processes of a driver publish a topic."""
-    folder = _marks(driver, config)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.joinpath(topic).touch(mode=0o600)
+@dataclass(frozen=True)
+class TopicMark:
+    """What processes of a driver note of a topic that they publish, in a folder of the topic's name.
+
+    Attributes:
+        driver: whose processes they are.
+        config: where the topic is.
+        topic: its name.
+    """
+
+    driver: Parent
+    config: Config
+    topic: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it is noted."""
+        return _marks(self.driver, self.config) / self.topic
+
+    def note(self) -> None:
+        """Note that the topic is published."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def note_writing(self, writer: str, write_id: str) -> None:
+        """Note the batch that a writer has in progress, for the process that opens the topic again: it is not swept."""
+        self.note()
+        temporary = self.folder / f"new-{writer}"
+        temporary.write_text(write_id)
+        temporary.rename(self.folder / writer)
+
+    def forget_writing(self, writer: str) -> None:
+        """Note that a writer has nothing in progress any more."""
+        (self.folder / writer).unlink(missing_ok=True)
+
+    def writing(self) -> tuple[str, ...]:
+        """Return the write ids of batches in progress, the newest ``MAX_WRITERS``, oldest first."""
+        found = []
+        for path in self.folder.glob("[0-9a-f]*"):
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # forgotten meanwhile
+                found.append((path.stat().st_mtime_ns, path.read_text()[:64], path))
+        found.sort()
+        for _, _, path in found[:-MAX_WRITERS]:
+            path.unlink(missing_ok=True)
+        return tuple(write_id for _, write_id, _ in found[-MAX_WRITERS:] if _WRITE_ID.fullmatch(write_id))
+
+    def forget(self) -> None:
+        """Note that the topic is no longer published."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def shared_topics(driver: Parent, config: Config) -> list[SharedTopic]:
-    """Return the topics that processes of a driver publish, by what :func:`note_topic` noted."""
+    """Return the topics that processes of a driver publish, by what :class:`TopicMark` noted."""
     folder = _marks(driver, config)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return [SharedTopic(name, config, driver) for name in names]
@@ -208,8 +253,8 @@ def end_shared(config: Config, timeout: float = 15.0) -> None:
 
     For tests and tools, as :func:`jobpipe.publisher.attach.end_coordinators`.
     """
-    found = [_read(path) for path in _folder(config).glob(f"{_here()}-*-{_digest(config)}.json")]
-    processes = [coordinator.process for coordinator in found if coordinator is not None]
+    paths = list(_folder(config).glob(f"{_here()}-*-{_digest(config)}.json"))
+    processes = [found.process for path in paths if (found := _read(path)) is not None]
     deadline = Deadline(timeout)
     for process in processes:
         process.terminate()
@@ -218,6 +263,8 @@ def end_shared(config: Config, timeout: float = 15.0) -> None:
             process.wait(deadline.left(least=0.1))
         except subprocess.TimeoutExpired:
             process.kill()
+    for path in paths:
+        _remove(path)
 
 
 def _digest(config: Config) -> str:
@@ -245,7 +292,7 @@ def _read(path: Path) -> CoordinatorProcess | None:
         endpoints = Endpoint.parse(found.endpoint), Endpoint.parse(found.data)
     except FileNotFoundError:
         return None
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError, AddressError) as error:
         raise ConfigError(
             f"{path} is not as jobpipe wrote it ({error}); end the driver that it is of, and delete it", file=str(path)
         ) from error
@@ -286,5 +333,9 @@ def _tidy(folder: Path) -> None:
         _, pid, started, _ = path.name.split("-", 3)
         with contextlib.suppress(ValueError):
             if lives(int(pid), float(started), int(started)) is False:
-                path.unlink(missing_ok=True)
-                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    shutil.rmtree(path.with_suffix(""), ignore_errors=True)

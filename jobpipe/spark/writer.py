@@ -31,7 +31,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared import SharedTopic, attach_for, note_topic, opener_of
+from jobpipe.publisher.shared import SharedTopic, TopicMark, attach_for, opener_of
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.checked_rows import check_rows
 from jobpipe.spark.launched import jvm_above
@@ -126,6 +126,7 @@ class _Writer:
                 publisher = publisher_of(self._options)
                 found = publisher.prepare(self._options.writer)
             target = dataclasses.replace(publisher.target(), inline_max=TASK_INLINE_MAX)
+            _mark(self._options).note_writing(self._options.writer, target.write_id)
             patience = self._options.config.acks_timeout
             self._prepared = _Prepared(target, found.control, found.full is not None, patience)
         return dict(self.__dict__)
@@ -179,6 +180,7 @@ class _Writer:
             return
         segments = [segment for each in written for segment in each.segments]
         sealed = publisher.commit(key, publisher.target(), self._checked.arrow, self._checked.json, segments)
+        _mark(options).forget_writing(options.writer)
         publisher.wait_acked(sealed.position)
 
 
@@ -212,7 +214,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             self._seal(messages, BatchKey(who[0], batchId, who[1]))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: Spark also calls it after a commit that has failed, and may have happened."""
+        """Forget the batch. Files are left to the sweep: Spark also calls this if a commit fails that has happened."""
+        _mark(self._options).forget_writing(self._options.writer)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -237,7 +240,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             SharedTopic(self._options.topic, self._options.config, driver_of_this_process()).close(final=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: Spark also calls it after a commit that has failed, and may have happened."""
+        """Forget the batch. Files are left to the sweep: Spark also calls this if a commit fails that has happened."""
+        _mark(self._options).forget_writing(self._options.writer)
 
 
 # -- this process's publishers -----------------------------------------------------------------------------------------
@@ -270,13 +274,24 @@ def publisher_of(options: WriterOptions) -> Publisher:
                 return known[1]
             known[1].let_go()
         driver = driver_of_this_process()
-        made = Publisher(options.topic, **wanted, opener=opener_of(driver), attaching=attach_for(driver))
+        mark = TopicMark(driver, options.config, options.topic)
+        made = Publisher(
+            options.topic,
+            **wanted,
+            opener=opener_of(driver),
+            others=mark.writing,
+            attaching=attach_for(driver),
+        )
         _publishers[key] = wanted, made
-        note_topic(options.topic, driver, options.config)
+        mark.note()
         if options.declared is not None:
             check_types(options.declared, options.topic)
             made.declare(arrow_schema(options.declared), options.declared.json())
         return made
+
+
+def _mark(options: WriterOptions) -> TopicMark:
+    return TopicMark(driver_of_this_process(), options.config, options.topic)
 
 
 def forget(publisher: Publisher) -> None:

@@ -149,7 +149,7 @@ def _read(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], lis
 def _check_together(values: Mapping[str, Any], problems: list[ConfigProblem], *, streaming: bool) -> None:
     for name, other in (("series", "batch_id"), ("batch_id", "series"), ("final", "")):
         value = values[name]
-        if value in (None, False):
+        if value is None or value is False:
             continue
         if streaming:
             expected = "it for batch writes only: a query has an id, and ids of its batches, and no last one"
@@ -175,7 +175,7 @@ def _schema_of(values: Mapping[str, Any], problems: list[ConfigProblem]) -> Stru
 def _function_of(text: str, problems: list[ConfigProblem]) -> Any:
     try:
         found = pkgutil.resolve_name(text)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - a module of the user's raises what it likes
         why = f"a function that can be imported where Spark's Python is ({error})"
         problems.append(ConfigProblem("option", "partitioner", text, why))
         return None

@@ -23,9 +23,11 @@ from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import ConfigError, TopicOwned
+from jobpipe.operations.publishing import MAX_WRITERS
+from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import CoordinatorProcess, this_process
 from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.shared import FOLDER, _file, attach_for, end_shared, opener_of
+from jobpipe.publisher.shared import FOLDER, TopicMark, _file, attach_for, end_shared, opener_of
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe_registry.machine import start_ticks
 from tests.bus.kit import PATIENCE, ROOT, alive, kill, read, until
@@ -264,7 +266,7 @@ def test_drivers_and_namespaces_do_not_share(shared: Configure, start: Callable[
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "[1]", "7", "{}", '{"pid": 1}', "\x00", '{"pid": "1", "started": "x"}'],
+    ["", "{", "[]", "[1]", "7", "{}", '{"pid": 1}', "\x00", '{"pid": "1", "started": "x"}', "[" * 60_000],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, configure: Configure, text: str) -> None:
     """It is not overwritten: the coordinator that it told of may still serve, and only the user can know."""
@@ -276,6 +278,61 @@ def test_a_damaged_file_is_named(tmp_path: Path, configure: Configure, text: str
     assert caught.value.fields["file"] == str(path)
     assert str(path) in caught.value.message
     assert path.read_text() == text
+
+
+def test_an_endpoint_that_is_none(tmp_path: Path, configure: Configure) -> None:
+    config, driver = configure({"home": str(tmp_path / "home")}), this_process()
+    path = file_of(config, driver)
+    where = {"endpoint": "nowhere", "data": "127.0.0.1:2", "instance": "i", "secret": "s"}
+    path.write_text(json.dumps({**asdict(driver), **where}))
+    with pytest.raises(ConfigError, match=r"is not as jobpipe wrote it.*nowhere"):
+        attach(config, driver)
+
+
+@pytest.mark.parametrize("first", ["planner", "committer"])
+def test_a_batch_in_progress_outlives_its_coordinator(shared: Configure, first: str) -> None:
+    """Whichever process opens the topic again tells the batches of all, and none of their files is swept."""
+    config, driver = shared(), this_process()
+    mark, rows = TopicMark(driver, config, "orders"), NumberedRows("orders", partitions=1, rows=2000, payload=200)
+    given: dict[str, Any] = {"opener": opener_of(driver), "attaching": attach_for(driver), "others": mark.writing}
+    planner, committer = (Publisher("orders", config=config, **given) for _ in range(2))
+    planner.prepare("a" * 32)
+    target = planner.target()
+    mark.note_writing("a" * 32, target.write_id)
+    (table,) = rows.tables(0)
+    segments = target.write(table.schema, [(batch, 0) for batch in table.to_batches()], "0-0")
+    assert segments[0].file
+    both = (planner, committer) if first == "planner" else (committer, planner)
+    with planner._channel._lock, committer._channel._lock:  # the guards of both wait; the order is chosen here
+        kill_coordinator(planner.coordinator.process.pid)
+        assert planner.coordinator.ended(PATIENCE)
+        for publisher in both:
+            publisher.status()
+    key = BatchKey("q", 0, "r")
+    assert committer.admit_written(key, target.write_id) is None
+    assert committer.commit(key, committer.target(), table.schema, None, segments).position.n == 1
+    for publisher in both:
+        publisher.let_go()
+
+
+def test_what_is_in_progress_is_noted_by_writer(tmp_path: Path, configure: Configure) -> None:
+    """The newest of each; at most as many as the protocol takes."""
+    config = configure({"home": str(tmp_path / "home")})
+    mark = TopicMark(this_process(), config, "orders")
+    assert mark.writing() == ()
+    for write_id in ("01", "02"):
+        mark.note_writing("a", write_id)
+    mark.note_writing("b", "03")
+    assert mark.writing() == ("02", "03")
+    mark.forget_writing("a")
+    (mark.folder / "c").write_text("no write id")
+    assert mark.writing() == ("03",)
+    for number in range(MAX_WRITERS + 5):
+        mark.note_writing(f"{number:x}", "04")
+    assert len(mark.writing()) == MAX_WRITERS
+    assert len(list(mark.folder.iterdir())) == MAX_WRITERS
+    mark.forget()
+    assert mark.writing() == ()
 
 
 @pytest.mark.processes
