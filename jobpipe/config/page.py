@@ -23,9 +23,10 @@ Look up here every setting, with its default and its values. There are four kind
     df.writeStream.format("jobpipe").option("partition_by", "customer")        an option of the writer
     jobpipe.retention.time: 1h                                                 a key of the configuration, in its file
 
-Source, sink and writer also accept the keys of the configuration. All problems are reported at once, when the query or
-the sink starts. `jobpipe config explain NAME` explains one setting. `jobpipe config check` reports all problems of a
-file, and `jobpipe config check --option NAME=VALUE` those of a source's options.
+Source, sink and writer also accept the keys of the configuration. All problems are reported at once: when the query or
+the sink starts, or, by a writer, with the first rows. `jobpipe config explain NAME` explains one setting. `jobpipe
+config check` reports all problems of a file, and `jobpipe config check --option NAME=VALUE` those of a source's
+options.
 """
 _SOURCE = """
 ## Source

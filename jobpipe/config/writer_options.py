@@ -66,10 +66,20 @@ _KINDS = {
     "write_path": optional(choice("auto", "tasks")),
 }
 _UNFIT = frozenset({"replace"})
+_SAID = {
+    "parallelism": "Number of the topic's partitions. null = jobpipe.parallelism, or else Spark's default parallelism "
+    "as far as it was known when Spark started (spark.default.parallelism, local[N], spark.cores.max, or instances "
+    "times cores of executors), or else 2.",
+    "write_path": "A writer always writes from the executors; jobpipe.write_path is not looked at.",
+}
 
 WRITER_OPTIONS: tuple[Option, ...] = (
     *(
-        dataclasses.replace(about, kind=_KINDS.get(about.name, about.kind))
+        dataclasses.replace(
+            about,
+            kind=_KINDS.get(about.name, about.kind),
+            documentation=_SAID.get(about.name, about.documentation),
+        )
         for about in SINK_ARGUMENTS
         if about.name not in _UNFIT
     ),

@@ -113,7 +113,8 @@ class ControlService:
         if hello.role == "publisher":
             if request.op not in TASKS:  # which show a token of their own
                 self._require_own_job(link, request)
-            self._coordinator.touch()
+            if request.op != publishing.RoomRequest.op:  # its ticket is not checked yet
+                self._coordinator.touch()
         operation, asked = read_request(CONTROL, request, hello.role)
         require_operation(self._trust, link, asked)
         if isinstance(asked, publishing.OpenRequest):

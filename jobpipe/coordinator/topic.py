@@ -262,6 +262,7 @@ class ServedTopic(TopicState):
             _, head, ended, _ = found
             # The catalog now names the files that are needed; a sweep may remove all others of this write id.
             self.writing.discard(batch.write_id)
+            self._last_write = {writer: found for writer, found in self._last_write.items() if found != batch.write_id}
             self.note_sealed(head, ended, segments)
 
         # A batch must not use the disk's reserve. All in one turn of the log's thread: a turn costs 1 ms under load.

@@ -12,7 +12,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.publishing import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
 from jobpipe.publisher.channel import Channel
 from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.newcomers import Newcomers
+from jobpipe.publisher.newcomers import APPENDED, Newcomers
 from jobpipe.store.position import Position
 
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)
@@ -124,6 +124,16 @@ class Admissions:
             self.channel.coordinator.data = Endpoint.parse(admitted.data)
 
     def _replayed(self, key: BatchKey, last: LastSealed) -> Position:
+        if key.batch_id < last.batch_id and key.query_id.startswith(APPENDED):
+            series = key.query_id.removeprefix(APPENDED)
+            raise CheckpointTooOld(
+                f"topic {self._topic!r}: batch {key.batch_id} of series {series!r} is older than batch "
+                f"{last.batch_id}, which is published already. Ids rise from batch to batch, written one by one",
+                topic=self._topic,
+                query_id=key.query_id,
+                batch_id=key.batch_id,
+                last_batch_id=last.batch_id,
+            )
         if key.batch_id < last.batch_id:
             raise CheckpointTooOld(
                 f"topic {self._topic!r}: Spark replays batch {key.batch_id} of query {key.query_id}, but batch "

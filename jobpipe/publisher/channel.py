@@ -59,6 +59,7 @@ class Channel:
         config: where the registry and the coordinator are.
         order: gives what opens the topic, asked for each coordinator.
         attaching: finds the coordinator, or starts one.
+        wanted: tells whether the topic is still to be published, before it is opened again for a dead coordinator.
         stopped: what is said of the publisher where a wait ends since ``active()`` turned false.
 
     Attributes:
@@ -81,6 +82,7 @@ class Channel:
         *,
         stopped: str,
         attaching: Callable[[Config], CoordinatorProcess] = attach,
+        wanted: Callable[[], bool] = _always,
     ) -> None:
         self.topic = topic
         self.config = config
@@ -93,6 +95,7 @@ class Channel:
         self._name = name
         self._order = order
         self._attach = attaching
+        self._wanted = wanted
         self._stopped = stopped
         self._lock = threading.RLock()
         self._link: Link | None = None
@@ -150,7 +153,7 @@ class Channel:
         except BaseException:
             self._hang_up(link)
             raise
-        fresh = self.coordinator is not coordinator
+        fresh = self.coordinator is None or self.coordinator.instance != coordinator.instance
         self._link, self.coordinator = link, coordinator
         if fresh:
             threading.Thread(target=self._guard, args=(coordinator,), name=f"guard-{self.topic}", daemon=True).start()
@@ -158,11 +161,13 @@ class Channel:
 
     def _guard(self, coordinator: CoordinatorProcess) -> None:
         """Open the topic again when its coordinator died: a quiet source must not hide a backlog."""
-        coordinator.process.wait()
-        while not (self._closed or coordinator.dismissed or self.coordinator is not coordinator):
+        while not coordinator.ended(GUARD_SECONDS):
+            if not self._guarded(coordinator):
+                return
+        while self._guarded(coordinator):
             try:
                 with self._lock:
-                    if self._leaving:
+                    if self._leaving or not self._wanted():
                         return
                     self.call(StatusRequest())
             except JobpipeError as error:
@@ -170,6 +175,12 @@ class Channel:
                 if not isinstance(error, GUARD_GOES_ON):
                     return
             time.sleep(GUARD_SECONDS)
+
+    def _guarded(self, coordinator: CoordinatorProcess) -> bool:
+        """Tell whether this is the coordinator whose death concerns the publisher."""
+        present = self.coordinator
+        mine = present is not None and present.instance == coordinator.instance
+        return mine and not (self._closed or coordinator.dismissed)
 
     def leave(self, *, final: bool) -> CloseReply:
         """Tell the coordinator that the publisher gives the topic up; what :meth:`call` raises.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import socket
 import uuid
@@ -74,6 +75,7 @@ class Publisher:
         opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
         others: returns write ids of batches in progress, of the other processes.
         attaching: finds the coordinator.
+        wanted: tells whether the topic is still to be published, before it is opened again for a dead coordinator.
 
     Raises:
         ConfigError: a setting does not fit.
@@ -97,6 +99,7 @@ class Publisher:
         opener: str = "",
         others: Callable[[], tuple[str, ...]] = tuple,
         attaching: Callable[[Config], CoordinatorProcess] = attach,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         try:
             check_name(topic)
@@ -124,7 +127,7 @@ class Publisher:
         self._stop_reason = "this publisher was closed" if plain else "the query was stopped"
         self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stop_reason)
         self._channel = Channel(
-            topic, self.name, config, self._open_request, stopped=self._stop_reason, attaching=attaching
+            topic, self.name, config, self._open_request, stopped=self._stop_reason, attaching=attaching, wanted=wanted
         )
         self._admissions.channel = self._channel
 
@@ -140,6 +143,11 @@ class Publisher:
             others=self._others(),
             config=self.config,
         )
+
+    @property
+    def settings(self) -> OpenRequest:
+        """What the topic is opened with, apart from what is in progress."""
+        return dataclasses.replace(self._open_request(), writing="", others=())
 
     @property
     def owner(self) -> Owner:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -28,23 +29,19 @@ from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.config.ownership import folder_problem
 from jobpipe.coordinator.presence import Parent
-from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import AddressError, ConfigError, Fenced, WaitTimeout
+from jobpipe.errors import AddressError, ConfigError, JobpipeError, WaitTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.publishing import MAX_WRITERS, CloseRequest
+from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
 from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
-from jobpipe.publisher.messages import closing_warning
+from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.opened import place_of
-from jobpipe.wire.messages import Hello
 from jobpipe_registry.machine import Place, lives, start_ticks
 
 log = logging.getLogger(__name__)
 
 FOLDER = "writers"
-CLOSE_SECONDS = 8.0
+_SETTINGS = "settings.json"  # of a topic; the other files there have hexadecimal names
 LOCK_SECONDS = 2 * START_SECONDS  # another process may be starting it
 LOOK_SECONDS = 0.05  # between two looks at a lock, or at a process that is no child of ours
 WATCH_SECONDS = 0.5  # the same as long as a topic is published
@@ -120,41 +117,55 @@ def opener_of(driver: Parent) -> str:
     return hashlib.sha256(_known_as(driver).encode()).hexdigest()[:32]
 
 
+def open_shared(mark: TopicMark, **settings: Any) -> Publisher:
+    """Open a topic as one of a driver's processes, or join the others.
+
+    Args:
+        mark: of the topic.
+        settings: those of :class:`jobpipe.publisher.core.Publisher`.
+
+    Raises:
+        JobpipeError: as that class.
+    """
+    publisher = Publisher(
+        mark.topic,
+        **settings,
+        opener=opener_of(mark.driver),
+        others=mark.writing,
+        attaching=attach_for(mark.driver),
+        wanted=mark.exists,
+    )
+    mark.note(publisher.settings)
+    return publisher
+
+
 class SharedTopic:
     """A topic that processes of a driver publish, seen from another one of its processes.
 
-    Attributes:
-        topic: its name.
-        place: as :func:`jobpipe.publisher.opened.place_of` gives it.
+    Args:
+        mark: of the topic.
+        settings: what it is opened with, if no process has it open.
     """
 
-    def __init__(self, topic: str, config: Config, driver: Parent) -> None:
-        self.topic = topic
-        self.place = place_of(config)
-        self._config = config
-        self._driver = driver
+    def __init__(self, mark: TopicMark, settings: dict[str, Any]) -> None:
+        self.topic = mark.topic
+        self.place = place_of(mark.config)
+        self._mark = mark
+        self._settings = settings
 
     def close(self, final: bool = False) -> None:
-        """Give the topic up; ``final`` seals an end mark first. The next use of it opens it again.
+        """Give the topic up; ``final`` seals an end mark first. The next batch opens it again. May be repeated.
 
         Raises:
-            LinkError: its coordinator could not be told.
+            JobpipeError: it is not closed: another publisher has it, or its coordinator could not be told.
         """
-        TopicMark(self._driver, self._config, self.topic).forget()
-        coordinator = _read(_file(self._driver, self._config))
-        if coordinator is None:
-            return
-        endpoint = coordinator.endpoint
-        hello = Hello(topic=self.topic, role="publisher", instance=f"close-{os.getpid()}", proof=coordinator.secret)
-        link = BlockingLink.connect(endpoint, hello, tls=dial_tls(self._config, endpoint))
-        try:
-            reply = ask_blocking(link, CloseRequest(final), timeout=CLOSE_SECONDS, job=coordinator.secret)
-        except Fenced:  # it is closed, or another publisher has it
-            return
-        finally:
-            link.close()
-        if (warning := closing_warning(self.topic, reply, self._config)) is not None:
-            log.warning("%s", warning)
+        if final or _read(_file(self._mark.driver, self._mark.config)) is not None:
+            publisher = open_shared(self._mark, **self._settings)
+            try:
+                publisher.close(final)
+            finally:
+                publisher.let_go()
+        self._mark.forget()
 
     def give_way(self) -> None:
         """Make room for another publisher."""
@@ -180,16 +191,38 @@ class TopicMark:
         """Where it is noted."""
         return _marks(self.driver, self.config) / self.topic
 
-    def note(self) -> None:
-        """Note that the topic is published."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def exists(self) -> bool:
+        """Tell whether the topic is published."""
+        return self.folder.is_dir()
+
+    def note(self, settings: OpenRequest) -> None:
+        """Note that the topic is published, and what it was opened with."""
+        self._write(_SETTINGS, json.dumps(settings.to_json()))
+
+    def settings(self) -> dict[str, Any] | None:
+        """Return what the topic was opened with, for :func:`open_shared`; None if it is not published."""
+        try:
+            found = OpenRequest.from_json(json.loads((self.folder / _SETTINGS).read_text()))
+        except (OSError, ValueError, JobpipeError):
+            return None
+        return {
+            "config": found.config,
+            "name": found.name,
+            "parallelism": found.parallelism,
+            "required_subscribers": found.required,
+            "min_subscribers": found.min_subscribers,
+            "application": found.application,
+        }
 
     def note_writing(self, writer: str, write_id: str) -> None:
         """Note the batch that a writer has in progress, for the process that opens the topic again: it is not swept."""
-        self.note()
-        temporary = self.folder / f"new-{writer}"
-        temporary.write_text(write_id)
-        temporary.rename(self.folder / writer)
+        self._write(writer, write_id)
+
+    def _write(self, name: str, text: str) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self.folder / f"new-{os.getpid()}-{name}"
+        temporary.write_text(text)
+        temporary.rename(self.folder / name)
 
     def forget_writing(self, writer: str) -> None:
         """Note that a writer has nothing in progress any more."""
@@ -215,7 +248,8 @@ def shared_topics(driver: Parent, config: Config) -> list[SharedTopic]:
     """Return the topics that processes of a driver publish, by what :class:`TopicMark` noted."""
     folder = _marks(driver, config)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [SharedTopic(name, config, driver) for name in names]
+    marks = [TopicMark(driver, config, name) for name in names]
+    return [SharedTopic(mark, settings) for mark in marks if (settings := mark.settings()) is not None]
 
 
 def _file(driver: Parent, config: Config) -> Path:

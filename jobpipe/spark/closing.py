@@ -1,43 +1,91 @@
-"""``jobpipe.close``; and the topics that queries of this program publish by ``writeStream.format("jobpipe")``."""
+"""``jobpipe.close``; and the topics that this program's JVM publishes by ``format("jobpipe")``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
 from jobpipe.config import load
 from jobpipe.coordinator.presence import Parent
 from jobpipe.publisher import opened
-from jobpipe.publisher.shared import SharedTopic, shared_topics
+from jobpipe.publisher.shared import SharedTopic, TopicMark, shared_topics
 from jobpipe_registry.machine import start_ticks
+
+FORMAT = "jobpipe"
+PYTHON_TABLE = ".PythonTable"  # the class of sinks in Python; some of the others refuse to tell their names
+
+
+def _session() -> tuple[Any, psutil.Process] | None:
+    """Return the classic session and its JVM; None if there is none here."""
+    if "pyspark" not in sys.modules:
+        return None
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    spark = None if is_remote() else getattr(SparkSession, "_instantiatedSession", None)
+    jvm = None if spark is None else spark.sparkContext._jvm
+    if jvm is None:
+        return None
+    try:
+        return spark, psutil.Process(int(jvm.java.lang.ProcessHandle.current().pid()))
+    except (Py4JError, OSError, psutil.Error):  # gone, or on another host
+        return None
+
+
+def _parent(jvm: psutil.Process) -> Parent:
+    return Parent(jvm.pid, jvm.create_time(), start_ticks(jvm.pid))
 
 
 def written_topics() -> list[SharedTopic]:
     """Return the topics that the JVM of this program's session publishes; none without a classic session.
 
-    Those that a query opened with an option of its own for home, registry or namespace are not found.
+    Those that a query opened with options of its own for home, registry, namespace or certificates are not found.
 
     Raises:
         ConfigError: the session's settings do not fit.
     """
-    if "pyspark" not in sys.modules:
-        return []
-    from pyspark.sql import SparkSession
-    from pyspark.sql.utils import is_remote
-
     from jobpipe.spark.classic import session_settings
 
-    spark = None if is_remote() else getattr(SparkSession, "_instantiatedSession", None)
-    jvm = None if spark is None else spark.sparkContext._jvm
-    if spark is None or jvm is None:
+    found = _session()
+    if found is None:
         return []
+    spark, jvm = found
     try:
-        process = psutil.Process(int(jvm.java.lang.ProcessHandle.current().pid()))
-        driver = Parent(process.pid, process.create_time(), start_ticks(process.pid))
-    except psutil.Error:  # on another host, or gone
+        return shared_topics(_parent(jvm), load(spark=session_settings(spark)))
+    except psutil.Error:  # the JVM is gone
         return []
-    return shared_topics(driver, load(spark=session_settings(spark)))
+
+
+def topics_of(queries: Sequence[Any]) -> list[SharedTopic]:
+    """Return the topics that classic queries publish by the format, if they have published nothing yet as well.
+
+    Raises:
+        ConfigError: the options of one, or the session's settings, do not fit.
+    """
+    from jobpipe.spark.classic import session_settings
+    from jobpipe.spark.launched import launch_of
+    from jobpipe.spark.writer_options import WriterOptions
+
+    found = _session()
+    if found is None:
+        return []
+    spark, jvm = found
+    topics = []
+    for query in queries:
+        execution = query._jsq.streamingQuery()
+        sink = execution.sink()
+        if not sink.getClass().getName().endswith(PYTHON_TABLE) or sink.name() != FORMAT:
+            continue
+        written = execution.logicalPlan().writeOptions()
+        pairs = (entry.next() for entry in [written.iterator()] for _ in range(written.size()))
+        given = {str(pair._1()): str(pair._2()) for pair in pairs}
+        options = WriterOptions.parse(given, launch_of(jvm), session_settings(spark), streaming=True)
+        topics.append(SharedTopic(TopicMark(_parent(jvm), options.config, options.topic), options.settings))
+    return topics
 
 
 def close(topic: str, final: bool = False) -> bool:
@@ -50,6 +98,9 @@ def close(topic: str, final: bool = False) -> bool:
 
     Returns:
         False if there was none.
+
+    Raises:
+        JobpipeError: with ``final``: the end mark may be missing; call it again.
     """
     found = opened.close(topic, final)
     for shared in written_topics():

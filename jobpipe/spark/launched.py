@@ -87,6 +87,16 @@ def launch() -> Launch:
     return Launch() if found is None else parse_command(found[0], os.environ, found[1])
 
 
+def launch_of(jvm: psutil.Process) -> Launch:
+    """Return how a JVM of this user was started.
+
+    Raises:
+        psutil.Error: it is gone.
+        ConfigError: as :func:`launch`.
+    """
+    return parse_command(jvm.cmdline()[1:], jvm.environ(), Path(jvm.cwd()))
+
+
 def java_command() -> tuple[list[str], Path] | None:
     """Return the arguments of the JVM that this process descends from, and its working folder; None without one."""
     found = jvm_above()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.publisher.opened import OpenPublisher, open_publishers
-from jobpipe.spark.closing import written_topics
+from jobpipe.spark.closing import topics_of, written_topics
 from jobpipe.spark.ending import RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.signals import Signals
 
@@ -73,13 +73,28 @@ def run(
             end_jobs(running, lambda: signals.again)
             failure = failure or next((failure for job in running if (failure := job.failure())), "")
         late = not (ended or failure or signals.first)
-        open_now = [*open_publishers(), *written_topics()] if sinks is None else sinks
-        failure = _close(open_now, final=final and ended) or failure
+        failure = (
+            _close(_open_now(jobs, final=final and ended) if sinks is None else sinks, final=final and ended) or failure
+        )
         names = ", ".join(job.name for job in running)
         _tell(f"{names} {_how(failure, signals, running, late=late)}, after {time.monotonic() - began:.0f} s")
         if failure or late:
             return FAILED
         return 0 if signals.first is None else 128 + signals.first
+
+
+def _open_now(jobs: Sequence[StreamingQuery | Flow], *, final: bool) -> list[OpenPublisher]:
+    """Return what is to be closed. With ``final`` also topics to which a query of the format has published nothing yet.
+
+    Raises:
+        ConfigError: the options of a query do not fit.
+    """
+    written: list[OpenPublisher] = list(written_topics())
+    if final:
+        known = {each.topic for each in written}
+        queries = [job for job in jobs if hasattr(job, "_jsq")]
+        written += [each for each in topics_of(queries) if each.topic not in known]
+    return [*open_publishers(), *written]
 
 
 def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:

@@ -28,6 +28,7 @@ from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.caller import calling_run
 from jobpipe.spark.checked_rows import CheckedRows, check_rows
 from jobpipe.spark.classic import require_classic, session_settings, this_session
+from jobpipe.spark.closing import written_topics
 from jobpipe.spark.collecting import collect_batches
 from jobpipe.spark.interpreter import check_session
 from jobpipe.spark.jvm import end_with_jvm
@@ -143,6 +144,9 @@ class JobPipeSink:
         self.place = opened.place_of(self._config)
         if values["replace"]:
             opened.replace(topic, self._config)
+            for shared in written_topics():
+                if (shared.topic, shared.place) == (topic, self.place):
+                    shared.give_way()
         self._last_bytes: int | None = None
         self._last_rows = 0
         self._counts = {

@@ -31,7 +31,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared import SharedTopic, TopicMark, attach_for, opener_of
+from jobpipe.publisher.shared import TopicMark, open_shared
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.checked_rows import check_rows
 from jobpipe.spark.launched import jvm_above
@@ -46,6 +46,7 @@ from jobpipe_registry.machine import start_ticks
 
 log = logging.getLogger(__name__)
 
+MAX_PUBLISHERS = 64  # of one process, each with a link and a thread
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
 Numbered = Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]
@@ -124,7 +125,14 @@ class _Writer:
             except Fenced:  # closed since, as by a last batch; or taken over, of which opening it says more
                 forget(publisher)
                 publisher = publisher_of(self._options)
-                found = publisher.prepare(self._options.writer)
+                try:
+                    found = publisher.prepare(self._options.writer)
+                except Fenced as error:
+                    raise Fenced(
+                        f"{error}. Writers of one application that write a topic at the same time must give the "
+                        "same settings: with other ones the topic is opened again",
+                        **error.fields,
+                    ) from error
             target = dataclasses.replace(publisher.target(), inline_max=TASK_INLINE_MAX)
             _mark(self._options).note_writing(self._options.writer, target.write_id)
             patience = self._options.config.acks_timeout
@@ -237,7 +245,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if messages:
             self._seal(messages, self._key)
         if self._options.final:
-            SharedTopic(self._options.topic, self._options.config, driver_of_this_process()).close(final=True)
+            publisher = publisher_of(self._options)
+            publisher.close(final=True)
+            forget(publisher)
+            _mark(self._options).forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget the batch. Files are left to the sweep: Spark also calls this if a commit fails that has happened."""
@@ -257,36 +268,25 @@ def publisher_of(options: WriterOptions) -> Publisher:
         TopicOwned, RegistryUnavailable, ConfigError: as :class:`jobpipe.publisher.core.Publisher`.
     """
     key = (os.getpid(), options.topic, place_of(options.config))  # a fork must not share
-    wanted: dict[str, Any] = {
-        "config": options.config,
-        "name": options.name,
-        "parallelism": options.parallelism,
-        "partitioner": str(options.partitioner),
-        "required_subscribers": options.required_subscribers,
-        "min_subscribers": options.min_subscribers,
-        "application": options.application,
-        "on_new_checkpoint": options.on_new_checkpoint,
-    }
+    wanted = options.settings
+    if options.declared is not None:
+        check_types(options.declared, options.topic)
     with _lock:
-        known = _publishers.get(key)
-        if known is not None:
-            if known[0] == wanted:
-                return known[1]
-            known[1].let_go()
-        driver = driver_of_this_process()
-        mark = TopicMark(driver, options.config, options.topic)
-        made = Publisher(
-            options.topic,
-            **wanted,
-            opener=opener_of(driver),
-            others=mark.writing,
-            attaching=attach_for(driver),
-        )
-        _publishers[key] = wanted, made
-        mark.note()
-        if options.declared is not None:
-            check_types(options.declared, options.topic)
-            made.declare(arrow_schema(options.declared), options.declared.json())
+        known, made = _publishers.pop(key, (None, None))
+        if made is not None and known != wanted:
+            made.let_go()
+            made = None
+        if made is None:
+            made = open_shared(_mark(options), **wanted)
+            try:
+                if options.declared is not None:
+                    made.declare(arrow_schema(options.declared), options.declared.json())
+            except BaseException:
+                made.let_go()
+                raise
+        _publishers[key] = wanted, made  # last: the first one has not been used for longest
+        if len(_publishers) > MAX_PUBLISHERS:
+            _publishers.pop(next(iter(_publishers)))[1].let_go()
         return made
 
 
@@ -299,6 +299,7 @@ def forget(publisher: Publisher) -> None:
     with _lock:
         for key in [key for key, (_, known) in _publishers.items() if known is publisher]:
             del _publishers[key]
+    publisher.let_go()
 
 
 def driver_of_this_process() -> Parent:

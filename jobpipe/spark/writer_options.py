@@ -67,6 +67,20 @@ class WriterOptions:
     case_sensitive: bool
     writer: str
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the topic is opened with: arguments of :class:`jobpipe.publisher.core.Publisher`."""
+        return {
+            "config": self.config,
+            "name": self.name,
+            "parallelism": self.parallelism,
+            "partitioner": str(self.partitioner),
+            "required_subscribers": self.required_subscribers,
+            "min_subscribers": self.min_subscribers,
+            "application": self.application,
+            "on_new_checkpoint": self.on_new_checkpoint,
+        }
+
     @classmethod
     def parse(
         cls, given: Mapping[str, str], launch: Launch, settings: Mapping[str, str], *, streaming: bool
@@ -123,10 +137,14 @@ def _read(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], lis
     values: dict[str, Any] = {about.name: about.default for about in WRITER_OPTIONS}
     overrides: dict[str, Any] = {}
     problems: list[ConfigProblem] = []
+    seen: set[str] = set()
     for key, value in given.items():
         about = _BY_NAME.get(_plain(key))
         known = by_loose_name(key.lower())
-        if about is not None:
+        if about is not None and about.name in seen:
+            problems.append(ConfigProblem("option", key, shown(value), f"it once; {about.name} is the same option"))
+        elif about is not None:
+            seen.add(about.name)
             try:
                 values[about.name] = about.parse(value)
             except BadValueError as error:

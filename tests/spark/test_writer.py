@@ -16,9 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.admin import Admin
+from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import LinkError, TopicNotFound
-from jobpipe.publisher.shared import FOLDER
+from jobpipe.publisher.shared import attach_for, end_shared
+from jobpipe.spark.launched import SUBMIT
 from jobpipe.testing import NumberedRows
+from jobpipe_registry.machine import start_ticks
 from tests.spark.kit import Place, file_stream, until, write_files
 from tests.troubleshooting import on_page
 
@@ -36,6 +39,21 @@ def start(place: Place, df: DataFrame, topic: str, checkpoint: str = "", **optio
     given = {"topic": topic, **{name: str(value) for name, value in options.items()}}
     writer = df.writeStream.format("jobpipe").options(**place.settings).options(**given)
     return writer.option("checkpointLocation", str(place.checkpoint(checkpoint or f"w-{topic}"))).start()
+
+
+def kill_coordinator(place: Place) -> None:
+    """Kill the coordinator of the namespace's writers."""
+    process = attach_for(jvm())(place.config()).process
+    process.kill()
+    process.wait(30)
+
+
+def jvm() -> Parent:
+    """Return the JVM of the session."""
+    (found,) = [
+        each for each in psutil.Process().children(recursive=True) if each.name() == "java" and SUBMIT in each.cmdline()
+    ]
+    return Parent(found.pid, found.create_time(), start_ticks(found.pid))
 
 
 def sealing(place: Place, query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
@@ -106,6 +124,52 @@ def test_a_topic_is_closed_by_name(
     assert jobpipe.run(query, final=True) == 0
     status = place.status("by-name")
     assert (status["ended"], status["publishing"], status["head"]) == (True, False, 4)
+
+
+def test_a_query_without_rows_ends_its_topic(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last run has published all, and died before the end mark: nothing of ours runs in this one."""
+    for name, value in place.environ().items():
+        monkeypatch.setenv(name, value)
+    stream = files(spark, place, "late-end", 1)
+    for run in range(2):
+        options = {"topic": "late-end", "required_subscribers": "reader", "parallelism": "2"}
+        writer = stream.writeStream.format("jobpipe").options(**place.settings, **options)
+        query = (
+            writer.option("checkpointLocation", str(place.checkpoint("late-end"))).trigger(availableNow=True).start()
+        )
+        assert query.awaitTermination(60)
+        if run == 0:
+            end_shared(place.config())
+    assert jobpipe.run(query, final=True) == 0
+    with place.publisher("late-end", parallelism=2, required_subscribers="reader") as publisher:
+        status = publisher.status()
+    assert (status["ended"], status["head"]) == (True, 2)
+
+
+def test_an_end_mark_needs_no_living_coordinator(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened again with the settings that it had, and is closed then, for good."""
+    for name, value in place.environ().items():
+        monkeypatch.setenv(name, value)
+    save(place, spark.range(3), "dead-end", required_subscribers="reader", parallelism=2)
+    kill_coordinator(place)
+    assert jobpipe.close("dead-end", final=True)
+    with place.publisher("dead-end", parallelism=2, required_subscribers="reader") as publisher:
+        status = publisher.status()
+    assert (status["ended"], status["head"], status["required"]) == (True, 2, ["reader"])
+
+
+def test_a_sink_replaces_a_writer(spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in place.environ().items():
+        monkeypatch.setenv(name, value)
+    save(place, spark.range(3), "replaced")
+    sink = place.sink("replaced", replace=True)
+    sink(spark.range(3, 5), 0)
+    assert ids(spark, place, "replaced") == Counter(range(5))
+    sink.close()
 
 
 def test_partitions_are_those_that_a_sink_chooses(spark: SparkSession, place: Place) -> None:
@@ -240,15 +304,7 @@ def test_a_coordinator_that_dies_is_started_again(spark: SparkSession, place: Pl
     query = start(place, stream, "killed")
     try:
         query.processAllAvailable()
-        (path,) = [*(Path(place.config().home) / FOLDER).glob("*.json")][-1:]
-        pid = next(
-            process.pid
-            for process in psutil.process_iter()
-            if process.is_running()
-            and str(process.pid) in path.read_text()
-            and "jobpipe.coordinator" in process.cmdline()
-        )
-        psutil.Process(pid).kill()
+        kill_coordinator(place)
         write_files(place.folder / "files-killed", NumberedRows("killed", partitions=2, rows=10), range(2, 5))
         query.processAllAvailable()
         assert query.exception() is None

@@ -294,3 +294,8 @@ def test_a_batch_write_is_always_a_writer_of_its_own() -> None:
     """Two at the same time may have the same options."""
     given = {"series": "nightly", "batch_id": "7"}
     assert len({parse(given, streaming=False).writer for _ in range(3)} | {parse().writer}) == 4
+
+
+def test_one_option_by_two_names() -> None:
+    found = refused({"partition_by": "a", "partitionBy": "b"})
+    assert found == {"partitionBy": "it once; partition_by is the same option"}
