@@ -58,7 +58,7 @@ class Channel:
         name: the publisher's, for listings.
         config: where the registry and the coordinator are.
         order: gives what opens the topic, asked for each coordinator.
-        attaching: finds the coordinator, or starts one.
+        attaching: finds the coordinator, or starts one; by default that of this process.
         wanted: tells whether the topic is still to be published, before it is opened again for a dead coordinator.
         stopped: what is said of the publisher where a wait ends since ``active()`` turned false.
 
@@ -81,7 +81,7 @@ class Channel:
         order: Callable[[], OpenRequest],
         *,
         stopped: str,
-        attaching: Callable[[Config], CoordinatorProcess] = attach,
+        attaching: Callable[[Config], CoordinatorProcess] | None = None,
         wanted: Callable[[], bool] = _always,
     ) -> None:
         self.topic = topic
@@ -94,7 +94,7 @@ class Channel:
         self.owner = Owner(f"topic {topic!r}: this publisher")
         self._name = name
         self._order = order
-        self._attach = attaching
+        self._attach = attaching or attach
         self._wanted = wanted
         self._stopped = stopped
         self._lock = threading.RLock()

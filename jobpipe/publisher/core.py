@@ -41,7 +41,7 @@ from jobpipe.operations.publishing import (
 )
 from jobpipe.publisher.acknowledgements import wait_acked
 from jobpipe.publisher.admission import WAIT_SECONDS, Admissions, BatchKey
-from jobpipe.publisher.attach import CoordinatorProcess, attach
+from jobpipe.publisher.attach import CoordinatorProcess
 from jobpipe.publisher.channel import CLOSE_SECONDS, Channel
 from jobpipe.publisher.messages import closing_warning
 from jobpipe.publisher.newcomers import Newcomers, author
@@ -74,7 +74,7 @@ class Publisher:
     Args:
         opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
         others: returns write ids of batches in progress, of the other processes.
-        attaching: finds the coordinator.
+        attaching: finds the coordinator; by default that of this process.
         wanted: tells whether the topic is still to be published, before it is opened again for a dead coordinator.
 
     Raises:
@@ -98,7 +98,7 @@ class Publisher:
         plain: bool = False,
         opener: str = "",
         others: Callable[[], tuple[str, ...]] = tuple,
-        attaching: Callable[[Config], CoordinatorProcess] = attach,
+        attaching: Callable[[Config], CoordinatorProcess] | None = None,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         try:
