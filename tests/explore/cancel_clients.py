@@ -83,7 +83,7 @@ class _Channel:
 
     wire: _Wire
 
-    def __init__(self, topic: str, name: str, config: Any, order: Callable[[], OpenRequest], *, stopped: str) -> None:
+    def __init__(self, topic: str, name: str, config: Any, order: Callable[[], OpenRequest], **how: Any) -> None:
         stage = self.wire.stage
         self.topic = topic
         self.owner = Owner(topic)

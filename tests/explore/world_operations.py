@@ -10,12 +10,14 @@ from typing import Any
 
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
+from jobpipe.net.capability import write_ticket
 from jobpipe.testing import SCHEMA
 from jobpipe_registry.records import OwnerRecord
 from tests.explore import world_asking as asking
-from tests.explore.world import HOST, HOST_ENDPOINT, TOPIC, Coordinator, World
+from tests.explore.world import HOST, HOST_ENDPOINT, SECRET, TOPIC, Coordinator, World
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation
 
+WRITER = "ab"
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
 
@@ -150,6 +152,35 @@ async def _begun(stage: Stage) -> None:
 async def _begun_inline(stage: Stage) -> None:
     stage.kept["inline"] = True
     await _begun(stage)
+
+
+async def _prepare(stage: Stage) -> Any:
+    return await stage.publish(stage.a, "prepare", {"writer": WRITER})
+
+
+def _writable(stage: Stage, result: Any) -> None:
+    topic = stage.a.topic
+    assert topic is not None
+    asking.demand(stage, result["admitted"]["write_id"] in topic.writing, "its files would be tidied away")
+
+
+async def _prepared(stage: Stage) -> None:
+    """Tasks have written a batch of which only they knew the id."""
+    stage.kept["write_id"] = (await _prepare(stage))["admitted"]["write_id"]
+    stage.kept["segments"] = stage.write(stage.kept["write_id"], stage.batch_id, inline=False)
+
+
+async def _room(stage: Stage) -> Any:
+    write_id = stage.kept["write_id"]
+    asked = {"write_id": write_id, "ticket": write_ticket(SECRET, TOPIC, write_id), "wait": 0.1}
+    return await stage.publish(stage.a, "room", asked)
+
+
+async def _seal_written(stage: Stage) -> Any:
+    asked = {"query_id": QUERY, "batch_id": stage.batch_id, "run_id": "run", "written": True}
+    answer = await stage.publish(stage.a, "begin", asked)
+    asking.demand(stage, answer["admitted"] is None, "another write id was given")
+    return await _seal(stage)
 
 
 async def _seal(stage: Stage) -> Any:
@@ -347,6 +378,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation("open twice at once", _open_twice, _close, _opened),
         Operation("open after an expiry", _open_other, _expired, _opened, (TopicOwned,), repeatable=False),
         Operation("begin", _begin),
+        Operation("prepare", _prepare, verify=_writable),
+        Operation("room", _room, _prepared),
+        Operation("seal what was prepared", _seal_written, _prepared, _sealed, acks=BOTH),
         Operation("seal files", _seal, _begun, _sealed, acks=BOTH),
         Operation("seal inline", _seal, _begun_inline, _sealed),
         Operation("seal late", _seal_late, _begun, acks=("all",), cancels=False, placements=("host",)),
