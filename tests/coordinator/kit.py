@@ -49,6 +49,7 @@ class World:
         self.tree = MemoryTree()
         self.folder = folder
         self.handlers: list[MemoryRegisterServerHandler] = []
+        self.hosts: list[Coordinator] = []
 
     def config(self, **changes: str) -> Config:
         """Return a configuration; each folder is a host of its own."""
@@ -77,7 +78,7 @@ class World:
             tell=lambda *_: None,
             tell_hosts=lambda *_: None,
         )
-        return Coordinator(
+        host = Coordinator(
             self.config(**changes),
             self.handler(),
             control=Endpoint("127.0.0.1", 1),
@@ -85,13 +86,17 @@ class World:
             parent=parent,
             instance=instance,
         )
+        self.hosts.append(host)
+        return host
 
     def order(self, name: str = "job", required: tuple[str, ...] = (), **changes: str) -> OpenRequest:
         """Return the arguments of a publisher's ``open``."""
         return OpenRequest(name=name, parallelism=2, config=self.config(**changes), required=required)
 
     def close(self) -> None:
-        """End all sessions."""
+        """End all sessions; close the catalogs of coordinators that were left as if killed."""
+        for topic in (each for host in self.hosts for each in host.topics.values()):
+            topic.store._db.close()
         for handler in self.handlers:
             handler.shutdown()
 

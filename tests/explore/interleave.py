@@ -18,12 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
-from jobpipe.errors import JobpipeError
 from jobpipe.testing import Checker
 from tests.explore import interleave_log as subject
 from tests.explore import interleave_oracle as oracle
@@ -156,8 +154,7 @@ class Explorer:
                 faults.append(str(error))
             epochs = {"old": old.epoch, "new": new.epoch}
             for side in (old, new):
-                with suppress(JobpipeError):
-                    side.close()
+                side.end()
         for name, other in (("old", "new"), ("new", "old")):
             error = actors[name].error
             if not oracle.allowed(error, fenced=epochs[other] > epochs[name]):

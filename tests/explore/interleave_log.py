@@ -141,6 +141,13 @@ class Side:
         if self._log is not None:
             self._log.close()
 
+    def end(self) -> None:
+        """Close the log, also if it was opened again by a close whose commit failed."""
+        with contextlib.suppress(JobpipeError):
+            self.close()
+        if self._log is not None:
+            self._log._db.close()
+
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def publish(self, batch_id: int, *, inline: bool = True) -> None:

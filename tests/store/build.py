@@ -20,11 +20,20 @@ from jobpipe.store.topic_log import TopicLog
 TOPIC = "orders"
 FIRST = 1_000_000_000  # number of the first row of batch 0: all rows are equally long
 SCHEMA = pa.schema([("partition", pa.int32()), ("row", pa.int64()), ("text", pa.string())])
+_opened: list[TopicLog] = []
 
 
 def look_into(home: Path, *, fsync: bool = True, **more: object) -> TopicLog:
     """Open the log; a home named ``shared`` is one that other hosts reach too."""
-    return TopicLog.open(home / TOPIC, TOPIC, fsync=fsync, shared=home.name == "shared", **more)
+    log = TopicLog.open(home / TOPIC, TOPIC, fsync=fsync, shared=home.name == "shared", **more)
+    _opened.append(log)
+    return log
+
+
+def close_logs() -> None:
+    """Close the connections of the logs that were opened here: a test may leave them to its end."""
+    while _opened:
+        _opened.pop()._db.close()
 
 
 def open_log(home: Path, *, epoch: int | None = None, fsync: bool = False, **more: object) -> TopicLog:

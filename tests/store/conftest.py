@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.store import crash
+from tests.store.build import close_logs
 from tests.store.children import PROCESSES, Child
+
+
+@pytest.fixture(autouse=True)
+def _close_logs() -> Iterator[None]:
+    yield
+    close_logs()
 
 
 @pytest.fixture(scope="session")

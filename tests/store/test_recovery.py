@@ -14,7 +14,7 @@ from jobpipe.store.position import Position
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
-from tests.store.build import TOPIC, open_log, seal
+from tests.store.build import TOPIC, look_into, open_log, seal
 
 
 def point_before(log: TopicLog, batch_id: int, *, query: str = "q", rows: bool = True) -> RecoveryPoint:
@@ -28,12 +28,12 @@ def lose(home: Path, log: TopicLog, point: RecoveryPoint, *, times: int = 1) -> 
     log.close()
     shutil.rmtree(home / TOPIC)
     for _ in range(times):  # a crash between the two steps repeats the first
-        fresh = TopicLog.open(home / TOPIC, TOPIC, fsync=False)
+        fresh = look_into(home, fsync=False)
         assert fresh.is_new
         fresh.restore(point)
         if times > 1:
             fresh.close()
-            fresh = TopicLog.open(home / TOPIC, TOPIC, fsync=False)
+            fresh = look_into(home, fsync=False)
     fresh.take_over(fresh.epoch + 1, "publisher")
     assert not fresh.is_new
     return fresh
