@@ -8,11 +8,19 @@ ARCHIVE := $(VENV)/spark-classes.jsa
 ZOOKEEPER_ARCHIVE := $(VENV)/zookeeper-classes.jsa
 # Besides the one in .venv, which is the newest; each has an environment of its own for `make compat`.
 OTHER_SPARKS := 3.5 4.0 4.1 4.2
+# The Python of each, if it is found, else $(PYTHON). PySpark 3.5 does not run on 3.12.
+PYTHON_FOR_3.5 := python3.11
+PYTHON_FOR_4.0 := python3.12
+PYTHON_FOR_4.1 := python3.13
+PYTHON_FOR_4.2 := python3.12
 ENVIRONMENT = $(VENV)/compat/$(1)/.done
+FOUND = $(shell $(1) -c pass 2>/dev/null && echo $(1) || echo $(PYTHON))
+# Besides that of .venv; those of them that are not found are skipped.
+PYTHONS ?= 3.12 3.13
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
 .PHONY: demo test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
-	cluster-test compat bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
+	cluster-test compat pythons bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jobpipe demo
@@ -22,8 +30,10 @@ test: lint types contracts $(ZOOKEEPER_ARCHIVE)
 	$(PARTS) unit short-faults spark-core
 
 # All tests there are, once before an issue is closed: an hour, and a summary with the minutes of each part.
-test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE) $(call ENVIRONMENT,3.5) $(call ENVIRONMENT,plain)
-	COMPAT="3.5 4.3" $(PARTS) unit slow short-faults faults spark-core spark compat cluster explore quarantined
+test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE) $(call ENVIRONMENT,3.5) $(call ENVIRONMENT,plain) \
+		$(VENV)/python/$(lastword $(PYTHONS))/.done
+	COMPAT="3.5 4.3" $(PARTS) unit slow short-faults faults spark-core spark compat cluster explore quarantined \
+		unit@$(lastword $(PYTHONS)) spark-core@$(lastword $(PYTHONS))
 
 # Lint, types, contracts, and the unit tests of what changed since BASE, in a minute or so: make check BASE=main
 check: lint types contracts
@@ -68,6 +78,10 @@ cluster-test: $(VENV)/.dev $(ARCHIVE)
 COMPAT ?= $(OTHER_SPARKS) 4.3
 compat: $(VENV)/.dev $(ZOOKEEPER_ARCHIVE) $(foreach one,$(filter $(OTHER_SPARKS),$(COMPAT)) plain,$(call ENVIRONMENT,$(one)))
 	COMPAT="$(COMPAT)" $(PARTS) compat
+
+# The unit tests and the core of Spark's with other versions of Python, or some: make pythons PYTHONS=3.13
+pythons: $(VENV)/.dev $(foreach one,$(PYTHONS),$(VENV)/python/$(one)/.done)
+	$(PARTS) $(foreach one,$(PYTHONS),unit@$(one) short-faults@$(one) spark-core@$(one))
 
 # jobpipe, Kafka, files and Spark alone, side by side; then benchmarks/RESULTS.md. A night on a quiet machine with 2 cores,
 # 8 GiB of free memory and 30 GiB of disk. RUNS=1 tells within three hours whether all works, in .bench/report/RESULTS.md.
@@ -193,10 +207,19 @@ $(VENV)/compat/plain/.done: requirements/plain.txt pyproject.toml
 	touch $@
 
 $(VENV)/compat/%/.done: requirements/plain.txt requirements/spark-%.txt pyproject.toml
-	$(PYTHON) -m venv $(@D)
+	$(call FOUND,$(PYTHON_FOR_$*)) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --require-hashes -r requirements/plain.txt -r requirements/spark-$*.txt
 	$(@D)/bin/pip install --quiet --no-deps --editable .
 	touch $@
+
+$(VENV)/python/%/.done: requirements/dev.txt pyproject.toml tests/harness/compiled_pyspark.py
+	if python$* -c pass; then \
+		python$* -m venv $(@D) && \
+		$(@D)/bin/pip install --quiet --require-hashes -r requirements/dev.txt && \
+		$(@D)/bin/pip install --quiet --no-deps --editable . && \
+		$(@D)/bin/python -m tests.harness.compiled_pyspark && \
+		touch $@; \
+	fi
 
 # Only added to what is there: both locks have the same version of what both hold.
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt

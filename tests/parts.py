@@ -2,6 +2,9 @@
 
 Every part runs, also after one that failed. JUnit XML of each is in ``build/junit``. The summary names the minutes of
 each part, the tests that passed only when they were run again, and those that took more than 5 s.
+
+``unit@3.13`` is the part "unit" with the Python of ``.venv/python/3.13``, skipped where that is not there: see
+``make pythons``.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ class Part:
     ignored: tuple[str, ...] = ()
     holding: str = ""
 
-    def command(self, report: Path) -> list[str]:
-        """Return the command that runs it and writes ``report``."""
+    def command(self, report: Path, python: str = sys.executable) -> list[str]:
+        """Return the command that runs it with a Python and writes ``report``."""
         spread = ["-n", str(self.processes), "--dist", "loadfile", "--no-loadscope-reorder"]
         return [
-            *(sys.executable, "-m", "pytest", "--durations=15", "--durations-min=5", f"--junitxml={report}"),
+            *(python, "-m", "pytest", "--durations=15", "--durations-min=5", f"--junitxml={report}"),
             *("-o", "junit_family=xunit1"),  # which names the file of each test
             *(spread if self.processes > 1 else ()),
             *("-m", self.marks),
@@ -126,7 +129,12 @@ def run(name: str) -> Outcome:
     if name == EXPLORE:
         status = explore()
         return Outcome(name, status, time.monotonic() - begun)
-    status = subprocess.run(PARTS[name].command(report), cwd=ROOT).returncode
+    part, _, version = name.partition("@")
+    python = ROOT / ".venv" / "python" / version / "bin" / "python" if version else Path(sys.executable)
+    if not python.exists():
+        print(f"SKIPPED: there is no Python {version} here: make pythons", flush=True)
+        return Outcome(name, 0, 0.0)
+    status = subprocess.run(PARTS[part].command(report, str(python)), cwd=ROOT).returncode
     outcome = read_report(name, status, time.monotonic() - begun, report)
     return Outcome(name, 0, outcome.seconds) if status == NO_TESTS and name == "quarantined" else outcome
 
@@ -162,8 +170,8 @@ def summary(outcomes: list[Outcome], name_long: bool) -> str:
 
 def main(names: list[str]) -> int:
     """Run the parts, and return 1 if one failed."""
-    if not names or not {*names} <= {*PARTS, EXPLORE}:
-        print("parts:", *PARTS, EXPLORE, file=sys.stderr)
+    if not names or not {name.partition("@")[0] for name in names} <= {*PARTS, EXPLORE}:
+        print("parts:", *PARTS, EXPLORE, "and, of another Python, unit@3.13", file=sys.stderr)
         return 2
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)

@@ -76,6 +76,14 @@ def test_what_is_quarantined_may_fail_and_no_more(status: int, good: bool) -> No
     assert Outcome("unit", status, 1.0).good is (status == 0)
 
 
+def test_without_that_python_a_part_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    assert run("unit@2.7") == Outcome("unit@2.7", 0, 0.0)
+    assert "SKIPPED: there is no Python 2.7 here" in capsys.readouterr().out
+
+
 def test_explorers_write_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their exit code says all."""
     for status in (0, 1):
