@@ -94,7 +94,15 @@ def identity(config: Config) -> str:
 
 def this_process() -> Parent:
     """Return this process."""
-    process = psutil.Process()
+    return parent_of(psutil.Process())
+
+
+def parent_of(process: psutil.Process) -> Parent:
+    """Return a process whose end is to end a coordinator.
+
+    Raises:
+        psutil.Error: it is gone.
+    """
     return Parent(process.pid, process.create_time(), start_ticks(process.pid))
 
 

@@ -135,7 +135,11 @@ def open_shared(mark: TopicMark, **settings: Any) -> Publisher:
         attaching=attach_for(mark.driver),
         wanted=mark.exists,
     )
-    mark.note(publisher.settings)
+    try:
+        mark.note(publisher.settings)
+    except BaseException:
+        publisher.let_go()
+        raise
     return publisher
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import psutil
 
 from jobpipe.config import load
-from jobpipe.coordinator.presence import Parent
 from jobpipe.publisher import opened
+from jobpipe.publisher.attach import parent_of
 from jobpipe.publisher.shared import SharedTopic, TopicMark, shared_topics
-from jobpipe_registry.machine import start_ticks
 
 FORMAT = "jobpipe"
 PYTHON_TABLE = ".PythonTable"  # the class of sinks in Python; some of the others refuse to tell their names
@@ -36,10 +35,6 @@ def _session() -> tuple[Any, psutil.Process] | None:
         return None
 
 
-def _parent(jvm: psutil.Process) -> Parent:
-    return Parent(jvm.pid, jvm.create_time(), start_ticks(jvm.pid))
-
-
 def written_topics() -> list[SharedTopic]:
     """Return the topics that the JVM of this program's session publishes; none without a classic session.
 
@@ -55,7 +50,7 @@ def written_topics() -> list[SharedTopic]:
         return []
     spark, jvm = found
     try:
-        return shared_topics(_parent(jvm), load(spark=session_settings(spark)))
+        return shared_topics(parent_of(jvm), load(spark=session_settings(spark)))
     except psutil.Error:  # the JVM is gone
         return []
 
@@ -84,7 +79,7 @@ def topics_of(queries: Sequence[Any]) -> list[SharedTopic]:
         pairs = (entry.next() for entry in [written.iterator()] for _ in range(written.size()))
         given = {str(pair._1()): str(pair._2()) for pair in pairs}
         options = WriterOptions.parse(given, launch_of(jvm), session_settings(spark), streaming=True)
-        topics.append(SharedTopic(TopicMark(_parent(jvm), options.config, options.topic), options.settings))
+        topics.append(SharedTopic(TopicMark(parent_of(jvm), options.config, options.topic), options.settings))
     return topics
 
 

@@ -10,6 +10,7 @@ lives (:mod:`jobpipe.publisher.shared`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import threading
@@ -26,7 +27,7 @@ from pyspark.taskcontext import TaskContext
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import this_process
+from jobpipe.publisher.attach import parent_of, this_process
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.offsets import with_offsets
@@ -42,7 +43,6 @@ from jobpipe.spark.workers import gc_freeze
 from jobpipe.spark.write import TASK_INLINE_MAX, Rows
 from jobpipe.spark.writer_options import WriterOptions
 from jobpipe.store.index import SegmentInfo
-from jobpipe_registry.machine import start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +182,7 @@ class _Writer:
         publisher = publisher_of(options)
         replayed_at = publisher.admit_written(key, written[0].write_id)
         if replayed_at is not None:
+            _mark(options).forget_writing(options.writer)
             log.info(
                 "topic %s: batch %d is sealed already, at offset %d", options.topic, key.batch_id, replayed_at.n - 1
             )
@@ -291,7 +292,7 @@ def publisher_of(options: WriterOptions) -> Publisher:
 
 
 def _mark(options: WriterOptions) -> TopicMark:
-    return TopicMark(driver_of_this_process(), options.config, options.topic)
+    return TopicMark(_driver(os.getpid()), options.config, options.topic)
 
 
 def forget(publisher: Publisher) -> None:
@@ -305,7 +306,12 @@ def forget(publisher: Publisher) -> None:
 def driver_of_this_process() -> Parent:
     """Return the process whose end ends the topics: the driver's JVM."""
     above = jvm_above()
-    return this_process() if above is None else Parent(above.pid, above.create_time(), start_ticks(above.pid))
+    return this_process() if above is None else parent_of(above)
+
+
+@functools.lru_cache(1)
+def _driver(pid: int) -> Parent:  # a fork may have another one above
+    return driver_of_this_process()
 
 
 def _in_child() -> None:

@@ -25,11 +25,10 @@ from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publishing import MAX_WRITERS
 from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import CoordinatorProcess, this_process
+from jobpipe.publisher.attach import CoordinatorProcess, parent_of, this_process
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.shared import FOLDER, TopicMark, _file, attach_for, end_shared, opener_of
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe_registry.machine import start_ticks
 from tests.bus.kit import PATIENCE, ROOT, alive, kill, read, until
 
 Configure = Callable[..., Config]
@@ -82,7 +81,7 @@ class Driver(Process):
     def __init__(self) -> None:
         super().__init__("import sys; sys.stdin.read()")
         process = psutil.Process(self.process.pid)
-        self.parent = Parent(process.pid, process.create_time(), start_ticks(process.pid))
+        self.parent = parent_of(process)
 
 
 class Attacher(Process):

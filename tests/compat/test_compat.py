@@ -104,18 +104,24 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
         kill(process.pid)
 
 
+def files_of(place: Place, topic: str) -> tuple[Path, NumberedRows, Journal]:
+    """Write the files that a job publishes to a topic; return its folder, its rows, and what is to be sealed."""
+    rows, journal = NumberedRows(topic, partitions=2, rows=30), Journal()
+    folder = place.folder / topic
+    write_files(folder / "files", rows, range(BATCHES))
+    for batch_id in range(BATCHES):
+        with journal.sealing(batch_id, rows.ranges(batch_id)):
+            pass
+    return folder, rows, journal
+
+
 @pytest.fixture(scope="module")
 def published(place: Place) -> dict[str, Published]:
     """What each version has published: killed in the middle, before that by tasks, then through the driver."""
     found = {}
     for version in WANTED:
         topic = f"from-{version}"
-        rows, journal = NumberedRows(topic, partitions=2, rows=30), Journal()
-        folder = place.folder / topic
-        write_files(folder / "files", rows, range(BATCHES))
-        for batch_id in range(BATCHES):
-            with journal.sealing(batch_id, rows.ranges(batch_id)):
-                pass
+        folder, rows, journal = files_of(place, topic)
         killed(start(place, version, "publish", folder, topic, KILLED_AT))
         done: dict[str, Any] = start(place, version, "publish", folder, topic, -1).result()
         assert done["spark"].startswith(f"{version}."), done
@@ -129,12 +135,7 @@ def written(place: Place) -> dict[str, Published]:
     found = {}
     for version in SUBSCRIBERS:
         topic = f"by-format-{version}"
-        rows, journal = NumberedRows(topic, partitions=2, rows=30), Journal()
-        folder = place.folder / topic
-        write_files(folder / "files", rows, range(BATCHES))
-        for batch_id in range(BATCHES):
-            with journal.sealing(batch_id, rows.ranges(batch_id)):
-                pass
+        folder, rows, journal = files_of(place, topic)
         killed(start(place, version, "write", folder, topic, KILLED_AT))
         checkpoint = folder / f"checkpoint-{topic}"
         planned, committed = (

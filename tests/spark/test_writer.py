@@ -18,10 +18,10 @@ import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import LinkError, TopicNotFound
+from jobpipe.publisher.attach import parent_of
 from jobpipe.publisher.shared import attach_for, end_shared
 from jobpipe.spark.launched import SUBMIT
 from jobpipe.testing import NumberedRows
-from jobpipe_registry.machine import start_ticks
 from tests.spark.kit import Place, file_stream, until, write_files
 from tests.troubleshooting import on_page
 
@@ -53,7 +53,7 @@ def jvm() -> Parent:
     (found,) = [
         each for each in psutil.Process().children(recursive=True) if each.name() == "java" and SUBMIT in each.cmdline()
     ]
-    return Parent(found.pid, found.create_time(), start_ticks(found.pid))
+    return parent_of(found)
 
 
 def sealing(place: Place, query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
