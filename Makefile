@@ -8,7 +8,7 @@ ARCHIVE := $(VENV)/spark-classes.jsa
 ZOOKEEPER_ARCHIVE := $(VENV)/zookeeper-classes.jsa
 # Besides the one in .venv, which is the newest; each has an environment of its own for `make compat`.
 OTHER_SPARKS := 3.5 4.0 4.1 4.2
-# The Python of each, if it is found, else $(PYTHON). PySpark 3.5 does not run on 3.12.
+# The Python of each, if it is found, else $(PYTHON). PySpark 3.5 imports distutils, which 3.12 has no more.
 PYTHON_FOR_3.5 := python3.11
 PYTHON_FOR_4.0 := python3.12
 PYTHON_FOR_4.1 := python3.13
