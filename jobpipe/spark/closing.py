@@ -11,7 +11,7 @@ import psutil
 from jobpipe.config import load
 from jobpipe.publisher import opened
 from jobpipe.publisher.attach import parent_of
-from jobpipe.publisher.shared import SharedTopic, TopicMark, shared_topics
+from jobpipe.publisher.shared_topics import SharedTopic, TopicMark, shared_topics
 
 FORMAT = "jobpipe"
 PYTHON_TABLE = ".PythonTable"  # the class of sinks in Python; some of the others refuse to tell their names

@@ -4,7 +4,7 @@ Spark runs a writer in processes that it starts and ends as it likes. One of the
 micro-batch and pickles it into the tasks; another one of the driver commits. None of them has a session, and only the
 tasks are told which query and batch it is. So the first process prepares a batch, the tasks write it and say whose it
 is, and the second one seals it. The topic belongs to the coordinator of the driver's JVM, and is served as long as that
-lives (:mod:`jobpipe.publisher.shared`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
+lives (:mod:`jobpipe.publisher.shared_coordinator`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.newcomers import APPENDED
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared import TopicMark, open_shared
+from jobpipe.publisher.shared_topics import TopicMark, open_shared
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.checked_rows import check_rows
 from jobpipe.spark.launched import jvm_above

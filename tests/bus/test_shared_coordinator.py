@@ -27,7 +27,8 @@ from jobpipe.operations.publishing import MAX_WRITERS
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import CoordinatorProcess, parent_of, this_process
 from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.shared import FOLDER, TopicMark, _file, attach_for, end_shared, opener_of
+from jobpipe.publisher.shared_coordinator import FOLDER, attach_for, end_shared, file_of
+from jobpipe.publisher.shared_topics import TopicMark, opener_of
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, alive, kill, read, until
 
@@ -39,7 +40,8 @@ from jobpipe.config import load
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import to_fault
 from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.shared import attach_for, opener_of
+from jobpipe.publisher.shared_coordinator import attach_for
+from jobpipe.publisher.shared_topics import opener_of
 order = json.loads(sys.stdin.readline())
 config, driver = load(overrides=order["settings"], environ={}), Parent(**order["driver"])
 print("{}", flush=True)
@@ -270,7 +272,7 @@ def test_drivers_and_namespaces_do_not_share(shared: Configure, start: Callable[
 def test_a_damaged_file_is_named(tmp_path: Path, configure: Configure, text: str) -> None:
     """It is not overwritten: the coordinator that it told of may still serve, and only the user can know."""
     config, driver = configure({"home": str(tmp_path / "home")}), this_process()
-    path = file_of(config, driver)
+    path = empty_home(config, driver)
     path.write_text(text)
     with pytest.raises(ConfigError, match="is not as jobpipe wrote it") as caught:
         attach(config, driver)
@@ -281,7 +283,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, configure: Configure, text: str
 
 def test_an_endpoint_that_is_none(tmp_path: Path, configure: Configure) -> None:
     config, driver = configure({"home": str(tmp_path / "home")}), this_process()
-    path = file_of(config, driver)
+    path = empty_home(config, driver)
     where = {"endpoint": "nowhere", "data": "127.0.0.1:2", "instance": "i", "secret": "s"}
     path.write_text(json.dumps({**asdict(driver), **where}))
     with pytest.raises(ConfigError, match=r"is not as jobpipe wrote it.*nowhere"):
@@ -341,7 +343,7 @@ def test_what_a_file_tells_is_believed_while_the_process_lives(
     """Whose child it is does not matter: its end can be waited for."""
     config, driver, told = configure({"home": str(tmp_path / "home")}), this_process(), start(Driver)
     where = {"endpoint": "127.0.0.1:1", "data": "127.0.0.1:2", "instance": "i", "secret": "s"}
-    file_of(config, driver).write_text(json.dumps({**asdict(told.parent), **where}))
+    empty_home(config, driver).write_text(json.dumps({**asdict(told.parent), **where}))
     found = attach(config, driver)
     assert (str(found.endpoint), str(found.data), found.instance, found.secret) == tuple(where.values())
     assert found.alive
@@ -355,15 +357,15 @@ def test_what_a_file_tells_is_believed_while_the_process_lives(
 def test_a_folder_of_others_is_refused(tmp_path: Path, configure: Configure) -> None:
     """The secret of the job lies in it."""
     config, driver = configure({"home": str(tmp_path / "home")}), this_process()
-    folder = file_of(config, driver).parent
+    folder = empty_home(config, driver).parent
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match=f"{folder}: "):
         attach(config, driver)
 
 
-def file_of(config: Config, driver: Parent) -> Path:
+def empty_home(config: Config, driver: Parent) -> Path:
     """Return where a driver's coordinator is told of, in a home where nothing runs."""
     make_home(config.home)
-    path = _file(driver, config)
+    path = file_of(driver, config)
     path.parent.mkdir(mode=0o700)
     return path

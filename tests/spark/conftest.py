@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.shared import end_shared
+from jobpipe.publisher.shared_coordinator import end_shared
 from jobpipe.spark.session import recommended_conf
 from tests.spark.kit import Place, as_a_user
 

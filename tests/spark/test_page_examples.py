@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.publisher.opened import open_publishers
-from jobpipe.publisher.shared import end_shared
+from jobpipe.publisher.shared_coordinator import end_shared
 from tests.pages import ROOT, block
 from tests.spark.jobs.session import started
 from tests.spark.kit import PATIENCE, Place, until
