@@ -43,11 +43,11 @@ def written_topics() -> list[SharedTopic]:
     Raises:
         ConfigError: the session's settings do not fit.
     """
-    from jobpipe.spark.classic import session_settings
-
     found = _session()
     if found is None:
         return []
+    from jobpipe.spark.classic import session_settings
+
     spark, jvm = found
     try:
         return shared_topics(parent_of(jvm), load(spark=session_settings(spark)))
@@ -61,13 +61,13 @@ def topics_of(queries: Sequence[Any]) -> list[SharedTopic]:
     Raises:
         ConfigError: the options of one, or the session's settings, do not fit.
     """
+    found = _session()
+    if found is None:
+        return []
     from jobpipe.spark.classic import session_settings
     from jobpipe.spark.launched import launch_of
     from jobpipe.spark.writer_options import WriterOptions
 
-    found = _session()
-    if found is None:
-        return []
     spark, jvm = found
     topics = []
     for query in queries:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from jobpipe.errors import UnsupportedSpark
 from jobpipe.spark import versions
+from jobpipe.spark.closing import topics_of, written_topics
 from jobpipe.spark.supported import is_supported, none_installed, parse_version, require_known
 from tests.troubleshooting import on_page
 
@@ -61,3 +63,12 @@ def test_no_other_module_asks_for_the_version() -> None:
         path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe").rglob("*.py") if asks.search(path.read_text())
     }
     assert found == {"jobpipe/spark/versions.py"}
+
+
+def test_what_was_published_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``jobpipe.run`` and ``jobpipe.close`` ask for topics of Spark's queries: there are none, and nothing is missed."""
+    monkeypatch.delitem(sys.modules, "pyspark")
+    for name in ("pyspark.sql", "jobpipe.spark.classic", "jobpipe.spark.writer_options"):
+        monkeypatch.setitem(sys.modules, name, None)  # cannot be imported
+    assert written_topics() == []
+    assert topics_of([]) == []
