@@ -66,7 +66,7 @@ def test_no_other_module_asks_for_the_version() -> None:
 
 
 def test_what_was_published_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``jobpipe.run`` and ``jobpipe.close`` ask for topics of Spark's queries: there are none, and nothing is missed."""
+    """``jobpipe.run`` and ``jobpipe.close`` ask for the topics of Spark's queries: there are none."""
     monkeypatch.delitem(sys.modules, "pyspark")
     for name in ("pyspark.sql", "jobpipe.spark.classic", "jobpipe.spark.writer_options"):
         monkeypatch.setitem(sys.modules, name, None)  # cannot be imported
