@@ -8,13 +8,13 @@ ARCHIVE := $(VENV)/spark-classes.jsa
 ZOOKEEPER_ARCHIVE := $(VENV)/zookeeper-classes.jsa
 # Besides the one in .venv, which is the newest; each has an environment of its own for `make compat`.
 OTHER_SPARKS := 3.5 4.0 4.1 4.2
-# The Python of each, if it is found, else $(PYTHON). PySpark 3.5 imports distutils, which 3.12 has no more.
+# The Python of each, if it is found, else $(PYTHON) with a warning. PySpark 3.5 imports distutils, which 3.12 has no more.
 PYTHON_FOR_3.5 := python3.11
 PYTHON_FOR_4.0 := python3.12
 PYTHON_FOR_4.1 := python3.13
 PYTHON_FOR_4.2 := python3.12
 ENVIRONMENT = $(VENV)/compat/$(1)/.done
-FOUND = $(shell $(1) -c pass 2>/dev/null && echo $(1) || echo $(PYTHON))
+FOUND = $(or $(shell $(1) -c pass 2>/dev/null && echo $(1)),$(warning $(1) is not found; $(PYTHON) is taken)$(PYTHON))
 # Besides that of .venv; those of them that are not found are skipped.
 PYTHONS ?= 3.12 3.13
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python

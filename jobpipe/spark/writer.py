@@ -292,7 +292,7 @@ def publisher_of(options: WriterOptions) -> Publisher:
 
 
 def _mark(options: WriterOptions) -> TopicMark:
-    return TopicMark(_driver(os.getpid()), options.config, options.topic)
+    return TopicMark(_driver_of(os.getpid()), options.config, options.topic)
 
 
 def forget(publisher: Publisher) -> None:
@@ -303,15 +303,11 @@ def forget(publisher: Publisher) -> None:
     publisher.let_go()
 
 
-def driver_of_this_process() -> Parent:
+@functools.lru_cache(1)
+def _driver_of(pid: int) -> Parent:  # by the process that asks: a fork of it may have another one above
     """Return the process whose end ends the topics: the driver's JVM."""
     above = jvm_above()
     return this_process() if above is None else parent_of(above)
-
-
-@functools.lru_cache(1)
-def _driver(pid: int) -> Parent:  # a fork may have another one above
-    return driver_of_this_process()
 
 
 def _in_child() -> None:
