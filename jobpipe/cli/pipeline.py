@@ -151,18 +151,17 @@ def run(
     restarted as pipeline.restart says. When a job has failed for good, the others are stopped. Jobs with a schedule are
     left out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
 
-    Exits with 0 if all jobs ended normally, 1 if one failed, 130 or 143 after a signal.
+    Exits with 0 if all jobs ended normally, 1 if one failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    from rich.console import Console
-
     from jobpipe.config.sources import settled_environment
+    from jobpipe.pipelines.board import BoardConsole
     from jobpipe.pipelines.foreground import last_lines, run_pipeline
     from jobpipe.pipelines.states import JobState
 
     found = load(file, given, overlays)
     for warning in _warnings(found):
         click.echo(printable(str(warning)), err=True)
-    console = Console(stderr=True)
+    console = BoardConsole(stderr=True)
     ran = run_pipeline(
         found,
         config=settings.config,
@@ -175,11 +174,13 @@ def run(
     )
     for job in ran.failed:
         click.echo(f"jobpipe: job {job.name} failed: {printable(job.detail)}", err=True)
-        for line in last_lines(job.log):
+        for line in [] if job.cause else last_lines(job.log):
             click.echo(f"  {printable(line)}", err=True)
         if job.log.exists():  # a driver on a cluster has its log there
             click.echo(f"its log: {printable(str(job.log))}", err=True)
     for job in ran.jobs:
+        if job.state is JobState.STOPPED and not (ran.stopped_by or ran.late or ran.failed):
+            click.echo(f"jobpipe: job {job.name} was stopped by another program", err=True)
         if job.state is JobState.LOST:
             click.echo(f"jobpipe: job {job.name} is LOST: {printable(job.detail)}", err=True)
     return ran.code

@@ -37,6 +37,7 @@ from jobpipe.demo.folder import (
 from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
 from jobpipe.interrupts import handled
+from jobpipe.pipelines.board import BoardConsole
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
@@ -85,7 +86,7 @@ def run_demo(
         ConfigError: the folder cannot be used, or the demo's packages are missing.
     """
     work = (work or Path(".demo")).absolute()
-    console = console or Console()
+    console = console or BoardConsole()
     started = time.monotonic()
     require_user()
     examples, source = flights_examples(), flights_zip()

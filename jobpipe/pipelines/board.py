@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
@@ -41,9 +43,21 @@ class Board(Protocol):
         """Show this state; called about once a second, and once at the end."""
 
 
+class BoardConsole(Console):
+    """A console that says no more when its reader is gone, as ``head``, or ``tee`` at Ctrl-C. Rich's own would exit."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on without it; what is left in the file's buffer goes nowhere when the program ends."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, self.file.fileno(), inheritable=False)
+        os.close(nowhere)
+
+
 def open_board(console: Console, title: str, *, plain: bool) -> Board:
     """Return the board that fits the console."""
-    return PlainBoard(console) if plain or not console.is_terminal else LiveBoard(console, title)
+    lines = plain or not console.is_terminal or console.is_dumb_terminal
+    return PlainBoard(console) if lines else LiveBoard(console, title)
 
 
 class LiveBoard:
@@ -67,18 +81,34 @@ class LiveBoard:
     def show(self, topics: Sequence[TopicView], jobs: Sequence[JobView]) -> None:
         """Draw the tables."""
         title = f"{self._title}, {time.monotonic() - self._started:.0f} s"
-        tables = [_topic_table(title, topics)] if topics else [Text(title)]
-        self._live.update(Group(*tables, _job_table(jobs)), refresh=True)
+        tables = [_job_table(title, jobs), *([_topic_table(topics)] if topics else [])]  # a low terminal cuts the last
+        self._live.update(Group(*tables), refresh=True)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a line has said of a job."""
+
+    at: float
+    state: JobState
+    attempts: int
+    detail: str
+
+    def is_due_after(self, known: _Shown) -> bool:
+        """Whether it is to be said, after that: why a job waits now and then, all else at once."""
+        if (self.state, self.attempts) != (known.state, known.attempts):
+            return True
+        return self.detail != known.detail and self.at - known.at >= LINE_SECONDS
 
 
 class PlainBoard:
-    """A line per topic every few seconds, and one for each change of a job."""
+    """A line per topic every few seconds, and one for each change of a job; of why it waits every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started = time.monotonic()
         self._shown: dict[str, tuple[float, str]] = {}
-        self._jobs: dict[str, tuple[JobState, int]] = {}
+        self._jobs: dict[str, _Shown] = {}
 
     def __enter__(self) -> Board:
         return self
@@ -97,8 +127,8 @@ class PlainBoard:
                 self._shown[view.topic] = (now, view.state)
                 self._print(_topic_line(view))
         for job in jobs:
-            shown = (job.state, max(job.attempts, 1))
-            if self._jobs.get(job.name) != shown:
+            shown, known = _Shown(now, job.state, max(job.attempts, 1), job.detail), self._jobs.get(job.name)
+            if known is None or shown.is_due_after(known):
                 self._jobs[job.name] = shown
                 self._print(f"{job.name}: {_state(job)}")
 
@@ -107,8 +137,8 @@ class PlainBoard:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _topic_table(title: str, topics: Sequence[TopicView]) -> Table:
-    table = Table(title=Text(title), title_justify="left")
+def _topic_table(topics: Sequence[TopicView]) -> Table:
+    table = Table()
     for heading in ("topic", "state"):
         table.add_column(heading)
     for heading in ("rows", "rows/s", "MB/s"):
@@ -130,10 +160,16 @@ def _subscription_cells(line: SubscriptionView) -> tuple[str, str, str, str]:
     return line.name, f"{line.lag_batches:,}", f"{line.lag_rows:,}", str(line.reconnects)
 
 
-def _job_table(jobs: Sequence[JobView]) -> Table:
-    table = Table("job", "state", box=None)
+def _job_table(title: str, jobs: Sequence[JobView]) -> Table:
+    table = Table("job", title=Text(title), title_justify="left")
+    for heading in ("rows", "rows/s", "lag rows"):
+        table.add_column(heading, justify="right")
+    table.add_column("state")
     for job in jobs:
-        table.add_row(Text(job.name), Text(_state(job), style=_STYLES.get(job.state, "")))
+        rows = (f"{job.rows:,}", f"{job.rows_per_second:,.0f}") if job.rows else ("", "")
+        lag = "" if job.lag_rows is None else f"{job.lag_rows:,}"
+        state = Text(_state(job), style=_STYLES.get(job.state, ""))
+        table.add_row(Text(job.name), *map(Text, (*rows, lag)), state)
     return table
 
 
@@ -147,6 +183,8 @@ def _state(job: JobView) -> str:
 def _topic_line(view: TopicView) -> str:
     if view.state == "waiting":
         return f"{view.topic}: not there yet"
+    if view.state == "away":
+        return f"{view.topic}: does not answer"
     head = f"{view.topic}: {view.state}, {view.rows:,} rows, {view.rows_per_second:,.0f} rows/s"
     parts = [f"{head}, {view.bytes_per_second / 1e6:.2f} MB/s"]
     parts += [f"waits: {view.waiting}"] if view.waiting else []

@@ -26,28 +26,33 @@ REPLACED_END = End(JobState.CANCELED, "Replaced", BY_ANOTHER)
 _CANCELED = End(JobState.CANCELED, "", IN_THE_MIDDLE)
 
 
-def end_by_code(code: int | None) -> End | None:
-    """Return the end of an attempt that leaves no end record, and says so by its exit code."""
+def end_by_code(code: int | None, cause: str = "") -> End | None:
+    """Return the end of an attempt that leaves no end record, and says so by its exit code.
+
+    Args:
+        cause: the error as it has reported it, "" if it has not.
+    """
     if code == REPLACED:
         return REPLACED_END
     if code == MISCONFIGURED:
-        return End(JobState.FAILED, "ConfigError", MISCONFIGURED_TEXT)
+        return End(JobState.FAILED, "ConfigError", f"{MISCONFIGURED_TEXT}: {cause}" if cause else MISCONFIGURED_TEXT)
     return None
 
 
-def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool) -> End:
+def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool, cause: str = "") -> End:
     """Return the end that a record tells.
 
     Args:
         stopped: the attempt was told to stop.
         canceled: its launcher was told to end it. Clusters end Spark first, of which Python may still tell.
+        cause: the error as it has reported it, with what it says; "" if only its class is known.
     """
     if record.state == "STOPPED" and not stopped:
         return End(JobState.FAILED, "", "it was stopped from outside")
     if record.state == "FAILED" and canceled:
         return _CANCELED
     where = f" ({record.place})" if record.place else ""
-    return End(JobState(record.state), record.error, f"{record.error}{where}" if record.error else "")
+    return End(JobState(record.state), record.error, f"{cause or record.error}{where}" if record.error else "")
 
 
 def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -> End:

@@ -11,7 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -175,6 +175,7 @@ class _Foreground:
         board: Board,
         timeout: float | None,
     ) -> None:
+        self._pipeline = graph.pipeline
         self._jobs = jobs
         self._board = board
         self._timeout = timeout
@@ -216,12 +217,26 @@ class _Foreground:
         self._watcher.poll()
         if last:
             self._watcher.end(self._catalog)
+        lags = self._lags()
         waiting = {self._publishers.get(view.topic): view for view in self._watcher.views if view.waiting}
         for job in self._jobs:
             view = waiting.get(job.view.name)
             job.block(None if view is None else f"topic {view.topic} has no room: {view.waiting}")
         with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
-            self._board.show(self._watcher.views, [job.view for job in self._jobs])
+            views = [job.view for job in self._jobs]
+            views = [replace(view, lag_rows=lags.get(view.name)) for view in views]
+            self._board.show(self._watcher.views, views)
+
+    def _lags(self) -> dict[str, int]:
+        """Return how many rows of topics each job has not read yet; its subscriptions are PIPELINE.JOB[.VIEW]."""
+        lags: dict[str, int] = {}
+        for view in self._watcher.views:
+            for line in view.subscriptions:
+                pipeline, _, rest = line.name.partition(".")
+                if pipeline == self._pipeline and rest:
+                    job = rest.partition(".")[0]
+                    lags[job] = lags.get(job, 0) + line.lag_rows
+        return lags
 
     def _catalog(self, topic: str) -> dict[str, Any] | None:
         """Return how a topic stands that has no coordinator any more, if its spool is here."""

@@ -79,6 +79,13 @@ class Launched:
         self._asked_at = time.monotonic()
         return self._status
 
+    def ask_to_stop(self) -> None:
+        """Ask it to stop without the registry, if its launcher can."""
+        try:
+            self._launcher.ask_to_stop(self._launched)
+        except (JobpipeError, OSError) as error:
+            log.warning("%s", error)
+
     def cancel(self) -> None:
         """End it at once; that this is not possible now is logged."""
         self._asked_at = float("-inf")

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file_options import absolute
 from jobpipe.pipelines.pipeline import Pipeline
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, readable by its owner alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+    os.replace(part, path)
 
 
 def local_folder(storage: str) -> Path | None:
@@ -67,6 +82,10 @@ class Places:
     def snapshot(self, job: str, attempt: int) -> Path:
         """Return the file that an attempt is started with."""
         return self.folder / ".attempts" / f"{job}-{attempt}.json"
+
+    def report(self, job: str, attempt: int) -> Path:
+        """Return the file in which an attempt on this host tells how far it is."""
+        return self.folder / ".attempts" / f"{job}-{attempt}.report.json"
 
     def log(self, job: str) -> Path:
         """Return the job's log."""

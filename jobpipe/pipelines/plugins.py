@@ -360,6 +360,13 @@ class Launcher(Plugin):
             JobpipeError: it cannot be told to end now; tried again.
         """
 
+    def ask_to_stop(self, launched: str) -> None:
+        """Ask an attempt to stop after its micro-batch, where the registry is away and its order cannot be changed.
+
+        Raises:
+            JobpipeError, OSError: it cannot be asked.
+        """
+
     def spark_keys(self) -> Mapping[str, str]:
         """Return the keys with which the attempt makes its Spark session."""
         return {}

@@ -6,6 +6,7 @@ from jobpipe.pipelines.spec import RestartSpec
 
 FINAL = frozenset(
     {
+        "AddressError",
         "AnalysisException",
         "CheckpointTooOld",
         "ConfigError",
@@ -13,9 +14,13 @@ FINAL = frozenset(
         "NewCheckpoint",
         "NotAuthorized",
         "ParseException",
+        "PeerNotTrusted",
         "PipelineError",
+        "PlugInError",
+        "RowTooLarge",
         "SchemaMismatch",
         "TooManyDeadLetters",
+        "UnsupportedSpark",
         "UnsupportedType",
     }
 )

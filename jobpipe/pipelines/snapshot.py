@@ -7,7 +7,6 @@ references to them.
 from __future__ import annotations
 
 import base64
-import os
 import zlib
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.places import write_private
 
 _PREFIX = "snapshot:"  # of one that is an argument; a path that begins so is given as ./snapshot:…
 _MOST_BYTES = 16 * 1024 * 1024
@@ -47,6 +47,7 @@ class Snapshot(BaseModel):
         config: the file of jobpipe's configuration; None: found as always.
         stop_seconds: how long a stop may take; after half of it a micro-batch is not waited for any more.
         parent: the attempt stops when that process has ended; None: it lives on.
+        report: the file where it tells how far it is; None: no program of this host reads it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,6 +64,7 @@ class Snapshot(BaseModel):
     config: Path | None = None
     stop_seconds: float = Field(gt=0, le=86_400)
     parent: ParentProcess | None = None
+    report: Path | None = None
 
     @property
     def values(self) -> RunValues:
@@ -79,12 +81,7 @@ class Snapshot(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all, readable by its owner alone."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.unlink(missing_ok=True)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(self.model_dump_json().encode())
-        os.replace(part, path)
+        write_private(path, self.model_dump_json().encode())
 
     @classmethod
     def read(cls, path: Path) -> Snapshot:

@@ -18,6 +18,8 @@ from jobpipe.pipelines.launching import Delay, Launched, submit
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
+from jobpipe.pipelines.rates import Rates
+from jobpipe.pipelines.reports import Report, read_report
 from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import FOLLOWING, JobState
@@ -31,7 +33,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 LOST_SECONDS = 30.0  # without lease and without a word of the launcher; longer than a session in the registry lasts
-LEFT_SECONDS = 15.0  # for a cluster's driver to end after its end record, and after it was canceled
+LEFT_SECONDS = 15.0  # for an attempt to end after its end record, and after it was canceled
+REPORT_SECONDS = 1.0  # between two looks at what an attempt reports
 END_RECORD_SECONDS = 150.0  # that the registry may be away when an attempt has ended; longer than it tried itself
 
 
@@ -44,8 +47,11 @@ class JobView:
         attempts: how many there were in this run.
         seconds: since it was started, or, once it has ended, how long it ran.
         detail: of a failure or a restart why; "" otherwise.
-        batches, rows: what its attempts have done that have ended.
+        batches, rows: what its attempts have done. Of one on a cluster it is known when it has ended.
         log: the file where it says more.
+        cause: the line of the exception that ended it, also part of ``detail``; "" if that is not known.
+        rows_per_second: lately; of a job that has ended, on average.
+        lag_rows: how many rows of its topics it has not read yet; None if it reads none, or that is not known.
     """
 
     name: str
@@ -57,6 +63,9 @@ class JobView:
     batches: int
     rows: int
     log: Path
+    cause: str = ""
+    rows_per_second: float = 0.0
+    lag_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +103,12 @@ class SupervisedJob:
         self._detail = ""
         self._attempt = 0
         self._attempts = 0
-        self._batches = 0
-        self._rows = 0
+        self._cause = ""
+        self._batches = self._rows = 0  # of attempts that have ended
+        self._report = Report()  # of the one that runs
+        self._rates = Rates()
+        self._rows_per_second = 0.0
+        self._held_at: float | None = None  # when the attempt had the lease
         self._began = self._ended_at = 0.0
         self._seen: JobRecords | None = None
         self._stopping = threading.Event()
@@ -151,9 +164,11 @@ class SupervisedJob:
                 self._attempts,
                 until - self._began if self._began else 0.0,
                 self._detail,
-                self._batches,
-                self._rows,
+                self._batches + self._report.batches,
+                self._rows + self._report.rows,
                 self._setting.places.log(self._job.name),
+                self._cause,
+                self._rows_per_second,
             )
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -171,6 +186,7 @@ class SupervisedJob:
         self._to(end.state, end.detail)
         with self._lock:
             self._ended_at = time.monotonic()
+            self._rows_per_second = self._rates.overall()[0]
 
     def _heard(self, state: JobRecords) -> None:
         self._seen = state
@@ -180,11 +196,12 @@ class SupervisedJob:
         """Make attempts until one ends for good."""
         restarts = Restarts(self._setting.pipeline.spec.restart)
         while not self._stopping.is_set():
-            began = time.monotonic()
+            self._held_at = None
             end = self._one_attempt()
             if end.state is not JobState.FAILED or self._stopping.is_set():
                 return end
-            delay = restarts.delay(end.error, time.monotonic() - began)
+            ran = 0.0 if self._held_at is None else time.monotonic() - self._held_at
+            delay = restarts.delay(end.error, ran)
             if delay is None:
                 return end
             self._to(JobState.RESTARTING, f"attempt {self._attempt}: {end.detail}; the next attempt in {delay:.0f} s")
@@ -206,6 +223,7 @@ class SupervisedJob:
             counted = True
             self._to(JobState.SUBMITTED)
             snapshot = self._setting.places.snapshot(self._job.name, number)
+            report = self._setting.places.report(self._job.name, number)
             try:
                 try:
                     self._snapshot(number).write(snapshot)
@@ -222,6 +240,7 @@ class SupervisedJob:
                     return self._how_ended(status, number)
             finally:
                 snapshot.unlink(missing_ok=True)
+                report.unlink(missing_ok=True)
             if self._stopping.is_set():
                 self._withdraw(number)
                 return End(JobState.STOPPED)
@@ -259,6 +278,7 @@ class SupervisedJob:
             config=None if self._launcher.cluster else setting.config,
             stop_seconds=setting.stop_seconds,
             parent=None if self._launcher.cluster else setting.parent,
+            report=None if self._launcher.cluster else setting.places.report(self._job.name, number),
         )
 
     def _until_ended(self, launched: Launched, number: int) -> LaunchStatus:
@@ -269,10 +289,17 @@ class SupervisedJob:
         """
         deadline = canceled = left = float("inf")
         held = time.monotonic()  # when it had the lease, or the launcher knew of it
-        told = False
+        told = asked = False
+        looked = 0.0
         while True:
             if self._stopping.is_set() and not self._killing.is_set():  # the launcher may be slow, or away
                 told = told or self._told_to_stop(number)
+                if not told and not asked:
+                    launched.ask_to_stop()
+                    asked = True
+            if time.monotonic() - looked >= REPORT_SECONDS:
+                looked = time.monotonic()
+                self._look_at_report(number)
             status = launched.status(soon=self._has_left(number))
             now, unknown = time.monotonic(), status.state is LaunchState.UNKNOWN
             if status.state is LaunchState.ENDED:
@@ -281,19 +308,21 @@ class SupervisedJob:
                 left = min(left, now)
                 if unknown:
                     return status
-                if self._launcher.cluster and now > left + LEFT_SECONDS:
+                if now > left + LEFT_SECONDS:
                     launched.cancel()
                     return status
             if self._stopping.is_set():
                 deadline = min(deadline, now + self._setting.stop_seconds)
                 self._to(JobState.STOPPING)
                 if self._killing.is_set() or now > deadline:
-                    canceled, self._canceled = min(canceled, now), True
+                    canceled = min(canceled, now)
+                    self._canceled = self._canceled or not self._has_left(number)
                     launched.cancel()
                     if unknown and now > canceled + LEFT_SECONDS:
                         return status
             elif self._has_lease(number):
                 held = now
+                self._held_at = self._held_at or now
                 self._to_running()
             elif not unknown:
                 held = now
@@ -312,15 +341,30 @@ class SupervisedJob:
         return lease is not None and (lease.run, lease.attempt) == (self._setting.run, number)
 
     def _how_ended(self, status: LaunchStatus, number: int) -> End:
-        if (end := end_by_code(status.exit_code)) is not None:
+        self._look_at_report(number)
+        cause = self._report.error
+        if (end := end_by_code(status.exit_code, cause)) is not None:
+            self._add(self._report, cause)
             return end
         record, stopped = self._end_record(number)
+        self._add(record or self._report, cause)
         if record is not None:
-            with self._lock:
-                self._batches += record.batches
-                self._rows += record.rows
-            return end_by_record(record, stopped=stopped, canceled=self._canceled)
+            return end_by_record(record, stopped=stopped, canceled=self._canceled, cause=cause)
         return end_without_record(status, stopped=stopped, stopping=self._stopping.is_set())
+
+    def _add(self, done: EndRecord | Report, cause: str) -> None:
+        """Count what an attempt has done that has ended."""
+        with self._lock:
+            self._batches += done.batches
+            self._rows += done.rows
+            self._report, self._cause = Report(), cause
+
+    def _look_at_report(self, number: int) -> None:
+        report = read_report(self._setting.places.report(self._job.name, number))
+        if report is not None:
+            with self._lock:
+                self._report = report
+                self._rows_per_second = self._rates.add(time.monotonic(), self._rows + report.rows)[0]
 
     # -- the registry --------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from jobpipe.errors import JobpipeError
+from jobpipe.pipelines.rates import Rates
 
-WINDOW_SECONDS = 10.0  # rates are averages over this time
 ASK_SECONDS = 2.0
+AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not shown as how a topic stands now
 
 
 class Status(Protocol):
@@ -33,7 +33,7 @@ class SubscriptionView:
 
 @dataclass(frozen=True)
 class TopicView:
-    """One topic as shown; ``state`` is ``waiting`` before it is there, ``live``, or ``ended``."""
+    """One topic as shown; ``state`` is ``waiting`` before it is there, ``live``, ``away``, or ``ended``."""
 
     topic: str
     state: str = "waiting"
@@ -44,34 +44,6 @@ class TopicView:
     subscriptions: tuple[SubscriptionView, ...] = ()
 
 
-@dataclass
-class _Rates:
-    """Rates from (time, rows, bytes) samples: of the last seconds, or of the whole time in which rows came."""
-
-    samples: deque[tuple[float, int, int]] = field(default_factory=deque)
-    first: tuple[float, int, int] | None = None
-    grown: tuple[float, int, int] | None = None
-
-    def add(self, now: float, rows: int, size: int) -> tuple[float, float]:
-        sample = (now, rows, size)
-        if self.first is None or rows == self.first[1]:
-            self.first = sample  # the wait for the first rows does not count
-        elif self.grown is None or rows > self.grown[1]:
-            self.grown = sample
-        self.samples.append(sample)
-        while len(self.samples) > 2 and now - self.samples[1][0] >= WINDOW_SECONDS:
-            self.samples.popleft()
-        return _slope(self.samples[0], sample)
-
-    def overall(self) -> tuple[float, float]:
-        return _slope(self.first, self.grown) if self.first is not None and self.grown is not None else (0.0, 0.0)
-
-
-def _slope(a: tuple[float, int, int], b: tuple[float, int, int]) -> tuple[float, float]:
-    seconds = b[0] - a[0]
-    return ((b[1] - a[1]) / seconds, (b[2] - a[2]) / seconds) if seconds > 0 else (0.0, 0.0)
-
-
 class Watcher:
     """The newest view of some topics."""
 
@@ -79,7 +51,8 @@ class Watcher:
         self._admin = admin
         self._clock = clock
         self._views = {topic: TopicView(topic) for topic in topics}
-        self._rates = {topic: _Rates() for topic in self._views}
+        self._rates = {topic: Rates() for topic in self._views}
+        self._heard = {topic: clock() for topic in self._views}  # when each has last answered
 
     @property
     def views(self) -> list[TopicView]:
@@ -87,14 +60,19 @@ class Watcher:
         return list(self._views.values())
 
     def poll(self) -> None:
-        """Ask for each topic that has not ended. A topic that does not answer keeps its last view."""
+        """Ask for each topic that has not ended. One that does not answer keeps its counts."""
         for topic, view in self._views.items():
             if view.state == "ended":
                 continue
             try:
                 status = self._admin.status(topic, timeout=ASK_SECONDS)
-            except JobpipeError:
-                continue  # not there yet, busy, or gone after its end: the next look tells
+            except JobpipeError:  # not there yet, busy, or gone after its end: the next look tells
+                if view.state == "live" and self._clock() - self._heard[topic] > AWAY_SECONDS:
+                    self._views[topic] = replace(
+                        view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
+                    )
+                continue
+            self._heard[topic] = self._clock()
             self._views[topic] = self._read(topic, status)
 
     def end(self, catalog: Callable[[str], dict[str, Any] | None]) -> None:

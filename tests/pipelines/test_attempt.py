@@ -174,9 +174,9 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     """And what it has started ends, too: a cluster cancels the JVM alone."""
     program = (
         "import subprocess, threading\n"
-        "from jobpipe.pipelines.runner.attempt import _end_with_jvm\n"
+        "from jobpipe.pipelines.runner.attempt import _end_here\n"
         "from jobpipe.pipelines.runner.starting_jvm import StartingJvm\n"
-        "StartingJvm().watch(_end_with_jvm)\n"
+        "StartingJvm().watch(_end_here)\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
         "threading.Event().wait()\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from jobpipe.pipelines import board as module
-from jobpipe.pipelines.board import LiveBoard, PlainBoard, open_board
+from jobpipe.pipelines.board import BoardConsole, LiveBoard, PlainBoard, open_board
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
@@ -49,10 +50,12 @@ class Plain:
         return self._console.export_text().splitlines()
 
 
-def test_which_board() -> None:
+def test_which_board(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_board(console(terminal=True), "x", plain=False), LiveBoard)
     assert isinstance(open_board(console(terminal=True), "x", plain=True), PlainBoard)
     assert isinstance(open_board(console(), "x", plain=False), PlainBoard)
+    monkeypatch.setenv("TERM", "dumb")  # it has no cursor that could go back
+    assert isinstance(open_board(console(terminal=True), "x", plain=False), PlainBoard)
 
 
 def test_a_line_for_each_topic_now_and_then(clock: Clock) -> None:
@@ -71,6 +74,7 @@ def test_a_line_for_each_topic_now_and_then(clock: Clock) -> None:
     assert board.show([replace(TOPIC, waiting="[full]", subscriptions=())]) == [
         "  40 s  flights: live, 12,345 rows, 100 rows/s, 2.50 MB/s; waits: [full]"
     ]
+    assert board.show([replace(TOPIC, state="away")]) == ["  40 s  flights: does not answer"]
     assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == [
         "  40 s  flights: ended, 12,345 rows, 100 rows/s, 2.50 MB/s"
     ]
@@ -90,6 +94,17 @@ def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
     ]
 
 
+def test_why_a_job_waits_is_said_now_and_then(clock: Clock) -> None:
+    board = Plain()
+    assert board.show(jobs=[replace(JOB, detail="a")]) == ["   0 s  report: RUNNING, 12 s: a"]
+    clock.now += module.LINE_SECONDS - 1
+    assert board.show(jobs=[replace(JOB, detail="b")]) == []
+    clock.now += 1
+    assert board.show(jobs=[replace(JOB, detail="c")]) == ["  10 s  report: RUNNING, 12 s: c"]
+    clock.now += 60
+    assert board.show(jobs=[replace(JOB, detail="c")]) == []
+
+
 def test_a_long_line_is_one_line(clock: Clock) -> None:
     (line,) = Plain().show(jobs=[replace(JOB, detail="word " * 100)])
     assert line.count("word") == 100
@@ -97,15 +112,38 @@ def test_a_long_line_is_one_line(clock: Clock) -> None:
 
 def test_tables_on_a_terminal(clock: Clock) -> None:
     shown = console(terminal=True)
-    jobs = [JOB, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
+    report = replace(JOB, rows=1500, rows_per_second=250.0, lag_rows=20)
+    jobs = [report, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
     with LiveBoard(shown, "pipeline flights") as board:
         clock.now += 65
         board.show([TOPIC, TopicView("delays")], jobs)
     text = shown.export_text()
     for part in ("pipeline flights, 65 s", "12,345", "100", "2.50", "flights.delays", "2,000", "other", "waiting"):
         assert part in text
-    assert "report  RUNNING, 12 s" in text
-    assert "audit   FAILED, 12 s, attempt 3: SchemaMismatch [stage 2]" in text
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    assert rows[:2] == [
+        ["report", "1,500", "250", "20", "RUNNING, 12 s"],
+        ["audit", "", "", "", "FAILED, 12 s, attempt 3: SchemaMismatch [stage 2]"],
+    ]
+
+
+def test_on_a_low_terminal_the_jobs_are_seen(clock: Clock) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=160, height=10, record=True)
+    board = LiveBoard(shown, "pipeline flights")
+    with board:
+        board.show([replace(TOPIC, topic=f"topic{number}") for number in range(30)], [JOB])
+        assert "report" in shown.export_text(clear=False)
+
+
+def test_a_console_whose_reader_is_gone() -> None:
+    """As with `| head`; Rich's own would end the program, and with it the jobs in the middle of a micro-batch."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", encoding="utf-8") as file:
+        shown = BoardConsole(file=file)
+        PlainBoard(shown).show([], [JOB])
+        PlainBoard(shown).show([], [JOB])
+        assert shown.quiet
 
 
 def test_without_topics_there_is_a_title(clock: Clock) -> None:

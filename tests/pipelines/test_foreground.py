@@ -209,6 +209,23 @@ def test_all_come_to_their_end(pipeline: Pipeline) -> None:
     assert [topic.topic for topic in ran.topics] == ["flights"]
 
 
+def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
+    """All its subscriptions count: of several sources each has one. Those of others do not."""
+    lags = {"flights.report": 5, "flights.report.left": 7, "flights": 1, "other.report": 100, "flights.audit": 0}
+    lines = [
+        {"name": name, "state": "connected", "lag": {"batches": 1, "rows": lag}, "reconnects": 0}
+        for name, lag in lags.items()
+    ]
+    status = {"rows": 9, "bytes": 9, "waiting": None, "ended": False, "subscriptions": lines}
+    admin = SimpleNamespace(status=lambda topic, timeout: status)
+    shown: list[JobView] = []
+    board = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))
+    jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
+    foreground = _Foreground(graph_of(pipeline), jobs, admin, board, None)  # type: ignore[arg-type]
+    foreground._look()
+    assert [(job.name, job.lag_rows) for job in shown] == [("publish", None), ("report", 12)]
+
+
 def test_when_one_has_failed_the_others_are_stopped(pipeline: Pipeline) -> None:
     jobs = [Job("publish", JobState.FAILED), Job("report", JobState.STOPPED, by="stop")]
     ran = run(pipeline, jobs, Board())

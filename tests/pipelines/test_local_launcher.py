@@ -172,6 +172,22 @@ def test_what_cannot_be_started_leaves_nothing(runs: Runs, tmp_path: Path) -> No
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_runner_alone_is_asked_to_stop(runs: Runs, *, ours: bool) -> None:
+    """Also by another process than the one that has started it. Spark lives until the micro-batch has ended."""
+    launched = runs.submit(FAMILY)
+    child, group, _ = runs.family()
+    (runs.launcher if ours else launcher()).ask_to_stop(launched)
+    leader = psutil.Process(json.loads(launched)["pid"])
+    eventually(lambda: not lives(leader))
+    assert [lives(child), lives(group)] == [True, True]
+    runs.launcher.cancel(launched)
+    assert runs.ended(launched) == -signal.SIGTERM
+    runs.launcher.ask_to_stop(launched)  # it has ended: nothing happens
+    launcher().ask_to_stop(launched)
+
+
+@pytest.mark.processes
 def test_cancel_ends_the_whole_session(runs: Runs) -> None:
     launched = runs.submit(FAMILY)
     child, group, apart = runs.family()

@@ -53,7 +53,14 @@ def test_final_errors_exist() -> None:
     """Those of jobpipe and of Spark, by their names."""
     import pyspark.errors
 
-    from jobpipe.pipelines import dead_letters
+    from jobpipe.pipelines import installed
 
-    named = {*vars(errors), *vars(pyspark.errors), *vars(dead_letters)}
+    named = {*vars(errors), *vars(pyspark.errors), *vars(installed)}
     assert not FINAL - named
+
+
+def test_what_is_derived_from_a_final_error_is_final() -> None:
+    ours = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    derived = {name for name, kind in ours.items() if any(base.__name__ in FINAL for base in kind.__mro__)}
+    assert len(derived) > 10
+    assert not derived - FINAL

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from jobpipe.pipelines.runner import stopping
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
@@ -145,16 +148,50 @@ def test_no_handler_of_errors_keeps_it(stop: StopRequest) -> None:
         signalled(signal.SIGTERM)
 
 
+def test_a_call_of_the_jvm_that_a_stop_interrupts(stop: StopRequest) -> None:
+    """The next one, as in a ``finally``, neither waits for its answer nor takes it for its own."""
+    called, over = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as lines:  # it is dropped
+            while command := list(itertools.takewhile(b"e\n".__ne__, lines)):
+                if command[-1] == b"save\n":
+                    called.set()
+                    over.wait(DEADLINE)
+                connection.sendall(b"!ys" + command[-1])
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # closed at the end
+            while True:
+                threading.Thread(target=answer, args=(jvm.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        threading.Thread(target=serve, daemon=True).start()
+        server = ClientServer(JavaParameters(port=jvm.getsockname()[1]), PythonParameters(port=0))
+        client = server._gateway_client  # what pyspark calls
+        threading.Thread(target=lambda: called.wait(DEADLINE) and stop.ask("an order"), daemon=True).start()
+        answers = []
+        with contextlib.suppress(StopAsked), stop.interrupting():
+            try:
+                answers.append(client.send_command("c\nsave\ne\n"))
+            finally:
+                answers.append(client.send_command("c\nunpersist\ne\n"))
+        assert (answers, over.is_set()) == (["ysunpersist"], False)
+        over.set()
+        server.shutdown()
+
+
 @pytest.mark.processes
 def test_a_parent_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "PARENT_SECONDS", 0.02)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         pid = process.pid
         parent = ParentProcess(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
-        stop, heard = StopRequest(10.0), threading.Event()
+        stop, heard, ended = StopRequest(0.1), threading.Event(), threading.Event()
         stop.listen(heard.set)
-        watch_parent(parent, stop)
+        watch_parent(parent, stop, ended.set)
         assert not heard.wait(0.2)
         process.kill()
         assert heard.wait(DEADLINE)  # although nobody has waited for it
+        assert ended.wait(DEADLINE)  # what does not stop in time is ended
     assert stop.why == "the program that started this job has ended"

@@ -15,6 +15,8 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines import supervisor
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
+from jobpipe.pipelines.reports import Reporter
+from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
@@ -49,6 +51,7 @@ class Fake(Launcher):
         self.fails: list[Exception] = []
         self.heeds = 1
         self.canceled: list[str] = []
+        self.asked: list[str] = []
         self._ended: dict[str, int | None] = {}
 
     def submit(self, attempt: Attempt) -> str:
@@ -61,6 +64,9 @@ class Fake(Launcher):
         if launched in self._ended:
             return LaunchStatus(LaunchState.ENDED, self._ended[launched])
         return LaunchStatus(LaunchState.RUNNING)
+
+    def ask_to_stop(self, launched: str) -> None:
+        self.asked.append(launched)
 
     def cancel(self, launched: str) -> None:
         self.canceled.append(launched)
@@ -384,6 +390,84 @@ def test_a_stop_that_is_not_heeded(world: World) -> None:
     view = world.end()
     assert (view.state, world.launcher.canceled) == (JobState.CANCELED, ["1"])
     assert "repeated" in view.detail
+
+
+def test_a_failure_that_a_process_outlives_stays_one(world: World) -> None:
+    job = world.start(stop_seconds=0.05)
+    world.attempt()
+    world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", 1.5e9, error="OSError"))
+    eventually(lambda: world.job is not None and world.job._seen is not None and world.job._seen.end is not None)
+    job.stop()
+    view = world.end()
+    assert (view.state, view.detail, world.launcher.canceled) == (JobState.FAILED, "OSError", ["1"])
+
+
+def test_a_process_that_lives_on_after_its_end_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a thread of the user's that is not a daemon."""
+    monkeypatch.setattr(supervisor, "LEFT_SECONDS", 0.05)
+    world.start()
+    world.attempt()
+    world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FINISHED", 1.5e9))
+    assert (world.end().state, world.launcher.canceled) == (JobState.FINISHED, ["1"])
+
+
+def test_a_stop_that_the_order_cannot_tell(world: World) -> None:
+    """The launcher asks for it, once: the micro-batch ends all the same."""
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    world.jobs.away.set()
+    job.stop()
+    eventually(lambda: world.launcher.asked)
+    for _ in range(3):
+        assert world.jobs.asked.acquire(timeout=DEADLINE)
+    world.leave(handler, 1, "STOPPED", 0)
+    world.jobs.away.clear()
+    assert (world.end().state, world.launcher.asked, world.launcher.canceled) == (JobState.STOPPED, ["1"], [])
+
+
+def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts while it runs; at its end why it failed, in the error's own words."""
+    monkeypatch.setattr(supervisor, "REPORT_SECONDS", 0.02)
+    job = world.start()
+    reporter = Reporter(Snapshot.read(world.attempt().snapshot).report)
+    handler = world.run(1)
+    reporter.tell(2, 20)
+    eventually(lambda: (job.view.batches, job.view.rows) == (2, 20))
+    reporter.tell(3, 30, "ValueError: no amount")
+    world.leave(handler, 1, "FAILED", 1, error="ValueError", place="stage 2", batches=3, rows=30)
+    world.attempt()
+    reporter = Reporter(world.setting.places.report("report", 2))
+    handler = world.run(2)
+    reporter.tell(1, 5)
+    eventually(lambda: (job.view.batches, job.view.rows) == (4, 35))
+    reporter.tell(1, 5, "SchemaMismatch: no column b")
+    world.leave(handler, 2, "FAILED", 1, error="SchemaMismatch", place="stage 2", batches=1, rows=5)
+    view = world.end()
+    assert (view.detail, view.cause) == ("SchemaMismatch: no column b (stage 2)", "SchemaMismatch: no column b")
+    assert (view.batches, view.rows) == (4, 35)
+    assert list(world.setting.places.report("report", 2).parent.iterdir()) == []
+
+
+def test_what_a_killed_attempt_has_reported_counts(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    Reporter(world.setting.places.report("report", 1)).tell(2, 20)
+    world.launcher.end(1, KILLED)
+    world.attempt()
+    assert (job.view.batches, job.view.rows) == (2, 20)
+
+
+def test_the_wait_for_the_lease_is_no_running(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that fail at once are counted, however long the registry or another attempt kept them waiting."""
+    ran: list[float] = []
+    monkeypatch.setattr(Restarts, "delay", lambda self, error, seconds: ran.append(seconds))
+    world.start()
+    world.attempt()
+    world.wait(JobState.SUBMITTED)
+    world.launcher.end(1, 1)
+    assert (world.end().state, ran) == (JobState.FAILED, [0.0])
 
 
 def test_kill_does_not_wait(world: World) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jobpipe.errors import LinkTimeout, TopicNotFound
-from jobpipe.pipelines.topic_watch import Watcher
+from jobpipe.pipelines.topic_watch import AWAY_SECONDS, Watcher
 
 
 class Clock:
@@ -61,6 +62,13 @@ def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
     admin.answers["t"] = LinkTimeout("busy")
     watcher.poll()
     assert watcher.views[0] == view
+
+    clock.now += AWAY_SECONDS + 0.1
+    watcher.poll()
+    assert watcher.views[0] == replace(view, state="away", rows_per_second=0.0, bytes_per_second=0.0)
+    admin.answers["t"] = status(1000, lag=2)
+    watcher.poll()
+    assert watcher.views[0].state == "live"
 
     admin.answers["t"] = status(1000, ended=True)
     watcher.poll()

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.queries import QueryWork
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done, failure
@@ -59,7 +60,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         of = pipeline.jobs["a"]
         context = context_of(pipeline, of, tmp_path / "state", RunValues("r1"))
         try:
-            return QueryWork(spark, pipeline, of, context).run(StopRequest(60.0))
+            return QueryWork(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
         except (PySparkException, Py4JError) as error:  # as the attempt does
             return failure(error)
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.queries import QueryWork
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done
@@ -62,7 +63,7 @@ def work(
     file.chmod(0o600)
     pipeline = load_pipeline(file)
     of = pipeline.jobs["a"]
-    return QueryWork(spark, pipeline, of, context_of(pipeline, of, folder / "state", RunValues("r1")))
+    return QueryWork(spark, pipeline, of, context_of(pipeline, of, folder / "state", RunValues("r1")), Reporter(None))
 
 
 @pytest.fixture

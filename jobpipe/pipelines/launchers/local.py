@@ -165,6 +165,15 @@ class LocalLauncher(Launcher):
             return False
         return next(_members(_Launched.parse(launched)), None) is not None
 
+    def ask_to_stop(self, launched: str) -> None:
+        """Send SIGTERM to the runner alone: Spark is to live until the micro-batch has ended."""
+        child = self._children.get(launched)
+        if child is not None:
+            child.process.terminate()
+        elif (known := _Launched.parse(launched)).lives():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(known.pid, signal.SIGTERM)
+
     def cancel(self, launched: str) -> None:
         """Kill all processes of the session: Python, its JVM, and Spark's workers."""
         known = _Launched.parse(launched)

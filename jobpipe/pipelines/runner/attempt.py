@@ -24,6 +24,7 @@ from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.graph import subscribers_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.fence import Fence
 from jobpipe.pipelines.runner.holding import Holding, Replaced
 from jobpipe.pipelines.runner.spark_session import add_path, make_session, prepare_jvm, session_keys
@@ -55,11 +56,12 @@ def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
     Args:
         jvm: the one that has started this process, and is the driver's; None: this process starts one.
     """
+    reporter = Reporter(snapshot.report)
     if jvm is not None:
-        jvm.watch(_end_with_jvm)
+        jvm.watch(_end_here)
     stop = StopRequest(snapshot.stop_seconds)
     if snapshot.parent is not None:
-        watch_parent(snapshot.parent, stop)
+        watch_parent(snapshot.parent, stop, _end_here)
     stop.note_signals()
     if snapshot.config is not None:
         os.environ["JOBPIPE_CONFIG"] = str(snapshot.config)  # for all that loads a configuration in this process
@@ -74,11 +76,12 @@ def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
         return FAILED
     except JobpipeError as error:
         log.error("%s: %s", type(error).__name__, error)
+        reporter.tell(0, 0, f"{type(error).__name__}: {error}")
         return MISCONFIGURED
     if handler is None:
         return 0
     try:
-        return _held(snapshot, pipeline, job, keys, handler, stop, jvm)
+        return _held(snapshot, pipeline, job, keys, handler, stop, reporter, jvm)
     finally:
         handler.shutdown()
 
@@ -103,6 +106,7 @@ def _held(
     keys: dict[str, str],
     handler: RegisterServerHandler,
     stop: StopRequest,
+    reporter: Reporter,
     jvm: StartingJvm | None,
 ) -> int:
     """Take the lease, work, leave the end record."""
@@ -127,9 +131,10 @@ def _held(
         if not holding.take(REGISTRY_SECONDS, lambda: stop.asked):
             return 0
         log.info("attempt %d of run %s has the lease", snapshot.attempt, snapshot.run)
-        done = _worked(snapshot, pipeline, job, keys, holding, stop, replaced, jvm)
+        done = _worked(snapshot, pipeline, job, keys, holding, stop, reporter, replaced, jvm)
         leaving.set()
         _tell(done, stop)
+        reporter.tell(done.batches, done.rows, done.cause)
         holding.release(_end_record(snapshot, done), REGISTRY_SECONDS)
     except Replaced as error:
         _end_replaced(str(error), jvm)
@@ -139,8 +144,8 @@ def _held(
     return FAILED if done.error else 0
 
 
-def _end_with_jvm() -> None:
-    """End here: the driver was canceled, or its worker is gone."""
+def _end_here() -> None:
+    """End where it is: the driver was canceled, its worker is gone, or no one else can end it."""
     kill_companions()
     os._exit(FAILED)
 
@@ -164,6 +169,7 @@ def _worked(
     keys: dict[str, str],
     holding: Holding,
     stop: StopRequest,
+    reporter: Reporter,
     replaced: Callable[[str], None],
     jvm: StartingJvm | None,
 ) -> Done:
@@ -192,7 +198,7 @@ def _worked(
         add_path(pipeline.folder)
         give(job.spec.secrets)
         context = _context(snapshot, pipeline, job, check)
-        return _really(_work(spark, pipeline, job, context).run(stop))
+        return _really(_work(spark, pipeline, job, context, reporter).run(stop))
     except StopAsked:
         return _really(Done(stopped=True))
     except (JobpipeError, PySparkException, Py4JError) as error:
@@ -231,7 +237,7 @@ def _context(snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[
     )
 
 
-def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext) -> Work:
+def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter) -> Work:
     if job.spec.application is not None:
         from jobpipe.pipelines.runner.applications import ApplicationWork
 
@@ -242,7 +248,7 @@ def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext
         return FlowWork(spark, job, context)
     from jobpipe.pipelines.runner.queries import QueryWork
 
-    return QueryWork(spark, pipeline, job, context)
+    return QueryWork(spark, pipeline, job, context, reporter)
 
 
 def _end_session(spark: SparkSession) -> None:
@@ -267,7 +273,7 @@ def _end_record(snapshot: Snapshot, done: Done) -> EndRecord:
 
 def _tell(done: Done, stop: StopRequest) -> None:
     if done.error:
-        text = f"failed: {done.message if done.message.startswith(done.error) else f'{done.error}: {done.message}'}"
+        text = f"failed: {done.cause}"
     elif done.stopped:
         text = f"stopped: {stop.why}"
     else:

@@ -18,6 +18,7 @@ from jobpipe.pipelines.graph import dead_letters_of, subscriptions_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import Sink
 from jobpipe.pipelines.queries import start_for_each_batch
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.routes import Routes, routes_of
 from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
@@ -35,14 +36,16 @@ COUNT_SECONDS = 1.0
 class QueryWork:
     """Runs a query."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter
+    ) -> None:
         self._spark = spark
         self._pipeline = pipeline
         self._job = job
         modes = [mode for stage in job.sinks if (mode := getattr(stage.spec, "output_mode", None)) is not None]
         self._context = replace(context, output_mode=modes[0] if modes else None)
         self._routes = routes_of(job)
-        self._progress = _Progress()
+        self._progress = _Progress(reporter)
 
     def run(self, stop: StopRequest) -> Done:
         """Run it to its end."""
@@ -197,7 +200,8 @@ def _kept(frame: DataFrame) -> Iterator[None]:
 class _Progress:
     """Counts the micro-batches of a query and their rows; Spark keeps the progress of the last hundred."""
 
-    def __init__(self) -> None:
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self.batches = 0
         self.rows = 0
         self._last = -1
@@ -208,8 +212,11 @@ class _Progress:
         if not now and time.monotonic() - self._looked < COUNT_SECONDS:
             return
         self._looked = time.monotonic()
+        before = self.batches
         for each in query.recentProgress:
             if each["batchId"] > self._last and each["numInputRows"] > 0:
                 self._last = each["batchId"]
                 self.batches += 1
                 self.rows += int(each["numInputRows"])
+        if self.batches != before:
+            self._reporter.tell(self.batches, self.rows)

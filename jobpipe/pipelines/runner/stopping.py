@@ -16,8 +16,12 @@ from jobpipe_registry.machine import lives
 PARENT_SECONDS = 1.0
 
 
-class StopAsked(BaseException):
-    """A stop was asked for while the attempt was being put together. No error: nothing catches it on the way."""
+class StopAsked(KeyboardInterrupt):
+    """A stop was asked for while the attempt was being put together.
+
+    As KeyboardInterrupt, it also lets py4j drop the connection whose call it interrupts. With any other exception the
+    next call of this thread, as in a ``finally``, would wait for that one and be given its answer.
+    """
 
 
 class StopRequest:
@@ -27,11 +31,13 @@ class StopRequest:
         seconds: how long the stop may take.
 
     Attributes:
+        seconds: the same.
         boundary_seconds: for how long the end of a micro-batch is waited for.
         why: what asked; "" before.
     """
 
     def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.boundary_seconds = seconds / 2
         self._asking = threading.Lock()  # taken for good by the first who asks
         self._asked = False
@@ -99,12 +105,18 @@ class StopRequest:
         return self._asked and time.monotonic() - self._at > self.boundary_seconds
 
 
-def watch_parent(parent: ParentProcess, stop: StopRequest) -> None:
-    """Ask for a stop when a process has ended; a thread looks every second, as long as this process lives."""
+def watch_parent(parent: ParentProcess, stop: StopRequest, end: Callable[[], None]) -> None:
+    """Ask for a stop when a process has ended; a thread looks every second, as long as this process lives.
+
+    Args:
+        end: called if this process still lives when the time of the stop is over: nothing else would end it.
+    """
 
     def watch() -> None:
         while lives(parent.pid, parent.started, parent.ticks) is not False:
             time.sleep(PARENT_SECONDS)
         stop.ask("the program that started this job has ended")
+        time.sleep(stop.seconds)
+        end()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -33,6 +33,11 @@ class Done:
     batches: int = 0
     rows: int = 0
 
+    @property
+    def cause(self) -> str:
+        """The error and what it says, for people; "" if it did not fail."""
+        return self.message if self.message.startswith(self.error) else f"{self.error}: {self.message}"
+
 
 class Work(Protocol):
     """A job's work."""

@@ -1,0 +1,53 @@
+"""Reports of attempts: written whole, for their owner alone; read whatever is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobpipe.pipelines.reports import MAX_ERROR, Report, Reporter, read_report
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "report.json"
+
+
+def test_the_newest_is_read(path: Path) -> None:
+    reporter = Reporter(path)
+    assert read_report(path) is None
+    reporter.tell(1, 10)
+    reporter.tell(2, 30)
+    assert read_report(path) == Report(batches=2, rows=30)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("", ""),
+        ("\n  ValueError: no amount\nTraceback (most recent call last):\n", "ValueError: no amount"),
+        ("x" * 1000, "x" * MAX_ERROR),
+    ],
+)
+def test_one_line_of_an_error(path: Path, error: str, line: str) -> None:
+    Reporter(path).tell(0, 0, error)
+    assert read_report(path) == Report(error=line)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": -1}', '{"rows": 1e400}', '{"more": 1}', "{" * 100_000])
+def test_what_is_no_report(path: Path, text: str) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    assert read_report(path) is None
+
+
+def test_no_file_is_wanted() -> None:
+    Reporter(None).tell(1, 1, "x")
+
+
+def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    Reporter(tmp_path / "file" / "report.json").tell(1, 1)
