@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import JobpipeError
-from jobpipe.pipelines.topic_watch import Status, Watcher
+from jobpipe.pipelines.topic_watch import Statuses, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class RoomWatch:
 
     def __init__(
         self,
-        admin: Status,
+        admin: Statuses,
         publishing: Callable[[], Mapping[str, Key]],
         block: Callable[[Key, str | None], None],
     ) -> None:

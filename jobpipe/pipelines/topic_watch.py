@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.rates import Rates
 
 ASK_SECONDS = 2.0
 AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not shown as how a topic stands now
 
 
-class Status(Protocol):
+class Statuses(Protocol):
     """The one question of :class:`jobpipe.admin.Admin` that is asked here."""
 
-    def status(self, topic: str, timeout: float = ...) -> dict[str, Any]: ...
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class TopicView:
 class Watcher:
     """The newest view of some topics."""
 
-    def __init__(self, admin: Status, topics: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, admin: Statuses, topics: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
         self._clock = clock
         self._views = {topic: TopicView(topic) for topic in topics}
@@ -61,19 +60,18 @@ class Watcher:
 
     def poll(self) -> None:
         """Ask for each topic that has not ended. One that does not answer keeps its counts."""
-        for topic, view in self._views.items():
-            if view.state == "ended":
-                continue
-            try:
-                status = self._admin.status(topic, timeout=ASK_SECONDS)
-            except JobpipeError:  # not there yet, busy, or gone after its end: the next look tells
-                if view.state == "live" and self._clock() - self._heard[topic] > AWAY_SECONDS:
-                    self._views[topic] = replace(
-                        view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
-                    )
-                continue
-            self._heard[topic] = self._clock()
-            self._views[topic] = self._read(topic, status)
+        asked = [topic for topic, view in self._views.items() if view.state != "ended"]
+        found = self._admin.statuses(asked, ASK_SECONDS) if asked else {}
+        now = self._clock()
+        for topic in asked:
+            view = self._views[topic]
+            if topic in found:
+                self._heard[topic] = now
+                self._views[topic] = self._read(topic, found[topic])
+            elif view.state == "live" and now - self._heard[topic] > AWAY_SECONDS:  # it was busy, or gone after its end
+                self._views[topic] = replace(
+                    view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
+                )
 
     def end(self, catalog: Callable[[str], dict[str, Any] | None]) -> None:
         """All has ended: take the last state from the catalogs, and show the rates of the whole run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,9 +91,9 @@ class Coordinators:
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
-        waiting = self.waiting.get(topic)
-        return {"rows": 0, "bytes": 0, "waiting": waiting, "subscriptions": [], "ended": False}
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
+        same = {"rows": 0, "bytes": 0, "subscriptions": [], "ended": False}
+        return {topic: {**same, "waiting": self.waiting.get(topic)} for topic in topics}
 
     def drop(self, topic: str, name: str) -> None:
         if topic not in self.served:

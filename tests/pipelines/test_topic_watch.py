@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jobpipe.errors import LinkTimeout, TopicNotFound
 from jobpipe.pipelines.topic_watch import AWAY_SECONDS, Watcher
 
 
@@ -20,18 +20,15 @@ class Clock:
 
 
 class Answers:
-    """Stands in for Admin: what the topics answer, an error or a status."""
+    """Stands in for Admin: what the topics answer; None: nothing."""
 
-    def __init__(self, **answers: dict[str, Any] | Exception) -> None:
+    def __init__(self, **answers: dict[str, Any] | None) -> None:
         self.answers = answers
         self.asked: list[str] = []
 
-    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
-        self.asked.append(topic)
-        answer = self.answers[topic]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
+        self.asked += topics
+        return {topic: answer for topic in topics if (answer := self.answers[topic]) is not None}
 
 
 def status(rows: int, *, lag: int = 0, ended: bool = False, reconnects: int = 0) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def clock() -> Clock:
 
 
 def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
-    admin = Answers(t=TopicNotFound("not yet"))
+    admin = Answers(t=None)
     watcher = Watcher(admin, ["t"], clock)
     watcher.poll()
     assert watcher.views[0].state == "waiting"
@@ -59,7 +56,7 @@ def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
     assert (view.state, view.rows, view.rows_per_second, view.bytes_per_second) == ("live", 1000, 200.0, 20_000.0)
     assert (view.subscriptions[0].lag_batches, view.subscriptions[0].lag_rows) == (2, 20)
 
-    admin.answers["t"] = LinkTimeout("busy")
+    admin.answers["t"] = None
     watcher.poll()
     assert watcher.views[0] == view
 
