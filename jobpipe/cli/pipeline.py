@@ -44,7 +44,7 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
 
     Raises:
         PipelineError: with every problem.
-        click.BadParameter: ``--set`` without an equals sign.
+        click.BadParameter: ``--set`` without an equals sign, or twice for one parameter.
     """
     from jobpipe.pipelines.loading import load_pipeline
 
@@ -53,6 +53,8 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--set")
+        if name.strip() in values:
+            raise click.BadParameter(f"{name.strip()} is given twice; give it once", param_hint="--set")
         values[name.strip()] = value
     return load_pipeline(file, overlays=overlays, given=values)
 

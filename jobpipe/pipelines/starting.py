@@ -15,18 +15,23 @@ def copy_example(folder: Path) -> list[Path]:
     """Write the files of the example into a folder, which is made; return their paths.
 
     Raises:
-        ConfigError: one of them is there already; nothing is written then.
+        ConfigError: one of them is there already, and nothing is written; or they cannot be written.
     """
     there = [name for name in FILES if (folder / name).exists()]
     if there:
         raise ConfigError(f"{folder} has {', '.join(there)} already; give another folder", folder=str(folder))
     source = _example()
     written = []
-    for name in FILES:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target)
-        written.append(target)
+    try:
+        for name in FILES:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, target)
+            written.append(target)
+    except OSError as error:
+        raise ConfigError(
+            f"the example cannot be written to {folder}: {error}; give another folder", folder=str(folder)
+        ) from error
     return written
 
 

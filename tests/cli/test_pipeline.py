@@ -85,6 +85,8 @@ def test_parameters_and_overlays(run: Run, pipe: Callable[[str], str], tmp_path:
         in run("pipeline", "validate", file, "--set", "topc=x").stderr
     )
     assert run("pipeline", "validate", file, "--set", "topic").exit_code == 2
+    twice = run("pipeline", "validate", file, "--set", "topic=a", "--set", "topic=b")
+    assert (twice.exit_code, "topic is given twice" in twice.stderr) == (2, True)
     over = tmp_path / "prod.yaml"
     over.write_text("pipeline.topic-prefix: prod.\n")
     over.chmod(0o600)
@@ -128,6 +130,12 @@ def test_init(run: Run, tmp_path: Path) -> None:
     assert again.exit_code == 2
     assert "pipeline.yaml, report.py, data/orders-2.csv already" in again.stderr
     assert not (folder / "data" / "orders-1.csv").exists()
+
+
+def test_init_where_nothing_can_be_written(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = run("pipeline", "init", str(tmp_path / "file" / "orders"))
+    assert (found.exit_code, "give another folder" in found.stderr) == (2, True)
 
 
 def test_plugins(run: Run) -> None:
