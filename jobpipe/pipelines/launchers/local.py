@@ -199,6 +199,6 @@ def _members(launched: _Launched) -> Iterator[int]:
         return  # its number is used again, so that nothing of its session lived then: this one is not ours
     leads = launched.lives()
     for process in members(launched.pid):
-        with contextlib.suppress(psutil.Error):
-            if leads or (process.pid != launched.pid and process.create_time() >= launched.started):
-                yield process.pid
+        # In ticks since the host's start: psutil's times move with the clock.
+        if leads or (process.pid != launched.pid and start_ticks(process.pid) >= launched.ticks):
+            yield process.pid
