@@ -155,7 +155,10 @@ class TopicFollower:
         self._portal.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
 
     def close(self) -> None:
-        """End the link; the subscription stays."""
+        """End the link; the subscription stays. What cannot be ended in some seconds ends with the process.
+
+        So nothing is raised that would take the place of what ends the caller, as Ctrl-C.
+        """
 
         async def end() -> None:
             if self._task is not None:
@@ -165,7 +168,9 @@ class TopicFollower:
                 await self._link.close("subscriber closed")
 
         try:
-            self._portal.run(end, 5.0, doing=f"topic {self.topic!r}: closing its link")
+            self._portal.run(end, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing its link")
+        except JobpipeError as error:
+            log.warning("%s", error)
         finally:
             self._set(FollowerState.CLOSED)
 

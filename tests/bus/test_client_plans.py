@@ -227,3 +227,15 @@ def test_a_refusal_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteProtocolError):
         made.ask_once(lambda grant: PlanRequest(grant, START), timeout=1.0)
     assert not link.closed
+
+
+def test_a_link_that_does_not_close_keeps_no_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ends the program, as Ctrl-C, is not replaced by that."""
+    made, link = linked(monkeypatch, LinkTimeout("no answer"))
+    monkeypatch.setattr(follower, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(link, "close", lambda reason: asyncio.Event().wait())
+    made.close()
+    assert made.state is FollowerState.CLOSED
+    assert "topic 'orders': closing its link: not done within 0.05 s" in caplog.text
