@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
 from jobpipe.config.model import KEYS
 from jobpipe.errors import shown
+from jobpipe.pipelines.context import INPUT
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
@@ -21,6 +23,8 @@ Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
 _PLACEMENT = "spool.placement"
+# Spark takes 12, 12L and 1e3 for numbers; every other word of these characters can name a view, select and 1a too.
+_VIEW = re.compile(r"(?!\d+(e\d+)?(bd|[dflsy])?\Z)\w+", re.ASCII | re.IGNORECASE)
 
 
 def check_job(pipeline: Pipeline, job: Job) -> Iterator[Problem]:
@@ -81,6 +85,25 @@ def _query(job: Job, given: set[str]) -> Iterator[Finding]:
     if len(job.sources) > 1 and not (job.transforms and job.transforms[0].plugin.reads_views):
         what = "the job has several sources, and nothing joins them"
         yield ("sources",), what, "let the first transform be {type: sql, query: …} over them", "error"
+
+
+def _views(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """A query reads each source as a view. Without a query their names are only parts of subscriptions' names."""
+    if not any(stage.type == "sql" and stage.plugin.reads_views for stage in job.transforms):
+        return
+    first: dict[str, str] = {}
+    for view in job.sources:
+        if view is None:
+            continue
+        if view.lower() == INPUT:
+            what = f"{INPUT} is the view of the rows that come to the query, so no source can have this name"
+            yield ("sources", view), what, "give the source another name", "error"
+        elif _VIEW.fullmatch(view) is None:
+            what = "a query reads the source as a view, and Spark takes no view of this name"
+            yield ("sources", view), what, "use letters, digits and _, and not digits alone: order_lines", "error"
+        elif (other := first.setdefault(view.lower(), view)) != view:
+            what = f"to a query it is the same view as source {other}: upper and lower case are one"
+            yield ("sources", view), what, "give each source a name of its own", "error"
 
 
 def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
@@ -264,6 +287,7 @@ def _given(pipeline: Pipeline, stage: Stage[Any]) -> set[str]:
 
 _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _kind,
+    _views,
     _modes,
     _schedule,
     _several_sinks,

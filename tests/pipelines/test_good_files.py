@@ -269,6 +269,21 @@ jobs:
     assert job.sources["orders"].spec.watermark.delay == "1 minute"
 
 
+@pytest.mark.parametrize("name", ["order-lines", "input", "12"])
+def test_a_source_that_no_query_reads_has_any_name(write: Write, name: str) -> None:
+    """It is a part of the subscription's name."""
+    path = write(f"""
+pipeline: {{name: x}}
+jobs:
+  a:
+    sources: {{"{name}": {{type: jobpipe, subscribe: t}}}}
+    transform: [{{filter: id > 1}}]
+    sink: {{type: console}}
+  b: {{source: {{type: rate}}, sink: {{type: jobpipe, topic: t}}}}
+""")
+    assert subscriptions_of(loaded(path), "t") == (f"x.a.{name}",)
+
+
 def test_a_flow(write: Write) -> None:
     pipeline = loaded(
         write("""

@@ -420,6 +420,15 @@ WRONG: tuple[Wrong, ...] = (
         (4, "sources", "nothing joins them", "type: sql, query:"),
     ),
     job(
+        "names of views",
+        "sources:\n  orders: {type: rate}\n  Orders: {type: rate}\n  order-lines: {type: rate}\n  12L: {type: rate}\n"
+        f"  Input: {{type: rate}}\n  1a: {{type: rate}}\ntransform: [{{query: SELECT 1}}]\n{CONSOLE}",
+        (6, "sources.Orders", "the same view as source orders", "a name of its own"),
+        (7, "sources.order-lines", "Spark takes no view of this name", "letters, digits and _"),
+        (8, "sources.12L", "Spark takes no view of this name", "not digits alone"),
+        (9, "sources.Input", "input is the view of the rows", "another name"),
+    ),
+    job(
         "several sinks",
         f"{RATE}\nsinks: [{{type: jobpipe, topic: x}}, {{type: json, path: y}}]",
         (5, "sinks[1]", "sink json would write it twice", "at-least-once: true"),
