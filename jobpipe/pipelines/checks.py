@@ -229,6 +229,24 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield path, what, "in SQL use try_cast and the other try_ functions, or a row-function", "warning"
 
 
+def _kept_keys(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """Spark lets go of a key only when its time is past the watermark, so the time must be a part of the key."""
+    if job.mode is Mode.BATCH:
+        return
+    sources = (getattr(stage.spec, "watermark", None) for stage in job.sources.values())
+    columns = {watermark.column.lower() for watermark in sources if watermark is not None}
+    for stage in job.transforms:
+        options: Any = stage.plugin.options
+        if stage.type == "watermark":
+            columns.add(options.column.lower())
+        if stage.type != "deduplicate" or options.within_watermark:
+            continue
+        if not columns & {key.lower() for key in options.keys}:
+            what = "no column with a watermark is among its keys: the stream keeps each key for ever"
+            remedy = "give within-watermark: true after a watermark, or add the watermark's column to keys"
+            yield _below(job, stage), what, remedy, "warning"
+
+
 def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     """Routes go by the topic of a row, and lead to topics; transforms are applied to the rows of each."""
     if not job.spec.route:
@@ -292,6 +310,7 @@ _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _schedule,
     _several_sinks,
     _tolerance,
+    _kept_keys,
     _route,
     _launcher,
 )

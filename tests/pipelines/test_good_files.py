@@ -354,3 +354,42 @@ def test_what_tolerance_does_not_cover(write: Write, stage: str, warned: bool) -
     found = load_pipeline(write(COVERED % stage)).warnings
     assert [problem.key for problem in found] == (["jobs.a.transform[0]"] if warned else [])
     assert all("a value on which it fails, fails the job" in problem.what for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "watermark", "stages", "warned"),
+    [
+        ("STREAMING", "", "{type: deduplicate, keys: [value]}", True),
+        ("STREAMING", "", "{type: watermark, column: timestamp, delay: 1m}, {type: deduplicate, keys: [value]}", True),
+        ("STREAMING", "timestamp", "{type: deduplicate, keys: [value]}", True),
+        ("STREAMING", "timestamp", "{type: deduplicate, keys: [value, Timestamp]}", False),
+        ("STREAMING", "timestamp", "{type: deduplicate, keys: [value], within-watermark: true}", False),
+        (
+            "STREAMING",
+            "",
+            "{type: watermark, column: timestamp, delay: 1m}, {type: deduplicate, keys: 'value,timestamp'}",
+            False,
+        ),
+        (
+            "STREAMING",
+            "",
+            "{type: deduplicate, keys: 'value,timestamp'}, {type: watermark, column: timestamp, delay: 1m}",
+            True,
+        ),
+        ("BATCH", "", "{type: deduplicate, keys: [value]}", False),
+    ],
+)
+def test_a_stream_that_keeps_each_key(write: Write, mode: str, watermark: str, stages: str, warned: bool) -> None:
+    """Spark drops a key's state only where the watermark's column is a part of the key."""
+    of_source = f", watermark: {{column: {watermark}, delay: 1m}}" if watermark else ""
+    path = write(f"""
+pipeline: {{name: x}}
+jobs:
+  a:
+    execution.runtime-mode: {mode}
+    source: {{type: json, path: x, schema: value bigint{of_source}}}
+    transform: [{stages}]
+    sink: {{type: json, path: y}}
+""")
+    found = load_pipeline(path).warnings
+    assert ["the stream keeps each key for ever" in problem.what for problem in found] == [True] * warned

@@ -393,6 +393,7 @@ WRONG: tuple[Wrong, ...] = (
         (7, "route", "a job with dead letters has none", "split the job"),
         (5, "transform[0]", "keeps state, and each topic", "split the job"),
         (5, "transform[1]", "W:with routes sql is applied", "no state"),
+        (5, "transform[0]", "W:no column with a watermark is among its keys", "the watermark's column"),
         (5, "transform[0]", "keeps state, and dead letters", "split the job"),
         (5, "transform[1]", "W:errors.tolerance does not cover", ""),
     ),
@@ -599,6 +600,7 @@ WRONG: tuple[Wrong, ...] = (
         f"{RATE}\ntransform: [{{type: deduplicate, keys: [value]}}]\nsink: {{type: jobpipe, topic: t}}\n"
         "errors: {tolerance: all}",
         (5, "transform[0]", "keeps state", "split the job"),
+        (5, "transform[0]", "W:the stream keeps each key for ever", "within-watermark: true after a watermark"),
     ),
     job(
         "dead letters and a sink that may write twice",

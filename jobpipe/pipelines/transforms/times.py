@@ -113,7 +113,11 @@ class Watermark(Transform):
 
 
 class Deduplicate(Transform):
-    """Lets the first row of each key pass. In a stream a watermark before it says how long keys are kept."""
+    """Lets the first row of each key pass.
+
+    A stream keeps each key for ever, unless a watermark comes before it, and within-watermark is true or the
+    watermark's column is one of the keys.
+    """
 
     type = "deduplicate"
 
@@ -123,7 +127,8 @@ class Deduplicate(Transform):
         keys: Columns = Field(description="Rows with equal values in these columns count as the same.")
         within_watermark: bool = Field(
             default=False,
-            description="Rows of a key are the same if they are no further apart than the watermark's delay.",
+            description="Rows of a key are the same if they are no further apart than the watermark's delay; a stream "
+            "keeps keys for as long.",
         )
 
     options: Options
