@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, NumberFormatException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.plugins import DEAD
 from jobpipe.pipelines.spec import Mode
 
 pytestmark = pytest.mark.spark
@@ -65,6 +66,19 @@ def test_cast(people: DataFrame, apply: Apply) -> None:
     assert dict(apply("Cast", people, spec={"age": "decimal(10,2)", "id": "int8"}).dtypes)["id"] == "tinyint"
     with pytest.raises(ConfigError, match="Cast: the rows have no column nosuch; there are id, name, age, active"):
         apply("Cast", people, spec="nosuch:int")
+
+
+def test_cast_to_an_array_fails_as_a_whole(spark: SparkSession, job: JobContext) -> None:
+    """With dead letters too: try_cast would make null of a value within it, and the row would pass without it."""
+    frame = spark.sql("SELECT array('1', 'x') AS a, 'y' AS b")
+    kind = PLUGINS.find(PlugInKind.TRANSFORM, "Cast")
+    nested = kind(kind.parse({"spec": "a:array<int>"}, job.folder))
+    assert nested.apply_tolerant(frame, job) is None
+    with pytest.raises(NumberFormatException, match="CAST_INVALID_INPUT"):
+        nested.apply(frame, job).collect()
+    plain = kind(kind.parse({"spec": "b:int"}, job.folder)).apply_tolerant(frame, job)
+    assert plain is not None
+    assert [row[DEAD].error_message for row in plain.collect()] == ["column b does not fit int"]
 
 
 def test_filter(people: DataFrame, apply: Apply) -> None:

@@ -122,12 +122,22 @@ class Cast(Transform):
         return _replace(frame, {name: column_named(name).cast(_CAST.get(kind, kind)) for name, kind in spec.items()})
 
     @property
-    def tolerant(self) -> bool:
-        """A value that does not fit makes its row a dead letter."""
+    def may_fail(self) -> bool:
+        """A value may not fit."""
         return True
 
-    def apply_tolerant(self, frame: DataFrame, job: JobContext) -> DataFrame:
+    @property
+    def tolerant(self) -> bool:
+        """A value that does not fit makes its row a dead letter.
+
+        Not so in an array, map or struct: of the value alone try_cast makes null, and the row would pass without it.
+        """
+        return not any("<" in kind for kind in self.options.spec.values())
+
+    def apply_tolerant(self, frame: DataFrame, job: JobContext) -> DataFrame | None:
         """Cast the columns; say of each row which value does not fit."""
+        if not self.tolerant:
+            return None
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
         casts = {name: column_named(name).try_cast(_CAST.get(kind, kind)) for name, kind in spec.items()}
