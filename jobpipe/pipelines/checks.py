@@ -9,7 +9,7 @@ from typing import Any
 
 from jobpipe.config.model import KEYS
 from jobpipe.errors import shown
-from jobpipe.pipelines.context import INPUT
+from jobpipe.pipelines.context import INPUT, with_prefix
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
@@ -283,6 +283,18 @@ def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield _below(job, stage), what, "make sure that it keeps no state", "warning"
 
 
+def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """What is right by itself must be right after the prefix, too."""
+    prefix = pipeline.spec.topic_prefix
+    for stage in job.sources.values():
+        try:
+            re.compile(with_prefix(stage.plugin.topics().pattern or "", prefix))
+        except re.error as error:
+            what = f"after topic-prefix {prefix} it is no regular expression: {error}"
+            remedy = "write flags in one group at its start, as in (?ix), or as (?i:…)"
+            yield (*_below(job, stage), "subscribePattern"), what, remedy, "error"
+
+
 def _launcher(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if not pipeline.launcher.plugin.cluster:
         return
@@ -316,5 +328,6 @@ _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _tolerance,
     _kept_keys,
     _route,
+    _pattern,
     _launcher,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.pipelines.context import with_prefix
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
@@ -396,3 +397,22 @@ jobs:
 """)
     found = load_pipeline(path).warnings
     assert ["the stream keeps each key for ever" in problem.what for problem in found] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "other"),
+    [
+        ("raw.*|in", ("dev.raw.a", "dev.in"), ("in", "devXin", "dev.RAW")),
+        ("(?i)raw.*", ("dev.raw.a", "dev.RAW.a"), ("DEV.raw.a", "RAW.a")),
+        ("(?i)(?s)raw.*", ("dev.RAW.a",), ("raw",)),
+        ("(?x)raw \\. .* # of all shops", ("dev.raw.a",), ("raw.a", "dev.raw . a")),
+        (r"(?i:raw)\.(\w+)-\1", ("dev.RAW.a-a",), ("dev.raw.a-b",)),
+        ("", ("dev.",), ("dev", "")),
+    ],
+)
+def test_a_pattern_after_a_prefix(pattern: str, matched: tuple[str, ...], other: tuple[str, ...]) -> None:
+    """The pattern's flags stay its own, and the prefix is as it is written."""
+    expression = re.compile(with_prefix(pattern, "dev."))
+    assert all(expression.fullmatch(topic) for topic in matched)
+    assert not any(expression.fullmatch(topic) for topic in other)
+    assert with_prefix(pattern, "") == pattern

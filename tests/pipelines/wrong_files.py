@@ -630,6 +630,21 @@ WRONG: tuple[Wrong, ...] = (
         (7, "jobs.c", "W:rows go round in a circle: c → c", "a filter"),
     ),
     whole(
+        "a pattern after a prefix",
+        """
+        pipeline: {name: shop, topic-prefix: dev.}
+        jobs:
+          a: {source: {type: rate}, sink: {type: jobpipe, topic: raw}}
+          b:
+            source: {type: jobpipe, subscribePattern: '(?x) (?i)raw.*'}
+            sink: {type: console}
+          c:
+            source: {type: jobpipe, subscribePattern: '(?ix) raw.* # of all'}
+            sink: {type: console}
+        """,
+        (5, "jobs.b.source.subscribePattern", "after topic-prefix dev. it is no regular expression", "(?ix)"),
+    ),
+    whole(
         "a cluster",
         """
         pipeline:
