@@ -113,6 +113,9 @@ def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
         if key not in given:
             yield (key,), "a flow needs it", _FLOW_NEEDS[key], "error"
     for stage in job.sources.values():
+        if getattr(stage.spec, "watermark", None) is not None:
+            what = "a flow has none: its function is called with every row, however late"
+            yield ("source", "watermark"), what, "leave it out, or leave out type: flow", "error"
         if len(stage.plugin.topics().names) != 1 or stage.plugin.topics().pattern is not None:
             yield ("source",), "a flow reads one topic", "give source: {type: jobpipe, subscribe: TOPIC}", "error"
         elif stage.plugin.topics().names == (job.spec.publish,):

@@ -460,6 +460,12 @@ WRONG: tuple[Wrong, ...] = (
         (5, "source", "a flow reads one topic", "jobpipe"),
     ),
     job(
+        "a watermark of a flow",
+        "type: flow\nfunction: a:b\n"
+        "source: {type: jobpipe, subscribe: orders, watermark: {column: at, delay: 1 minute}}",
+        (6, "source.watermark", "a flow has none", "leave out type: flow"),
+    ),
+    job(
         "partitions of nothing",
         f"type: flow\n{ORDERS}\nfunction: a:b\npartitions: 2",
         (7, "partitions", "that the flow publishes", "publish and schema"),
