@@ -16,7 +16,7 @@ from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.problems import Problem, Severity
 from jobpipe.pipelines.routes import fixed_target, matches, problem_of
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.tree import Path
+from jobpipe.pipelines.tree import Path, dotted
 from jobpipe.pipelines.wording import problem_at
 
 Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
@@ -52,6 +52,25 @@ def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.spec.alerts:
         what = "alerts are sent by the control server; jobpipe pipeline run sends none"
         yield problem_at(pipeline.tree, ("pipeline", "alerts"), what, "look at its exit code", "warning")
+
+
+def needs_bounds(job: Job) -> str | None:
+    """Return which stage or argument of a job names a bound of its run, in words, so that a run needs bounds.
+
+    >>> needs_bounds(job)
+    'sink names ${run.lower}'
+    """
+    places: list[tuple[Path, Any]] = [(_below(job, stage), stage.given) for stage in job.stages]
+    places += [(("arguments", number), argument) for number, argument in enumerate(job.spec.arguments)]
+    for path, given in places:
+        for name in _bounds_in(given):
+            return f"{dotted(path)} names ${{{name}}}"
+    return None
+
+
+def _bounds_in(given: Any) -> list[str]:
+    """Return the names of the bounds that options or an argument name."""
+    return sorted({*run_references(given)} & {"run.lower", "run.upper"})
 
 
 def _is_on_host(storage: str) -> bool:
@@ -153,7 +172,7 @@ def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             what = f"sink {stage.type} is for runs with an end, and the job is STREAMING"
             yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or use another sink", "error"
     for stage in job.stages:
-        for name in sorted({*run_references(stage.given)} & {"run.lower", "run.upper"}):
+        for name in _bounds_in(stage.given):
             what = f"${{{name}}} has no value in a STREAMING job"
             yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or leave it out", "error"
     trigger = spec.trigger
@@ -182,10 +201,9 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if schedule.catchup == "all" and schedule.boundary_type == "OFFSET":
         what = "offsets of intervals that were missed cannot be known afterwards"
         yield ("schedule", "catchup"), what, "give boundaryType: TIME, or catchup: latest", "error"
-    names = {"run.lower", "run.upper"}
-    filtered = any(names & {*run_references(stage.given)} for stage in job.transforms)
+    filtered = any(_bounds_in(stage.given) for stage in job.transforms)
     for stage in job.sources.values():
-        if not (stage.plugin.takes_bounds or filtered or names & {*run_references(stage.given)}):
+        if not (stage.plugin.takes_bounds or filtered or _bounds_in(stage.given)):
             what = f"source {stage.type} knows no bounds: each run would read the same rows"
             remedy = "name the bounds in its options, as in path: data/${run.lower:%Y-%m-%d}"
             yield _below(job, stage), what, remedy, "error"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.context import with_prefix
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.loading import load_pipeline
@@ -416,3 +417,36 @@ def test_a_pattern_after_a_prefix(pattern: str, matched: tuple[str, ...], other:
     assert all(expression.fullmatch(topic) for topic in matched)
     assert not any(expression.fullmatch(topic) for topic in other)
     assert with_prefix(pattern, "") == pattern
+
+
+def test_which_jobs_need_bounds(write: Write, tmp_path: Path) -> None:
+    """Those of which a stage or an argument names one: a run without bounds cannot fill it in."""
+    (tmp_path / "own.py").touch()
+    path = write("""
+pipeline: {name: x}
+jobs:
+  no:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: t}
+    transform: [{filter: "day = '$${run.lower}'"}]
+    sink: {type: json, path: "a/${run.id}"}
+  by-sink:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: t}
+    sink: {type: json, path: "a/${run.lower:%Y}-${run.upper:%Y}"}
+  by-transform:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: t}
+    transform: [{filter: id > 1}, {type: python, function: "a:b", options: {end: "${run.upper}"}}]
+    sink: {type: json, path: "a/${run.lower}"}
+  stream: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
+  own: {application: own.py, arguments: [--day, "${run.upper:%Y-%m-%d}", "${run.id}"]}
+""")
+    found = {name: needs_bounds(job) for name, job in loaded(path).jobs.items()}
+    assert found == {
+        "no": None,
+        "by-sink": "sink names ${run.lower}",
+        "by-transform": "transform[1] names ${run.upper}",
+        "stream": None,
+        "own": "arguments[1] names ${run.upper}",
+    }
