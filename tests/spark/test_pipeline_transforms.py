@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,17 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.collect()]
 
 
+@contextmanager
+def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """Set the time zone of a session that tests share."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_cast(people: DataFrame, apply: Apply) -> None:
     """Spark's types and Kafka Connect's; the order of the columns stays."""
     found = apply("Cast", people, spec="age:int32,id:string,name:string")
@@ -98,6 +110,21 @@ def test_mask_field(people: DataFrame, apply: Apply) -> None:
     assert [row[1] for row in rows(rest)] == ["***", "ben", None]
     with pytest.raises(ConfigError, match="column active is of type boolean: only texts and numbers"):
         apply("MaskField", people, fields="active", replacement="x")
+
+
+def test_mask_field_has_kafka_connects_empty_values(spark: SparkSession, apply: Apply) -> None:
+    """Lists and maps without elements, and 1970, whatever the session's time zone; null where there is none."""
+    frame = spark.sql(
+        "SELECT array(named_struct('x', 1)) AS a, map('k', array(1)) AS m, date'2026-11-21' AS d, "
+        "timestamp'2026-11-21 10:20:30' AS t, timestamp_ntz'2026-11-21 10:20:30' AS n, "
+        "CAST(1.5 AS DECIMAL(5, 2)) AS c, named_struct('x', 1) AS s, CAST('a' AS BINARY) AS b, "
+        "CAST(NULL AS ARRAY<INT>) AS none"
+    )
+    with session_zone(spark, "America/New_York"):
+        found = apply("MaskField", frame, fields=frame.columns)
+        assert found.dtypes == frame.dtypes
+        told = found.selectExpr("a", "m", "string(d)", "unix_micros(t)", "string(n)", "string(c)", "s", "b", "none")
+        assert rows(told) == [([], {}, "1970-01-01", 0, "1970-01-01 00:00:00", "0.00", None, None, None)]
 
 
 def test_replace_field(people: DataFrame, apply: Apply) -> None:

@@ -6,13 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BooleanType, DataType, NumericType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from jobpipe.config.values import BadValueError
 from jobpipe.errors import ConfigError
@@ -321,7 +333,11 @@ class InsertField(Transform):
 
 
 class MaskField(Transform):
-    """Replaces values by an empty text, zero, false, or null, or by a value of yours; null stays null."""
+    """Replaces values by an empty one of their type, or by a value of yours; null stays null.
+
+    Empty are: a text without characters, zero, false, a list or map without elements, and the beginning of 1970 (in
+    UTC) for dates and timestamps. Binary values and structs have none, and become null.
+    """
 
     type = "MaskField"
 
@@ -360,6 +376,14 @@ class MaskField(Transform):
             return sf.lit("").cast(kind)
         if isinstance(kind, NumericType):
             return sf.lit(0).cast(kind)
+        if isinstance(kind, ArrayType):
+            return sf.array().cast(kind)
+        if isinstance(kind, MapType):
+            return sf.create_map().cast(kind)
+        if isinstance(kind, TimestampType):
+            return sf.timestamp_seconds(sf.lit(0))
+        if isinstance(kind, (DateType, TimestampNTZType)):
+            return sf.lit(date(1970, 1, 1)).cast(kind)
         return sf.lit(False if isinstance(kind, BooleanType) else None).cast(kind)
 
 
