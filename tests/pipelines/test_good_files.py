@@ -450,3 +450,18 @@ jobs:
         "stream": None,
         "own": "arguments[1] names ${run.upper}",
     }
+
+
+def test_names_of_inserted_columns(write: Write) -> None:
+    """Kafka Connect's ! and ? say whether a column may be null; they are no part of its name."""
+    path = write("""
+pipeline: {name: x}
+source: {type: rate}
+transform:
+  - {type: InsertField, static.field: "origin!", static.value: shop!, topic.field: "topic?", offset.field: "a?b!!"}
+sink: {type: console}
+""")
+    (job,) = loaded(path).jobs.values()
+    options = job.transforms[0].plugin.options
+    assert (options.static_field, options.static_value, options.topic_field) == ("origin", "shop!", "topic")
+    assert options.offset_field == "a?b!"

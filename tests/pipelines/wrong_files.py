@@ -585,6 +585,11 @@ WRONG: tuple[Wrong, ...] = (
     transform("no condition", "{type: Filter}", (5, "predicate", "it is missing", "An SQL condition")),
     transform("no column to insert", "{type: InsertField}", (5, "", "it adds no column", "static.field")),
     transform(
+        "a column without a name",
+        "{type: InsertField, static.field: '!', static.value: a}",
+        (5, "static.field", "'!' does not fit", "a name"),
+    ),
+    transform(
         "half of a column", "{type: InsertField, static.field: a}", (5, "static.value", "go together", "give both")
     ),
     transform(

@@ -265,26 +265,45 @@ class HoistField(Transform):
         return frame.select(sf.struct(*(column_named(name) for name in frame.columns)).alias(self.options.field))
 
 
+def _inserted(raw: Any, _folder: Path) -> str:
+    """Read the name of a new column; in Kafka Connect ! after it means required, and ? optional."""
+    name = raw[:-1] if isinstance(raw, str) and raw.endswith(("!", "?")) else raw
+    if not isinstance(name, str) or not name.strip() or "\0" in name:
+        raise ValueError
+    return name
+
+
+InsertedColumn = Annotated[
+    str, *expected("a name; ! or ? at its end is no part of it", _inserted, {"type": "string", "minLength": 1})
+]
+
+
 class InsertField(Transform):
-    """Adds columns: a fixed text, or where the row stood in its topic, if the source has includeMetadata: true."""
+    """Adds columns: a fixed text, or where the row stood in its topic, if the source has includeMetadata: true.
+
+    As in Kafka Connect, a name may end with ! or ?, which is no part of it: whether a column may be null is known by
+    what it holds.
+    """
 
     type = "InsertField"
 
     class Options(Predicated):
         """Which columns."""
 
-        static_field: Text | None = Field(
+        static_field: InsertedColumn | None = Field(
             default=None, alias="static.field", description="A column with a fixed value."
         )
         static_value: PlainText | None = Field(default=None, alias="static.value", description="The fixed value.")
-        timestamp_field: Text | None = Field(
+        timestamp_field: InsertedColumn | None = Field(
             default=None, alias="timestamp.field", description="Column for the time when the row was published."
         )
-        topic_field: Text | None = Field(default=None, alias="topic.field", description="Column for the row's topic.")
-        partition_field: Text | None = Field(
+        topic_field: InsertedColumn | None = Field(
+            default=None, alias="topic.field", description="Column for the row's topic."
+        )
+        partition_field: InsertedColumn | None = Field(
             default=None, alias="partition.field", description="Column for the row's partition."
         )
-        offset_field: Text | None = Field(
+        offset_field: InsertedColumn | None = Field(
             default=None, alias="offset.field", description="Column for the offset of the row's batch."
         )
 
