@@ -570,6 +570,11 @@ WRONG: tuple[Wrong, ...] = (
     ),
     transform("no pairs", "{type: Cast, spec: temp}", (5, "spec", "'temp' does not fit", "temp:double")),
     transform(
+        "a type for a whole row",
+        "{type: Cast, spec: INT64}",
+        (5, "spec", "'INT64' does not fit", "give the column too, as in temp:INT64"),
+    ),
+    transform(
         "a predicate",
         "{type: Cast, spec: 'a:int', predicate: x}",
         (5, "predicate", "no such key", "Filter, InsertField and MaskField"),

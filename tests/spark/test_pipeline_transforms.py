@@ -74,6 +74,7 @@ def test_cast(people: DataFrame, apply: Apply) -> None:
     found = apply("Cast", people, spec="age:int32,id:string,name:string")
     assert found.dtypes == [("id", "string"), ("name", "string"), ("age", "int"), ("active", "boolean")]
     assert rows(found)[0] == ("1", "ada", 36, None)
+    assert apply("Cast", people, spec="age:INT64,id:Int8").dtypes[0::2] == [("id", "tinyint"), ("age", "bigint")]
     assert dict(apply("Cast", people, spec=["age:decimal(10,2)"]).dtypes)["age"] == "decimal(10,2)"
     assert dict(apply("Cast", people, spec={"age": "decimal(10,2)", "id": "int8"}).dtypes)["id"] == "tinyint"
     with pytest.raises(ConfigError, match="Cast: the rows have no column nosuch; there are id, name, age, active"):

@@ -52,7 +52,12 @@ _CAST = {
     "float32": "float",
     "float64": "double",
 }
-"""Kafka Connect's names of types that Spark has under others."""
+"""Kafka Connect's names of types that Spark has under others; in any case, as Spark's own."""
+_WHOLE = {*_CAST, "boolean", "string"}  # what Kafka Connect's Cast takes for a value that has no fields
+
+
+def _spark_type(kind: str) -> str:
+    return _CAST.get(kind.lower(), kind)
 
 
 def _pairs(raw: Any, _folder: Path) -> dict[str, str]:
@@ -84,14 +89,19 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-Pairs = Annotated[
-    dict[str, str],
-    *expected(
-        "pairs such as temp:double,count:int, or a section of them",
-        _pairs,
-        {"type": ["string", "object", "array"], "items": {"type": "string"}},
-    ),
-]
+def _casts(raw: Any, folder: Path) -> dict[str, str]:
+    """Read pairs of column and type; a type alone, as Kafka Connect has it, casts no row."""
+    if isinstance(raw, str) and raw.strip().lower() in _WHOLE:
+        raise BadValueError(
+            f"the column too, as in temp:{raw.strip()}, and so for each column: rows have no other value"
+        )
+    return _pairs(raw, folder)
+
+
+_PAIRS = "pairs such as temp:double,count:int, or a section of them"
+_PAIRS_SCHEMA = {"type": ["string", "object", "array"], "items": {"type": "string"}}
+Pairs = Annotated[dict[str, str], *expected(_PAIRS, _pairs, _PAIRS_SCHEMA)]
+Casts = Annotated[dict[str, str], *expected(_PAIRS, _casts, _PAIRS_SCHEMA)]
 
 
 def _replace(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
@@ -123,7 +133,7 @@ class Cast(Transform):
     class Options(PluginOptions):
         """Which columns."""
 
-        spec: Pairs = Field(description="COLUMN:TYPE,COLUMN:TYPE; types are Spark's, or Kafka Connect's (int64).")
+        spec: Casts = Field(description="COLUMN:TYPE,COLUMN:TYPE; types are Spark's, or Kafka Connect's (int64).")
 
     options: Options
 
@@ -131,7 +141,7 @@ class Cast(Transform):
         """Cast the columns."""
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
-        return _replace(frame, {name: column_named(name).cast(_CAST.get(kind, kind)) for name, kind in spec.items()})
+        return _replace(frame, {name: column_named(name).cast(_spark_type(kind)) for name, kind in spec.items()})
 
     @property
     def may_fail(self) -> bool:
@@ -152,7 +162,7 @@ class Cast(Transform):
             return None
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
-        casts = {name: column_named(name).try_cast(_CAST.get(kind, kind)) for name, kind in spec.items()}
+        casts = {name: column_named(name).try_cast(_spark_type(kind)) for name, kind in spec.items()}
         told = [
             sf.when(column_named(name).isNotNull() & casts[name].isNull(), sf.lit(f"column {name} does not fit {kind}"))
             for name, kind in spec.items()
