@@ -136,6 +136,12 @@ def test_replace_field(people: DataFrame, apply: Apply) -> None:
         apply("ReplaceField", people, include="id", exclude="id")
     with pytest.raises(ConfigError, match="no column nosuch"):
         apply("ReplaceField", people, renames="nosuch:x")
+    with pytest.raises(
+        ConfigError, match="age would be renamed to id, and there is a column id that stays; exclude id"
+    ):
+        apply("ReplaceField", people, renames="age:id")
+    assert apply("ReplaceField", people, renames="age:id", exclude="id").columns == ["name", "id", "active"]
+    assert apply("ReplaceField", people, renames="age:id,id:age").columns == ["age", "name", "id", "active"]
 
 
 def test_structs(people: DataFrame, apply: Apply) -> None:

@@ -450,4 +450,8 @@ class ReplaceField(Transform):
         ]
         if not kept:
             raise ConfigError("ReplaceField: no column is left", columns=frame.columns)
+        for old, new in renames.items():
+            if old in kept and new in kept and new not in renames:
+                said = f"ReplaceField: {old} would be renamed to {new}, and there is a column {new} that stays"
+                raise ConfigError(f"{said}; exclude {new}, or rename it as well", columns=[old, new])
         return frame.select(*(column_named(name).alias(renames.get(name, name)) for name in kept))
