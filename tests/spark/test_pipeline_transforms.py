@@ -199,13 +199,32 @@ def test_insert_field(people: DataFrame, apply: Apply) -> None:
             {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
             "10:20:30.123456",
         ),
+        (
+            "1795256430123456999L",
+            {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
+            "10:20:30.123456",
+        ),
+        (
+            "-1001L",
+            {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
+            "23:59:59.999998",
+        ),
+        ("timestamp'9999-12-31 23:59:59.999999Z'", {"target__type": "unix"}, 253402300799999),
+        ("timestamp'1969-12-31 23:59:59.999999Z'", {"target__type": "unix", "unix__precision": "seconds"}, -1),
+        ("'2026-03-08 02:30:00'", {"target__type": "unix", "format": "yyyy-MM-dd HH:mm:ss"}, 1772937000000),
+        ("'2026-03-08 02:30:00 +01:00'", {"target__type": "unix", "format": "yyyy-MM-dd HH:mm:ss XXX"}, 1772933400000),
+        ("timestamp_ntz'2026-11-21 00:00:00'", {"target__type": "unix"}, 1795219200000),
     ],
 )
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_timestamp_converter(
-    spark: SparkSession, apply: Apply, source: str, options: dict[str, Any], value: object
+    spark: SparkSession, apply: Apply, source: str, options: dict[str, Any], value: object, zone: str
 ) -> None:
+    """Always in UTC. At the time of the text of 8 March clocks in New York go forward: there it does not exist."""
     frame = spark.sql(f"SELECT {source} AS t")
-    ((found,),) = rows(apply("TimestampConverter", frame, field="t", **options))
+    with session_zone(spark, zone):
+        ((found,),) = rows(apply("TimestampConverter", frame, field="t", **options))
+        assert spark.conf.get("spark.sql.session.timeZone") == zone
     assert found == value
 
 
