@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
 from jobpipe.config.model import KEYS
 from jobpipe.errors import shown
+from jobpipe.pipelines.context import INPUT, with_prefix
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.problems import Problem, Severity
 from jobpipe.pipelines.routes import fixed_target, matches, problem_of
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.tree import Path
+from jobpipe.pipelines.tree import Path, dotted
 from jobpipe.pipelines.wording import problem_at
 
 Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
 _PLACEMENT = "spool.placement"
+# Spark takes 12, 12L and 1e3 for numbers; every other word of these characters can name a view, select and 1a too.
+_VIEW = re.compile(r"(?!\d+(e\d+)?(bd|[dflsy])?\Z)\w+", re.ASCII | re.IGNORECASE)
 
 
 def check_job(pipeline: Pipeline, job: Job) -> Iterator[Problem]:
@@ -48,6 +52,25 @@ def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.spec.alerts:
         what = "alerts are sent by the control server; jobpipe pipeline run sends none"
         yield problem_at(pipeline.tree, ("pipeline", "alerts"), what, "look at its exit code", "warning")
+
+
+def needs_bounds(job: Job) -> str | None:
+    """Return which stage or argument of a job names a bound of its run, in words, so that a run needs bounds.
+
+    >>> needs_bounds(job)
+    'sink names ${run.lower}'
+    """
+    places: list[tuple[Path, Any]] = [(_below(job, stage), stage.given) for stage in job.stages]
+    places += [(("arguments", number), argument) for number, argument in enumerate(job.spec.arguments)]
+    for path, given in places:
+        for name in _bounds_in(given):
+            return f"{dotted(path)} names ${{{name}}}"
+    return None
+
+
+def _bounds_in(given: Any) -> list[str]:
+    """Return the names of the bounds that options or an argument name."""
+    return sorted({*run_references(given)} & {"run.lower", "run.upper"})
 
 
 def _is_on_host(storage: str) -> bool:
@@ -83,6 +106,25 @@ def _query(job: Job, given: set[str]) -> Iterator[Finding]:
         yield ("sources",), what, "let the first transform be {type: sql, query: …} over them", "error"
 
 
+def _views(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """A query reads each source as a view. Without a query their names are only parts of subscriptions' names."""
+    if not any(stage.type == "sql" and stage.plugin.reads_views for stage in job.transforms):
+        return
+    first: dict[str, str] = {}
+    for view in job.sources:
+        if view is None:
+            continue
+        if view.lower() == INPUT:
+            what = f"{INPUT} is the view of the rows that come to the query, so no source can have this name"
+            yield ("sources", view), what, "give the source another name", "error"
+        elif _VIEW.fullmatch(view) is None:
+            what = "a query reads the source as a view, and Spark takes no view of this name"
+            yield ("sources", view), what, "use letters, digits and _, and not digits alone: order_lines", "error"
+        elif (other := first.setdefault(view.lower(), view)) != view:
+            what = f"to a query it is the same view as source {other}: upper and lower case are one"
+            yield ("sources", view), what, "give each source a name of its own", "error"
+
+
 def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
     for key in sorted(given & set(_QUERY_ONLY)):
         yield (key,), "a flow has none", "leave it out, or leave out type: flow", "error"
@@ -90,6 +132,9 @@ def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
         if key not in given:
             yield (key,), "a flow needs it", _FLOW_NEEDS[key], "error"
     for stage in job.sources.values():
+        if getattr(stage.spec, "watermark", None) is not None:
+            what = "a flow has none: its function is called with every row, however late"
+            yield ("source", "watermark"), what, "leave it out, or leave out type: flow", "error"
         if len(stage.plugin.topics().names) != 1 or stage.plugin.topics().pattern is not None:
             yield ("source",), "a flow reads one topic", "give source: {type: jobpipe, subscribe: TOPIC}", "error"
         elif stage.plugin.topics().names == (job.spec.publish,):
@@ -127,7 +172,7 @@ def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             what = f"sink {stage.type} is for runs with an end, and the job is STREAMING"
             yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or use another sink", "error"
     for stage in job.stages:
-        for name in sorted({*run_references(stage.given)} & {"run.lower", "run.upper"}):
+        for name in _bounds_in(stage.given):
             what = f"${{{name}}} has no value in a STREAMING job"
             yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or leave it out", "error"
     trigger = spec.trigger
@@ -156,10 +201,9 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if schedule.catchup == "all" and schedule.boundary_type == "OFFSET":
         what = "offsets of intervals that were missed cannot be known afterwards"
         yield ("schedule", "catchup"), what, "give boundaryType: TIME, or catchup: latest", "error"
-    names = {"run.lower", "run.upper"}
-    filtered = any(names & {*run_references(stage.given)} for stage in job.transforms)
+    filtered = any(_bounds_in(stage.given) for stage in job.transforms)
     for stage in job.sources.values():
-        if not (stage.plugin.takes_bounds or filtered or names & {*run_references(stage.given)}):
+        if not (stage.plugin.takes_bounds or filtered or _bounds_in(stage.given)):
             what = f"source {stage.type} knows no bounds: each run would read the same rows"
             remedy = "name the bounds in its options, as in path: data/${run.lower:%Y-%m-%d}"
             yield _below(job, stage), what, remedy, "error"
@@ -203,7 +247,29 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield path, what, "give row-function or batch-function of type python for rows that may be bad", "warning"
         elif stage.plugin.may_fail and not stage.plugin.tolerant:
             what = f"errors.tolerance does not cover {stage.type}: a value on which it fails, fails the job"
-            yield path, what, "in SQL use try_cast and the other try_ functions, or a row-function", "warning"
+            remedy = "in SQL use try_cast and the other try_ functions, or a row-function"
+            if stage.type == "Cast":
+                what = "errors.tolerance covers no Cast to an array, map or struct: a value in it may fail the job"
+                remedy = "give the other columns a Cast of their own, and cast this one in a row-function"
+            yield path, what, remedy, "warning"
+
+
+def _kept_keys(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """Spark lets go of a key only when its time is past the watermark, so the time must be a part of the key."""
+    if job.mode is Mode.BATCH:
+        return
+    sources = (getattr(stage.spec, "watermark", None) for stage in job.sources.values())
+    columns = {watermark.column.lower() for watermark in sources if watermark is not None}
+    for stage in job.transforms:
+        options: Any = stage.plugin.options
+        if stage.type == "watermark":
+            columns.add(options.column.lower())
+        if stage.type != "deduplicate" or options.within_watermark:
+            continue
+        if not columns & {key.lower() for key in options.keys}:
+            what = "no column with a watermark is among its keys: the stream keeps each key for ever"
+            remedy = "give within-watermark: true after a watermark, or add the watermark's column to keys"
+            yield _below(job, stage), what, remedy, "warning"
 
 
 def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
@@ -238,6 +304,18 @@ def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield _below(job, stage), what, "make sure that it keeps no state", "warning"
 
 
+def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """What is right by itself must be right after the prefix, too."""
+    prefix = pipeline.spec.topic_prefix
+    for stage in job.sources.values():
+        try:
+            re.compile(with_prefix(stage.plugin.topics().pattern or "", prefix))
+        except re.error as error:
+            what = f"after topic-prefix {prefix} it is no regular expression: {error}"
+            remedy = "write flags in one group at its start, as in (?ix), or as (?i:…)"
+            yield (*_below(job, stage), "subscribePattern"), what, remedy, "error"
+
+
 def _launcher(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if not pipeline.launcher.plugin.cluster:
         return
@@ -264,10 +342,13 @@ def _given(pipeline: Pipeline, stage: Stage[Any]) -> set[str]:
 
 _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _kind,
+    _views,
     _modes,
     _schedule,
     _several_sinks,
     _tolerance,
+    _kept_keys,
     _route,
+    _pattern,
     _launcher,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,27 @@ from jobpipe.pipelines.tree import Scalar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")  # at the start of a regular expression, for all of it
 INPUT = "input"  # the view of the rows that a transform is given
 
 
 def _allowed() -> None:
     """Allow all."""
+
+
+def with_prefix(pattern: str, prefix: str) -> str:
+    """Return a regular expression of topics' names as one of their full names.
+
+    >>> with_prefix("(?i)raw|in", "dev.")
+    'dev\\\\.(?i:raw|in)'
+    """
+    if not prefix:
+        return pattern
+    written = _FLAGS.match(pattern)
+    assert written is not None  # noqa: S101 - it matches nothing, too
+    flags = "".join(sorted(set(written[0]) - set("(?)")))  # of the pattern alone: the prefix is as written
+    end = "\n" if "x" in flags else ""  # of a comment
+    return f"{re.escape(prefix)}(?{flags}:{pattern[written.end() :]}{end})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,9 @@ _SECRET_KEY = re.compile(
     )\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
+SECRET_KEYS = re.sub(r"#.*|\s", "", _SECRET_KEY.pattern)
+"""The regular expression of the keys whose values are secrets, for any case; Java reads it, too."""
+ENCRYPTED = "enc:"  # before a secret that the file itself has, encrypted
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _COLUMN_MOST = 1000
 
@@ -193,7 +196,7 @@ def revealed(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
     found = dict(options)
     for key, value in options.items():
-        if is_secret(key) or str(value).startswith("enc:"):
+        if is_secret(key) or str(value).startswith(ENCRYPTED):
             secret = secret_or_none(str(value), folder)
             found[key] = value if secret is None else secret.reveal()
     return found

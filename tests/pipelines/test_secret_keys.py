@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from jobpipe.config.secrets import Secret, encrypt, make_key
 from jobpipe.pipelines.kinds import is_secret, revealed
 from jobpipe.pipelines.loading import load_pipeline
-from tests.pipelines.conftest import Write, problems
+from jobpipe.pipelines.runner.spark_session import REDACTION, session_keys
+from tests.pipelines.conftest import Write, loaded, problems
 
 SECRET = (
     *("password", "db.passwd", "pass", "mail-pass", "pwd", "db_pwd", "ssl.key.passphrase", "client_secret"),
@@ -101,3 +103,50 @@ def test_what_is_revealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "token": "hunter3",
         "password": "hunter2",
     }
+
+
+def redaction(path: Path) -> re.Pattern[str]:
+    """What Spark hides in a session of the file's only job; the syntax that Java and Python have in common."""
+    pipeline = loaded(path)
+    (job,) = pipeline.jobs.values()
+    written = session_keys(pipeline, job, "file:///state")[REDACTION]
+    return re.compile(written.replace("(?:(?i)", "(?i:"))
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JOBPIPE_SECRET_KEY", f"file:{tmp_path / 'secret.key'}")
+    make_key(Secret(f"file:{tmp_path / 'secret.key'}"))
+    return encrypt("hunter3")
+
+
+def test_what_spark_does_not_show(
+    write: Write, encrypted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its UI and event log: values of secret keys, of keys with an encrypted value, and what is hidden anyway."""
+    text = f"""
+pipeline: {{name: x, configuration: {{spark.hadoop.fs.box.user: "{encrypted}", spark.app.note: "env:HOME"}}}}
+source: {{type: rate, options: {{ramp.Up: "{encrypted}", rowsPerSecond: 5}}}}
+sink: {{type: console}}
+"""
+    hidden = redaction(write(text))
+    for key in (
+        *SECRET,
+        "spark.hadoop.fs.box.user",
+        "fs.box.user",
+        "ramp.up",
+        "spark.ssl.trustStorePassword",
+        "tokens",
+    ):
+        assert hidden.search(key), key
+    for key in ("spark.app.note", "spark.app.name", "rowsPerSecond", "fs.box.username", "spark.master", "compass"):
+        assert not hidden.search(key), key
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(f"{REDACTION} note|color\n")
+    own = redaction(write(text))
+    assert own.search("spark.app.note")
+    assert own.search("ramp.up")
+    given = redaction(write(text.replace("spark.app.note:", f'{REDACTION}: "(?i)colour", spark.app.note:')))
+    assert given.search("spark.app.COLOUR")
+    assert given.search("fs.box.user")
+    assert not given.search("spark.app.note")

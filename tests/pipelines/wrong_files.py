@@ -393,6 +393,7 @@ WRONG: tuple[Wrong, ...] = (
         (7, "route", "a job with dead letters has none", "split the job"),
         (5, "transform[0]", "keeps state, and each topic", "split the job"),
         (5, "transform[1]", "W:with routes sql is applied", "no state"),
+        (5, "transform[0]", "W:no column with a watermark is among its keys", "the watermark's column"),
         (5, "transform[0]", "keeps state, and dead letters", "split the job"),
         (5, "transform[1]", "W:errors.tolerance does not cover", ""),
     ),
@@ -418,6 +419,15 @@ WRONG: tuple[Wrong, ...] = (
         "several sources that nothing joins",
         f"sources: {{x: {{type: rate}}, y: {{type: rate}}}}\n{CONSOLE}",
         (4, "sources", "nothing joins them", "type: sql, query:"),
+    ),
+    job(
+        "names of views",
+        "sources:\n  orders: {type: rate}\n  Orders: {type: rate}\n  order-lines: {type: rate}\n  12L: {type: rate}\n"
+        f"  Input: {{type: rate}}\n  1a: {{type: rate}}\ntransform: [{{query: SELECT 1}}]\n{CONSOLE}",
+        (6, "sources.Orders", "the same view as source orders", "a name of its own"),
+        (7, "sources.order-lines", "Spark takes no view of this name", "letters, digits and _"),
+        (8, "sources.12L", "Spark takes no view of this name", "not digits alone"),
+        (9, "sources.Input", "input is the view of the rows", "another name"),
     ),
     job(
         "several sinks",
@@ -448,6 +458,12 @@ WRONG: tuple[Wrong, ...] = (
         "a flow of another source",
         f"type: flow\n{RATE}\nfunction: a:b",
         (5, "source", "a flow reads one topic", "jobpipe"),
+    ),
+    job(
+        "a watermark of a flow",
+        "type: flow\nfunction: a:b\n"
+        "source: {type: jobpipe, subscribe: orders, watermark: {column: at, delay: 1 minute}}",
+        (6, "source.watermark", "a flow has none", "leave out type: flow"),
     ),
     job(
         "partitions of nothing",
@@ -554,6 +570,11 @@ WRONG: tuple[Wrong, ...] = (
     ),
     transform("no pairs", "{type: Cast, spec: temp}", (5, "spec", "'temp' does not fit", "temp:double")),
     transform(
+        "a type for a whole row",
+        "{type: Cast, spec: INT64}",
+        (5, "spec", "'INT64' does not fit", "give the column too, as in temp:INT64"),
+    ),
+    transform(
         "a predicate",
         "{type: Cast, spec: 'a:int', predicate: x}",
         (5, "predicate", "no such key", "Filter, InsertField and MaskField"),
@@ -568,6 +589,11 @@ WRONG: tuple[Wrong, ...] = (
     ),
     transform("no condition", "{type: Filter}", (5, "predicate", "it is missing", "An SQL condition")),
     transform("no column to insert", "{type: InsertField}", (5, "", "it adds no column", "static.field")),
+    transform(
+        "a column without a name",
+        "{type: InsertField, static.field: '!', static.value: a}",
+        (5, "static.field", "'!' does not fit", "a name"),
+    ),
     transform(
         "half of a column", "{type: InsertField, static.field: a}", (5, "static.value", "go together", "give both")
     ),
@@ -590,6 +616,7 @@ WRONG: tuple[Wrong, ...] = (
         f"{RATE}\ntransform: [{{type: deduplicate, keys: [value]}}]\nsink: {{type: jobpipe, topic: t}}\n"
         "errors: {tolerance: all}",
         (5, "transform[0]", "keeps state", "split the job"),
+        (5, "transform[0]", "W:the stream keeps each key for ever", "within-watermark: true after a watermark"),
     ),
     job(
         "dead letters and a sink that may write twice",
@@ -617,6 +644,21 @@ WRONG: tuple[Wrong, ...] = (
         (11, "jobs.c.publish", "topic dev.orders has two publishers: job a", "of its own"),
         (11, "jobs.c.publish", "the topic that the flow reads", "another"),
         (7, "jobs.c", "W:rows go round in a circle: c → c", "a filter"),
+    ),
+    whole(
+        "a pattern after a prefix",
+        """
+        pipeline: {name: shop, topic-prefix: dev.}
+        jobs:
+          a: {source: {type: rate}, sink: {type: jobpipe, topic: raw}}
+          b:
+            source: {type: jobpipe, subscribePattern: '(?x) (?i)raw.*'}
+            sink: {type: console}
+          c:
+            source: {type: jobpipe, subscribePattern: '(?ix) raw.* # of all'}
+            sink: {type: console}
+        """,
+        (5, "jobs.b.source.subscribePattern", "after topic-prefix dev. it is no regular expression", "(?ix)"),
     ),
     whole(
         "a cluster",

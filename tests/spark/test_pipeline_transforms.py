@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, NumberFormatException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.plugins import DEAD
 from jobpipe.pipelines.spec import Mode
 
 pytestmark = pytest.mark.spark
@@ -56,15 +58,40 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.collect()]
 
 
+@contextmanager
+def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """Set the time zone of a session that tests share."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_cast(people: DataFrame, apply: Apply) -> None:
     """Spark's types and Kafka Connect's; the order of the columns stays."""
     found = apply("Cast", people, spec="age:int32,id:string,name:string")
     assert found.dtypes == [("id", "string"), ("name", "string"), ("age", "int"), ("active", "boolean")]
     assert rows(found)[0] == ("1", "ada", 36, None)
+    assert apply("Cast", people, spec="age:INT64,id:Int8").dtypes[0::2] == [("id", "tinyint"), ("age", "bigint")]
     assert dict(apply("Cast", people, spec=["age:decimal(10,2)"]).dtypes)["age"] == "decimal(10,2)"
     assert dict(apply("Cast", people, spec={"age": "decimal(10,2)", "id": "int8"}).dtypes)["id"] == "tinyint"
     with pytest.raises(ConfigError, match="Cast: the rows have no column nosuch; there are id, name, age, active"):
         apply("Cast", people, spec="nosuch:int")
+
+
+def test_cast_to_an_array_fails_as_a_whole(spark: SparkSession, job: JobContext) -> None:
+    """With dead letters too: try_cast would make null of a value within it, and the row would pass without it."""
+    frame = spark.sql("SELECT array('1', 'x') AS a, 'y' AS b")
+    kind = PLUGINS.find(PlugInKind.TRANSFORM, "Cast")
+    nested = kind(kind.parse({"spec": "a:array<int>"}, job.folder))
+    assert nested.apply_tolerant(frame, job) is None
+    with pytest.raises(NumberFormatException, match="CAST_INVALID_INPUT"):
+        nested.apply(frame, job).collect()
+    plain = kind(kind.parse({"spec": "b:int"}, job.folder)).apply_tolerant(frame, job)
+    assert plain is not None
+    assert [row[DEAD].error_message for row in plain.collect()] == ["column b does not fit int"]
 
 
 def test_filter(people: DataFrame, apply: Apply) -> None:
@@ -86,6 +113,21 @@ def test_mask_field(people: DataFrame, apply: Apply) -> None:
         apply("MaskField", people, fields="active", replacement="x")
 
 
+def test_mask_field_has_kafka_connects_empty_values(spark: SparkSession, apply: Apply) -> None:
+    """Lists and maps without elements, and 1970, whatever the session's time zone; null where there is none."""
+    frame = spark.sql(
+        "SELECT array(named_struct('x', 1)) AS a, map('k', array(1)) AS m, date'2026-11-21' AS d, "
+        "timestamp'2026-11-21 10:20:30' AS t, timestamp_ntz'2026-11-21 10:20:30' AS n, "
+        "CAST(1.5 AS DECIMAL(5, 2)) AS c, named_struct('x', 1) AS s, CAST('a' AS BINARY) AS b, "
+        "CAST(NULL AS ARRAY<INT>) AS none"
+    )
+    with session_zone(spark, "America/New_York"):
+        found = apply("MaskField", frame, fields=frame.columns)
+        assert found.dtypes == frame.dtypes
+        told = found.selectExpr("a", "m", "string(d)", "unix_micros(t)", "string(n)", "string(c)", "s", "b", "none")
+        assert rows(told) == [([], {}, "1970-01-01", 0, "1970-01-01 00:00:00", "0.00", None, None, None)]
+
+
 def test_replace_field(people: DataFrame, apply: Apply) -> None:
     found = apply("ReplaceField", people, exclude="age", renames="id:key,name:who")
     assert found.columns == ["key", "who", "active"]
@@ -94,6 +136,12 @@ def test_replace_field(people: DataFrame, apply: Apply) -> None:
         apply("ReplaceField", people, include="id", exclude="id")
     with pytest.raises(ConfigError, match="no column nosuch"):
         apply("ReplaceField", people, renames="nosuch:x")
+    with pytest.raises(
+        ConfigError, match="age would be renamed to id, and there is a column id that stays; exclude id"
+    ):
+        apply("ReplaceField", people, renames="age:id")
+    assert apply("ReplaceField", people, renames="age:id", exclude="id").columns == ["name", "id", "active"]
+    assert apply("ReplaceField", people, renames="age:id,id:age").columns == ["age", "name", "id", "active"]
 
 
 def test_structs(people: DataFrame, apply: Apply) -> None:
@@ -151,13 +199,32 @@ def test_insert_field(people: DataFrame, apply: Apply) -> None:
             {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
             "10:20:30.123456",
         ),
+        (
+            "1795256430123456999L",
+            {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
+            "10:20:30.123456",
+        ),
+        (
+            "-1001L",
+            {"target__type": "string", "format": "HH:mm:ss.SSSSSS", "unix__precision": "nanoseconds"},
+            "23:59:59.999998",
+        ),
+        ("timestamp'9999-12-31 23:59:59.999999Z'", {"target__type": "unix"}, 253402300799999),
+        ("timestamp'1969-12-31 23:59:59.999999Z'", {"target__type": "unix", "unix__precision": "seconds"}, -1),
+        ("'2026-03-08 02:30:00'", {"target__type": "unix", "format": "yyyy-MM-dd HH:mm:ss"}, 1772937000000),
+        ("'2026-03-08 02:30:00 +01:00'", {"target__type": "unix", "format": "yyyy-MM-dd HH:mm:ss XXX"}, 1772933400000),
+        ("timestamp_ntz'2026-11-21 00:00:00'", {"target__type": "unix"}, 1795219200000),
     ],
 )
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_timestamp_converter(
-    spark: SparkSession, apply: Apply, source: str, options: dict[str, Any], value: object
+    spark: SparkSession, apply: Apply, source: str, options: dict[str, Any], value: object, zone: str
 ) -> None:
+    """Always in UTC. At the time of the text of 8 March clocks in New York go forward: there it does not exist."""
     frame = spark.sql(f"SELECT {source} AS t")
-    ((found,),) = rows(apply("TimestampConverter", frame, field="t", **options))
+    with session_zone(spark, zone):
+        ((found,),) = rows(apply("TimestampConverter", frame, field="t", **options))
+        assert spark.conf.get("spark.sql.session.timeZone") == zone
     assert found == value
 
 

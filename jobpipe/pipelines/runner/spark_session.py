@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 import javaproperties
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.kinds import SPARK_JOBPIPE, revealed
+from jobpipe.pipelines.kinds import ENCRYPTED, SECRET_KEYS, SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import spark_defaults
@@ -29,6 +30,8 @@ _DEFAULTS = {
     "spark.log.level": "WARN",
 }
 LOOPBACK = "127.0.0.1"
+REDACTION = "spark.redaction.regex"
+_SPARKS_OWN = "(?i)secret|password|token|access[.]?key|credential"  # Spark 4.3's default for it
 _TIMES = {
     "spark.jobpipe.discovery.timeout": "5min",  # the jobs of a pipeline start at once, and a publisher takes its time
     "spark.jobpipe.acks.timeout": "3650d",  # that a topic has no room is no failure: the job is BLOCKED
@@ -51,7 +54,22 @@ def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
     keys["spark.executorEnv.PYTHONPATH"] = _python_path(pipeline.folder)
     given = pipeline.configuration(job)
     own = {key: value for key, value in given.items() if key.startswith(SPARK_JOBPIPE)}  # it reveals its own secrets
-    return keys | revealed({key: given[key] for key in given.keys() - own.keys()}, pipeline.folder) | own
+    keys |= revealed({key: given[key] for key in given.keys() - own.keys()}, pipeline.folder) | own
+    return keys | {REDACTION: _redaction(given, job)}
+
+
+def _redaction(given: Mapping[str, str], job: Job) -> str:
+    """Return which keys of the session, and which options of sources and sinks, Spark shows without their values.
+
+    They would be in its UI, its event log and its plans, in clear. What the file, or Spark's defaults, say stays valid.
+    """
+    of_spark = given.get(REDACTION) or spark_defaults(os.environ).get(REDACTION) or _SPARKS_OWN
+    options = [stage.plugin.options for stage in job.stages]
+    free = [given, *(value for each in options for _, value in each if isinstance(value, dict))]
+    encrypted = {key for each in free for key, value in each.items() if str(value).startswith(ENCRYPTED)}
+    # Hadoop's keys are also shown without the first part, and options in lower case.
+    exact = [rf"(\A|\.){re.escape(key.removeprefix('spark.hadoop.'))}\Z" for key in sorted(encrypted)]
+    return f"(?:{of_spark})|(?i:{'|'.join([SECRET_KEYS, *exact])})"
 
 
 def _python_path(folder: Path) -> str:

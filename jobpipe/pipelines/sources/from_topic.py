@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jobpipe.config.definition import Key
 from jobpipe.config.model import KEYS
 from jobpipe.config.source_options import SOURCE_OPTIONS
-from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.context import JobContext, with_prefix
 from jobpipe.pipelines.definitions import options_model
 from jobpipe.pipelines.plugins import ORIGIN, Source, Topics
 from jobpipe.pipelines.problems import Complaint
@@ -100,7 +99,7 @@ class JobpipeSource(Source):
         return found
 
     def _load(self, spark: SparkSession, job: JobContext, texts: dict[str, str]) -> DataFrame:
-        options = _with_prefix(texts, job.topic_prefix)
+        options = _with_prefixes(texts, job.topic_prefix)
         if job.mode is Mode.STREAMING:
             return spark.readStream.format("jobpipe").options(**options, name=job.subscription).load()
         if not any(name in options for name in _BOUNDS):
@@ -131,7 +130,7 @@ def _bounds(job: JobContext) -> dict[str, str]:
     return {"boundaryType": kind, **found} if found else {}
 
 
-def _with_prefix(options: dict[str, str], prefix: str) -> dict[str, str]:
+def _with_prefixes(options: dict[str, str], prefix: str) -> dict[str, str]:
     """Return the options with full names of topics."""
     if not prefix:
         return options
@@ -140,7 +139,7 @@ def _with_prefix(options: dict[str, str], prefix: str) -> dict[str, str]:
         if name == "subscribe":
             found[name] = ",".join(prefix + topic for topic in value.split(","))
         elif name == "subscribePattern":
-            found[name] = f"{re.escape(prefix)}(?:{value})"
+            found[name] = with_prefix(value, prefix)
         elif value.startswith("{") and not name.startswith(("jobpipe.", "security.")):
             found[name] = json.dumps({prefix + topic: each for topic, each in json.loads(value).items()})
     return found

@@ -6,13 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BooleanType, DataType, NumericType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from jobpipe.config.values import BadValueError
 from jobpipe.errors import ConfigError
@@ -40,7 +52,12 @@ _CAST = {
     "float32": "float",
     "float64": "double",
 }
-"""Kafka Connect's names of types that Spark has under others."""
+"""Kafka Connect's names of types that Spark has under others; in any case, as Spark's own."""
+_WHOLE = {*_CAST, "boolean", "string"}  # what Kafka Connect's Cast takes for a value that has no fields
+
+
+def _spark_type(kind: str) -> str:
+    return _CAST.get(kind.lower(), kind)
 
 
 def _pairs(raw: Any, _folder: Path) -> dict[str, str]:
@@ -72,14 +89,19 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-Pairs = Annotated[
-    dict[str, str],
-    *expected(
-        "pairs such as temp:double,count:int, or a section of them",
-        _pairs,
-        {"type": ["string", "object", "array"], "items": {"type": "string"}},
-    ),
-]
+def _casts(raw: Any, folder: Path) -> dict[str, str]:
+    """Read pairs of column and type; a type alone, as Kafka Connect has it, casts no row."""
+    if isinstance(raw, str) and raw.strip().lower() in _WHOLE:
+        raise BadValueError(
+            f"the column too, as in temp:{raw.strip()}, and so for each column: rows have no other value"
+        )
+    return _pairs(raw, folder)
+
+
+_PAIRS = "pairs such as temp:double,count:int, or a section of them"
+_PAIRS_SCHEMA = {"type": ["string", "object", "array"], "items": {"type": "string"}}
+Pairs = Annotated[dict[str, str], *expected(_PAIRS, _pairs, _PAIRS_SCHEMA)]
+Casts = Annotated[dict[str, str], *expected(_PAIRS, _casts, _PAIRS_SCHEMA)]
 
 
 def _replace(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
@@ -111,7 +133,7 @@ class Cast(Transform):
     class Options(PluginOptions):
         """Which columns."""
 
-        spec: Pairs = Field(description="COLUMN:TYPE,COLUMN:TYPE; types are Spark's, or Kafka Connect's (int64).")
+        spec: Casts = Field(description="COLUMN:TYPE,COLUMN:TYPE; types are Spark's, or Kafka Connect's (int64).")
 
     options: Options
 
@@ -119,18 +141,28 @@ class Cast(Transform):
         """Cast the columns."""
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
-        return _replace(frame, {name: column_named(name).cast(_CAST.get(kind, kind)) for name, kind in spec.items()})
+        return _replace(frame, {name: column_named(name).cast(_spark_type(kind)) for name, kind in spec.items()})
+
+    @property
+    def may_fail(self) -> bool:
+        """A value may not fit."""
+        return True
 
     @property
     def tolerant(self) -> bool:
-        """A value that does not fit makes its row a dead letter."""
-        return True
+        """A value that does not fit makes its row a dead letter.
 
-    def apply_tolerant(self, frame: DataFrame, job: JobContext) -> DataFrame:
+        Not so in an array, map or struct: of the value alone try_cast makes null, and the row would pass without it.
+        """
+        return not any("<" in kind for kind in self.options.spec.values())
+
+    def apply_tolerant(self, frame: DataFrame, job: JobContext) -> DataFrame | None:
         """Cast the columns; say of each row which value does not fit."""
+        if not self.tolerant:
+            return None
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
-        casts = {name: column_named(name).try_cast(_CAST.get(kind, kind)) for name, kind in spec.items()}
+        casts = {name: column_named(name).try_cast(_spark_type(kind)) for name, kind in spec.items()}
         told = [
             sf.when(column_named(name).isNotNull() & casts[name].isNull(), sf.lit(f"column {name} does not fit {kind}"))
             for name, kind in spec.items()
@@ -243,26 +275,45 @@ class HoistField(Transform):
         return frame.select(sf.struct(*(column_named(name) for name in frame.columns)).alias(self.options.field))
 
 
+def _inserted(raw: Any, _folder: Path) -> str:
+    """Read the name of a new column; in Kafka Connect ! after it means required, and ? optional."""
+    name = raw[:-1] if isinstance(raw, str) and raw.endswith(("!", "?")) else raw
+    if not isinstance(name, str) or not name.strip() or "\0" in name:
+        raise ValueError
+    return name
+
+
+InsertedColumn = Annotated[
+    str, *expected("a name; ! or ? at its end is no part of it", _inserted, {"type": "string", "minLength": 1})
+]
+
+
 class InsertField(Transform):
-    """Adds columns: a fixed text, or where the row stood in its topic, if the source has includeMetadata: true."""
+    """Adds columns: a fixed text, or where the row stood in its topic, if the source has includeMetadata: true.
+
+    As in Kafka Connect, a name may end with ! or ?, which is no part of it: whether a column may be null is known by
+    what it holds.
+    """
 
     type = "InsertField"
 
     class Options(Predicated):
         """Which columns."""
 
-        static_field: Text | None = Field(
+        static_field: InsertedColumn | None = Field(
             default=None, alias="static.field", description="A column with a fixed value."
         )
         static_value: PlainText | None = Field(default=None, alias="static.value", description="The fixed value.")
-        timestamp_field: Text | None = Field(
+        timestamp_field: InsertedColumn | None = Field(
             default=None, alias="timestamp.field", description="Column for the time when the row was published."
         )
-        topic_field: Text | None = Field(default=None, alias="topic.field", description="Column for the row's topic.")
-        partition_field: Text | None = Field(
+        topic_field: InsertedColumn | None = Field(
+            default=None, alias="topic.field", description="Column for the row's topic."
+        )
+        partition_field: InsertedColumn | None = Field(
             default=None, alias="partition.field", description="Column for the row's partition."
         )
-        offset_field: Text | None = Field(
+        offset_field: InsertedColumn | None = Field(
             default=None, alias="offset.field", description="Column for the offset of the row's batch."
         )
 
@@ -311,7 +362,11 @@ class InsertField(Transform):
 
 
 class MaskField(Transform):
-    """Replaces values by an empty text, zero, false, or null, or by a value of yours; null stays null."""
+    """Replaces values by an empty one of their type, or by a value of yours; null stays null.
+
+    Empty are: a text without characters, zero, false, a list or map without elements, and the beginning of 1970 (in
+    UTC) for dates and timestamps. Binary values and structs have none, and become null.
+    """
 
     type = "MaskField"
 
@@ -350,6 +405,14 @@ class MaskField(Transform):
             return sf.lit("").cast(kind)
         if isinstance(kind, NumericType):
             return sf.lit(0).cast(kind)
+        if isinstance(kind, ArrayType):
+            return sf.array().cast(kind)
+        if isinstance(kind, MapType):
+            return sf.create_map().cast(kind)
+        if isinstance(kind, TimestampType):
+            return sf.timestamp_seconds(sf.lit(0))
+        if isinstance(kind, (DateType, TimestampNTZType)):
+            return sf.lit(date(1970, 1, 1)).cast(kind)
         return sf.lit(False if isinstance(kind, BooleanType) else None).cast(kind)
 
 
@@ -387,4 +450,8 @@ class ReplaceField(Transform):
         ]
         if not kept:
             raise ConfigError("ReplaceField: no column is left", columns=frame.columns)
+        for old, new in renames.items():
+            if old in kept and new in kept and new not in renames:
+                said = f"ReplaceField: {old} would be renamed to {new}, and there is a column {new} that stays"
+                raise ConfigError(f"{said}; exclude {new}, or rename it as well", columns=[old, new])
         return frame.select(*(column_named(name).alias(renames.get(name, name)) for name in kept))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from pydantic import Field
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
@@ -17,12 +18,44 @@ from jobpipe.pipelines.plugins import PluginOptions, Transform, column_named, re
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
-_PER_SECOND = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-_MICROS = 1_000_000
+_ZONE = "spark.sql.session.timeZone"
+_NANOS = 1000  # in a microsecond, which is as precise as Spark's times are
+_TIME_OF: dict[str, Callable[[Column], Column]] = {
+    "seconds": sf.timestamp_seconds,
+    "milliseconds": sf.timestamp_millis,
+    "microseconds": sf.timestamp_micros,
+    "nanoseconds": lambda number: sf.timestamp_micros(_floor_div(number, _NANOS)),
+}
+_NUMBER_OF: dict[str, Callable[[Column], Column]] = {  # rounded down, before 1970 too
+    "seconds": sf.unix_seconds,
+    "milliseconds": sf.unix_millis,
+    "microseconds": sf.unix_micros,
+    "nanoseconds": lambda time: sf.unix_micros(time) * sf.lit(_NANOS),
+}
+
+
+def _floor_div(number: Column, by: int) -> Column:
+    """Return the quotient of whole numbers, rounded down. Operator / would make doubles, which lose digits."""
+    return sf.call_function("div", number - sf.pmod(number, sf.lit(by)), sf.lit(by))
+
+
+@contextmanager
+def _in_utc(spark: SparkSession) -> Iterator[None]:
+    """Let the functions that are applied meanwhile take UTC for the session's time zone; they keep it for good."""
+    zone = str(spark.conf.get(_ZONE))
+    spark.conf.set(_ZONE, "UTC")
+    try:
+        yield
+    finally:
+        spark.conf.set(_ZONE, zone)
 
 
 class TimestampConverter(Transform):
-    """Turns a column of times into another type: texts, numbers since 1970, dates, timestamps."""
+    """Turns a column of times into another type: texts, numbers since 1970, dates, timestamps.
+
+    Texts, dates and times of the day are in UTC, as in Kafka Connect, whatever spark.sql.session.timeZone says; a text
+    that names its zone is taken in that one.
+    """
 
     type = "TimestampConverter"
 
@@ -56,7 +89,8 @@ class TimestampConverter(Transform):
         """Convert the column."""
         name = self.options.field
         require_columns(frame, [name], "TimestampConverter")
-        return frame.withColumn(name, self._target(self._time(column_named(name), frame.schema[name].dataType)))
+        with _in_utc(frame.sparkSession):
+            return frame.withColumn(name, self._target(self._time(column_named(name), frame.schema[name].dataType)))
 
     def _time(self, column: Column, kind: DataType) -> Column:
         """Return the column as a timestamp."""
@@ -66,11 +100,7 @@ class TimestampConverter(Transform):
                 raise ConfigError(said, columns=[self.options.field])
             return sf.to_timestamp(column, self.options.format)
         if isinstance(kind, IntegralType):
-            per_second = _PER_SECOND[self.options.unix_precision]
-            number = column.cast("bigint")
-            if per_second > _MICROS:
-                return sf.timestamp_micros(sf.floor(number / sf.lit(per_second // _MICROS)).cast("bigint"))
-            return sf.timestamp_micros(number * sf.lit(_MICROS // per_second))
+            return _TIME_OF[self.options.unix_precision](column.cast("bigint"))
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType)):
             return column.cast("timestamp")
         said = f"TimestampConverter: {self.options.field} is of type {kind.simpleString()}, which is not a time"
@@ -86,11 +116,7 @@ class TimestampConverter(Transform):
             return sf.to_date(time)
         if kind == "Timestamp":
             return time
-        per_second = _PER_SECOND[self.options.unix_precision]
-        micros = sf.unix_micros(time)
-        if per_second > _MICROS:
-            return micros * sf.lit(per_second // _MICROS)
-        return sf.floor(micros / sf.lit(_MICROS // per_second)).cast("bigint")
+        return _NUMBER_OF[self.options.unix_precision](time)
 
 
 class Watermark(Transform):
@@ -113,7 +139,11 @@ class Watermark(Transform):
 
 
 class Deduplicate(Transform):
-    """Lets the first row of each key pass. In a stream a watermark before it says how long keys are kept."""
+    """Lets the first row of each key pass.
+
+    A stream keeps each key for ever, unless a watermark comes before it, and within-watermark is true or the
+    watermark's column is one of the keys.
+    """
 
     type = "deduplicate"
 
@@ -123,7 +153,8 @@ class Deduplicate(Transform):
         keys: Columns = Field(description="Rows with equal values in these columns count as the same.")
         within_watermark: bool = Field(
             default=False,
-            description="Rows of a key are the same if they are no further apart than the watermark's delay.",
+            description="Rows of a key are the same if they are no further apart than the watermark's delay; a stream "
+            "keeps keys for as long.",
         )
 
     options: Options
