@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from jobpipe.config.model import KEYS
-from jobpipe.errors import shown
+from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.context import INPUT, with_prefix
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.problems import Problem, Severity
-from jobpipe.pipelines.routes import fixed_target, matches, problem_of
+from jobpipe.pipelines.routes import fixed_target, matches, problem_of, routes_of
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.tree import Path, dotted
 from jobpipe.pipelines.wording import problem_at
@@ -137,7 +137,12 @@ def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
             yield ("source", "watermark"), what, "leave it out, or leave out type: flow", "error"
         if len(stage.plugin.topics().names) != 1 or stage.plugin.topics().pattern is not None:
             yield ("source",), "a flow reads one topic", "give source: {type: jobpipe, subscribe: TOPIC}", "error"
-        elif stage.plugin.topics().names == (job.spec.publish,):
+            continue
+        try:
+            stage.plugin.flow_options()
+        except ValueError as error:
+            yield ("source", str(error)), "a flow has no such option", "leave it out, or leave out type: flow", "error"
+        if stage.plugin.topics().names == (job.spec.publish,):
             yield ("publish",), "it is the topic that the flow reads", "publish another one", "error"
     if ("publish" in given) != ("schema" in given):
         missing = "schema" if "publish" in given else "publish"
@@ -186,10 +191,14 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         return
     if (schedule.crontab is None) == (schedule.every is None):
         yield ("schedule",), "it needs one rule", "give crontab or every", "error"
-    for key, text in (("start", schedule.start), ("end", schedule.end)):
-        if text is not None and not _is_time(text):
+    times = {key: _time(text) for key, text in (("start", schedule.start), ("end", schedule.end)) if text is not None}
+    for key, time in times.items():
+        if time is None:
             remedy = "give it in ISO 8601 with its zone, as 2026-11-21T00:00:00Z"
-            yield ("schedule", key), f"{shown(text)} is not a time", remedy, "error"
+            yield ("schedule", key), f"{shown(getattr(schedule, key))} is not a time", remedy, "error"
+    start, end = times.get("start"), times.get("end")
+    if start is not None and end is not None and end <= start:
+        yield ("schedule", "end"), "it is not later than start", "give a later one", "error"
     if schedule.mode == "available-now":
         if job.mode is Mode.BATCH:
             what = "available-now starts a streaming job, and the job is BATCH"
@@ -207,13 +216,19 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             what = f"source {stage.type} knows no bounds: each run would read the same rows"
             remedy = "name the bounds in its options, as in path: data/${run.lower:%Y-%m-%d}"
             yield _below(job, stage), what, remedy, "error"
+        for name in sorted(stage.plugin.own_bounds & stage.given.keys()):
+            if not _bounds_in(stage.given[name]):
+                what = "each run would read by it, and not its own interval"
+                yield (*_below(job, stage), name), what, "leave it out, or leave out schedule", "error"
 
 
-def _is_time(text: str) -> bool:
+def _time(text: str) -> datetime | None:
+    """Return the time that a text stands for; None if it stands for none, or names no zone."""
     try:
-        return datetime.fromisoformat(text).tzinfo is not None
+        found = datetime.fromisoformat(text)
     except ValueError:
-        return False
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _several_sinks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
@@ -224,12 +239,17 @@ def _several_sinks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             what = f"of several sinks each may see a micro-batch twice, and sink {stage.type} would write it twice"
             remedy = "give at-least-once: true if that is acceptable, or make it another job"
             yield _below(job, stage), what, remedy, "error"
-    if len({getattr(stage.spec, "output_mode", None) for stage in job.sinks}) > 1:
+    if len({getattr(stage.spec, "output_mode", None) or "append" for stage in job.sinks}) > 1:
         yield ("sinks",), "they have different output modes", "give all the same output-mode", "error"
 
 
 def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
-    if job.spec.errors.tolerance != "all":
+    errors = job.spec.errors
+    if errors.tolerance != "all":
+        for name, value in (("dead-letters", errors.dead_letters), ("max-ratio", errors.max_ratio)):
+            if value is not None:
+                what = "without tolerance: all there are no dead letters: a bad row fails the job"
+                yield ("errors", name), what, "give errors.tolerance: all, or leave it out", "error"
         return
     for sink in job.sinks if len(job.sinks) == 1 and job.mode is Mode.STREAMING else ():
         if not (sink.plugin.idempotent or getattr(sink.spec, "at_least_once", False)):
@@ -288,6 +308,7 @@ def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield ("route", number, "sink-table"), *found, "error"
         elif (target := fixed_target(route)) is not None and any(matches(each, target) for each in topics):
             yield ("route", number, "sink-table"), "the job's subscribePattern matches this topic", narrower, "error"
+    yield from _circles(job)
     for sink in job.sinks:
         for name in sink.plugin.topics().names:
             if any(matches(each, name) for each in topics):
@@ -302,6 +323,21 @@ def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         elif stage.plugin.stateful is None:
             what = f"with routes {stage.type} is applied to the rows of each topic in a micro-batch"
             yield _below(job, stage), what, "make sure that it keeps no state", "warning"
+
+
+def _circles(job: Job) -> Iterator[Finding]:
+    """What the rows of the topics that are known by name would fail on."""
+    if any(problem_of(route) for route in job.spec.route) or len(job.sources) != 1 or len(job.sinks) != 1:
+        return
+    if len(job.sinks[0].plugin.topics().names) != 1:
+        return
+    routes = routes_of(job)
+    for name in next(iter(job.sources.values())).plugin.topics().names:
+        try:
+            assert routes is not None  # noqa: S101 - the job has some
+            routes.targets(name)
+        except ConfigError as error:
+            yield ("route",), str(error).removeprefix("route: "), "see to it that no row goes back", "error"
 
 
 def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:

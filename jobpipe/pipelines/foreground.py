@@ -28,6 +28,7 @@ from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.interrupts import handled
 from jobpipe.pipelines.board import Board, open_board
+from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
@@ -151,6 +152,13 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(only)) or [name for name, job in pipeline.jobs.items() if job.spec.schedule is None]
     if not names:
         raise ConfigError("all jobs have a schedule; name one with --only to run it once now", key="jobs")
+    for name in names:
+        if (named := needs_bounds(pipeline.jobs[name])) is not None:
+            raise ConfigError(
+                f"job {name} cannot run: its {named}, and this run has no bounds; "
+                "run the other jobs, each named with --only, or name no bounds",
+                key=name,
+            )
     return names
 
 

@@ -166,9 +166,11 @@ class Source(Plugin):
 
     Attributes:
         takes_bounds: whether a scheduled run's bounds reach it by themselves; else its options must name them.
+        own_bounds: the options that would take their place.
     """
 
     takes_bounds: ClassVar[bool] = False
+    own_bounds: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:

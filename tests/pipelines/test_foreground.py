@@ -39,7 +39,7 @@ jobs:
   audit:
     execution.runtime-mode: BATCH
     source: {type: jobpipe, subscribe: flights}
-    sink: {type: json, path: "audit/${run.lower}"}
+    sink: {type: json, path: audit}
     schedule: {crontab: "0 2 * * *"}
 """
 
@@ -64,6 +64,14 @@ def test_those_that_are_named_once_each(pipeline: Pipeline) -> None:
 def test_a_job_that_there_is_not(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigError, match=r"no job 'reprot'; .*report"):
         _chosen(pipeline, ["report", "reprot"])
+
+
+def test_a_job_that_needs_bounds(write: Write) -> None:
+    """It would fail, again and again."""
+    named = loaded(write(FILE.replace("path: audit", 'path: "audit/${run.lower}"')))
+    assert _chosen(named, ()) == ["publish", "report"]
+    with pytest.raises(ConfigError, match=r"job audit cannot run: its sink names \$\{run.lower\}, and .* no bounds"):
+        _chosen(named, ["audit"])
 
 
 def test_a_file_of_schedules(write: Write) -> None:

@@ -623,6 +623,58 @@ WRONG: tuple[Wrong, ...] = (
         f"{RATE}\n{CONSOLE}\nerrors: {{tolerance: all}}",
         (5, "sink", "would write one twice", "at-least-once: true"),
     ),
+    job(
+        "a schedule whose runs read by other bounds",
+        """
+        execution.runtime-mode: BATCH
+        source: {type: jobpipe, subscribe: orders, startingOffsets: earliest}
+        sink: {type: json, path: out}
+        schedule: {every: day, start: 2026-11-22T00:00:00Z, end: "2026-11-21T00:00:00Z"}
+        """,
+        (5, "source.startingOffsets", "not its own interval", "leave out schedule"),
+        (7, "schedule.end", "not later than start", "a later one"),
+    ),
+    job(
+        "dead letters that there are not",
+        """
+        source: {type: rate}
+        errors: {dead-letters: bad, max-ratio: 0.1}
+        sink: {type: console}
+        """,
+        (5, "errors.dead-letters", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+        (5, "errors.max-ratio", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+    ),
+    job(
+        "an option that a flow does not have",
+        """
+        type: flow
+        source: {type: jobpipe, subscribe: orders, maxRowsPerTrigger: 10}
+        function: a:b
+        """,
+        (5, "source.maxRowsPerTrigger", "a flow has no such option", "leave out type: flow"),
+    ),
+    job(
+        "a predicate that is not there",
+        """
+        source: {type: rate}
+        transform:
+          - {type: MaskField, fields: [value], negate: true}
+          - {type: InsertField, static.field: a, static.value: b, negate: true}
+        sink: {type: console}
+        """,
+        (6, "transform[0].negate", "there is no predicate", "give predicate"),
+        (7, "transform[1].negate", "there is no predicate", "give predicate"),
+    ),
+    job(
+        "rows that would go back",
+        """
+        source: {type: jobpipe, subscribe: [orders, raw]}
+        route: [{source-table: '(.*)', sink-table: '$1'}]
+        sink: {type: jobpipe, topic: others}
+        """,
+        (5, "route", "rows of orders would go back to orders", "no row goes back"),
+        (5, "route", "rows of raw would go back to raw", "no row goes back"),
+    ),
     # -- between jobs
     whole(
         "two publishers",

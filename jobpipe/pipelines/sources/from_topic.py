@@ -43,6 +43,10 @@ class JobpipeSource(Source):
 
     type = "jobpipe"
     takes_bounds: ClassVar[bool] = True
+    own_bounds: ClassVar[frozenset[str]] = frozenset(
+        {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "lowerBound"}
+        | {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "upperBound"}
+    )
     Options = _OPTIONS
 
     def texts(self) -> dict[str, str]:

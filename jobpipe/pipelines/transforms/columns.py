@@ -117,6 +117,11 @@ class Predicated(PluginOptions):
     negate: Flag = Field(default=False, description="Only rows for which the condition is not true.")
 
 
+def _complaints(options: Predicated) -> Iterable[Complaint]:
+    if options.negate and options.predicate is None:
+        yield Complaint("negate", "there is no predicate, so all rows are meant", "give predicate, or leave out negate")
+
+
 def _meant(options: Predicated) -> Column | None:
     """Return the condition of the rows that are meant, never null; None for all."""
     if options.predicate is None:
@@ -322,6 +327,7 @@ class InsertField(Transform):
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """It adds something."""
         given = self.options
+        yield from _complaints(given)
         if (given.static_field is None) != (given.static_value is None):
             key = "static.value" if given.static_value is None else "static.field"
             yield Complaint(key, "static.field and static.value go together", "give both")
@@ -377,6 +383,10 @@ class MaskField(Transform):
         replacement: PlainText | None = Field(default=None, description="Replaces each value. For texts and numbers.")
 
     options: Options
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """What negate denies is there."""
+        yield from _complaints(self.options)
 
     @property
     def may_fail(self) -> bool:

@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StringType, Time
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.kinds import Columns, Text
+from jobpipe.pipelines.kinds import Columns, Flag, Text
 from jobpipe.pipelines.plugins import PluginOptions, Transform, column_named, require_columns
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
@@ -151,7 +151,7 @@ class Deduplicate(Transform):
         """Which rows are the same."""
 
         keys: Columns = Field(description="Rows with equal values in these columns count as the same.")
-        within_watermark: bool = Field(
+        within_watermark: Flag = Field(
             default=False,
             description="Rows of a key are the same if they are no further apart than the watermark's delay; a stream "
             "keeps keys for as long.",
