@@ -241,7 +241,9 @@ class _Loader:
         except PlugInError as error:
             self._report.add(problem_at(self._tree, (*path, "type"), error.what, error.remedy))
             return None
-        given = _with_dotted_names(given, field_names(plugin.Options))
+        given = self._with_dotted_names(given, field_names(plugin.Options), path)
+        if given is None:
+            return None
         try:
             made = plugin(plugin.parse(fill(given), self._folder))
             complaints = list(made.check(self._mode(path)))
@@ -259,6 +261,20 @@ class _Loader:
             at = (*path, complaint.key) if complaint.key else path
             self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
         return Stage(spec, given, made, self._folder, path)
+
+    def _with_dotted_names(self, given: dict[str, Any], names: Mapping[str, str], path: Path) -> dict[str, Any] | None:
+        """Return options with nested keys as the dotted names that they stand for; None if a name is given twice."""
+        found: dict[str, Any] = {}
+        places: dict[str, Path] = {}
+        twice = False
+        for name, place, value in _dotted_options(given, names):
+            there = find(self._tree, (*path, *places.setdefault(name, place))).shown_at
+            if places[name] != place:
+                at = (*path, *place)
+                self._add(at, f"the key is in line {there.line} already", "give it once, dotted or nested")
+                twice = True
+            found[name] = value
+        return None if twice else found
 
     def _mode(self, stage: Path) -> Mode:
         """Return the mode of the job that a stage is of, as the file has it."""
@@ -305,14 +321,15 @@ def _touch(plugin: Plugin) -> None:
         _ = plugin.stateful, plugin.reads_views
 
 
-def _with_dotted_names(given: dict[str, Any], names: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
-    """Return options with nested keys as the dotted names that they stand for: dotted and nested keys are one."""
-    found: dict[str, Any] = {}
+def _dotted_options(
+    given: Mapping[str, Any], names: Mapping[str, str], above: Path = ()
+) -> Iterator[tuple[str, Path, Any]]:
+    """Yield each option by its dotted name, with its place in the section and its value."""
     for key, value in given.items():
-        name = prefix + key
+        path = (*above, key)
+        name = ".".join(map(str, path))
         inside = any(each.startswith(f"{name}.") for each in names)
         if isinstance(value, dict) and name not in names and inside:
-            found.update(_with_dotted_names(value, names, f"{name}."))
+            yield from _dotted_options(value, names, path)
         else:
-            found[name] = value
-    return found
+            yield name, path, value

@@ -313,6 +313,21 @@ WRONG: tuple[Wrong, ...] = (
         (4, "source.read.timeout", "'soon' does not fit", "60s"),
     ),
     job(
+        "an option dotted and nested",
+        f"source: {{type: jobpipe, subscribe: orders, read.timeout: 5s,\n  read: {{timeout: 6s}}}}\n{CONSOLE}",
+        (5, "source.read.timeout", "in line 4 already", "give it once, dotted or nested"),
+    ),
+    job(
+        "a sink's option dotted and nested",
+        f"{RATE}\nsink: {{type: jobpipe, topic: t, retention: {{time: 2h}}, retention.time: 1h}}",
+        (5, "sink.retention.time", "in line 5 already", "give it once, dotted or nested"),
+    ),
+    job(
+        "a transform's option dotted and nested",
+        f"{RATE}\n{CONSOLE}\ntransform: [{{type: InsertField, static.field: a, static.value: 1, static: {{value: 2}}}}]",
+        (6, "transform[0].static.value", "in line 6 already", "give it once, dotted or nested"),
+    ),
+    job(
         "a file without columns",
         f"source: {{type: csv, path: x}}\n{CONSOLE}",
         (4, "source.schema", "needs its columns", "file:PATH"),
