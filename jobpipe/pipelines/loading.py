@@ -5,15 +5,17 @@ All problems are found before any is told. Nothing of the user's is imported; pl
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from jobpipe.config.names import closest
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_job, check_pipeline
 from jobpipe.pipelines.graph import check_topics
@@ -32,14 +34,15 @@ from jobpipe.pipelines.spec import (
     StageSpec,
     TransformSpec,
 )
-from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, find, node_of, plain
+from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, dotted, find, node_of, plain
 from jobpipe.pipelines.wording import field_names, problem_at, problems_of
 from jobpipe.pipelines.yaml_files import read_files
 
 M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
-_UNNAMED = "job"  # of a single job whose pipeline has no name: a problem by itself
+_UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
+_DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
     PlugInKind.TRANSFORM: TransformSpec,
@@ -115,9 +118,17 @@ def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | 
         pipeline = replace(pipeline, value={k: v for k, v in pipeline.value.items() if k != "execution"})
         job.setdefault("execution", execution)
     named = None if pipeline is None else find(pipeline, ("name",)).value
-    name = named if isinstance(named, str) else _UNNAMED
+    name = named if _is_name(named) else _UNNAMED
     jobs = TreeNode({name: TreeNode(job, tree.place)}, tree.place)
     return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), name
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    try:
+        _NAME.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _without_nulls(tree: TreeNode) -> TreeNode:
@@ -144,7 +155,10 @@ def _as_written(problem: Problem, single: str | None) -> Problem:
 
 
 class _Loader:
-    """Checks one file, section by section, so that a mistake in one hides none in another."""
+    """Checks one file, section by section, so that a mistake in one hides none in another.
+
+    What is wrong is reported and left out. The rest is checked without it, as far as that is certain.
+    """
 
     def __init__(self, tree: TreeNode, folder: FilePath, plugins: Plugins, report: ProblemList) -> None:
         self._tree = tree
@@ -153,39 +167,58 @@ class _Loader:
         self._report = report
 
     def load(self, file: FilePath) -> Pipeline | None:
-        """Return the pipeline with the jobs that are right; None without a right section ``pipeline``."""
+        """Return the pipeline with what is right of it; None without a launcher."""
         sections = self._section(())
         for key in sections.keys() - {"pipeline", "jobs"}:
             self._add((key,), "there is no such key", nearest(key, ("pipeline", "jobs")))
-        spec = self._pipeline_spec()
-        launcher = self._launcher(spec)
+        spec, wrong = self._pipeline_spec()
+        launcher = self._launcher(spec, wrong)
         named = self._section(("jobs",))
         if not named:
             self._add(("jobs",), "there are no jobs", "name at least one, as in jobs: {NAME: {source: …, sink: …}}")
-        jobs = {name: job for name in named if (job := self._job(name)) is not None}
-        # A job that is left out was told of: else a file would pass with less than it says.
-        assert len(jobs) == len(named) or self._report.failed  # noqa: S101
-        if spec is None or launcher is None:
+        found = [found for name in named if (found := self._job(name)) is not None]
+        jobs = {job.name: job for job, _ in found}
+        whole = not wrong and len(found) == len(named) and not any(unsure for _, unsure in found)
+        # A part that is left out was reported: else a file would pass with less than it says.
+        assert whole or self._report.failed  # noqa: S101
+        if launcher is None:
             return None
         pipeline = Pipeline(file=file, folder=self._folder, spec=spec, launcher=launcher, jobs=jobs, tree=self._tree)
-        found = [*check_pipeline(pipeline), *check_topics(pipeline, complete=len(jobs) == len(named))]
-        for problem in (*(each for job in jobs.values() for each in check_job(pipeline, job)), *found):
+        for job, unsure in found:
+            if not unsure & _DECIDING:
+                self._add_certain(check_job(pipeline, job), job.path, unsure)
+        self._add_certain(check_pipeline(pipeline), ("pipeline",), wrong)
+        for problem in check_topics(pipeline, complete=whole):
             self._report.add(problem)
         return pipeline
 
-    def _pipeline_spec(self) -> PipelineSpec | None:
-        if find(self._tree, ("pipeline",)) is self._tree:
-            self._add(("pipeline",), "it is missing", "begin the file with pipeline: {name: NAME}")
-            return None
-        return self._model(PipelineSpec, ("pipeline",))
+    def _add_certain(self, problems: Iterable[Problem], path: Path, unsure: set[str]) -> None:
+        """Report problems of the section at ``path``, but for those of keys of which a part was left out."""
+        inside = re.compile(re.escape(dotted(path)) + r"\.([^.\[]+)")
+        for problem in problems:
+            key = inside.match(problem.key)
+            if key is None or key[1] not in unsure:
+                self._report.add(problem)
 
-    def _launcher(self, spec: PipelineSpec | None) -> Stage[Launcher] | None:
+    def _pipeline_spec(self) -> tuple[PipelineSpec, set[str]]:
+        if "pipeline" not in self._section(()):
+            self._add(("pipeline",), "it is missing", "begin the file with pipeline: {name: NAME}")
+            return PipelineSpec(name=_UNNAMED), {"name"}
+        return self._model(PipelineSpec, ("pipeline",), {"name": _UNNAMED})
+
+    def _launcher(self, spec: PipelineSpec, wrong: set[str]) -> Stage[Launcher] | None:
+        """Return the launcher, or the local one, which asks nothing of the rest, if what it goes by is wrong."""
         path: Path = ("pipeline", "launcher")
         if "launcher" in self._section(path[:1]):
-            return self._stage(path, PlugInKind.LAUNCHER)
-        return None if spec is None else self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+            found = self._stage(path, PlugInKind.LAUNCHER)
+        else:
+            found = self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+        if found is None or wrong & {"configuration", "storage"}:
+            return self._bind(StageSpec(type="local"), {}, path, PlugInKind.LAUNCHER)
+        return found
 
-    def _job(self, name: str) -> Job | None:
+    def _job(self, name: str) -> tuple[Job, set[str]] | None:
+        """Return a job with what is right of it, and the keys of which a part was left out."""
         path: Path = ("jobs", name)
         try:
             _NAME.validate_python(name)
@@ -204,14 +237,15 @@ class _Loader:
         sinks = [self._stage(at, PlugInKind.SINK) for at in self._each((*path, "sinks"))]
         if "sink" in self._section(path):
             sinks.append(self._stage((*path, "sink"), PlugInKind.SINK))
-        spec = self._model(JobSpec, path)
+        spec, unsure = self._model(JobSpec, path, {})
         right_sources = {view: stage for view, stage in sources.items() if stage is not None}
         right_transforms = tuple(stage for stage in transforms if stage is not None)
         right_sinks = tuple(stage for stage in sinks if stage is not None)
-        right = len(right_sources) + len(right_transforms) + len(right_sinks)
-        if spec is None or right < len(sources) + len(transforms) + len(sinks):
-            return None
-        return Job(
+        if len(right_sources) < len(sources) or len(right_sinks) < len(sinks):
+            unsure |= {"sources", "route"}
+        if len(right_transforms) < len(transforms):
+            unsure |= {"source", "sources"}
+        job = Job(
             name=name,
             spec=spec,
             sources=right_sources,
@@ -220,6 +254,7 @@ class _Loader:
             definition=plain(find(self._tree, path)),
             path=path,
         )
+        return job, unsure
 
     def _stage(self, path: Path, kind: PlugInKind) -> Stage[Any] | None:
         """Return the stage at ``path``; None if its section, its type, or an option is wrong."""
@@ -281,15 +316,31 @@ class _Loader:
         said = find(self._tree, (*stage[:2], "execution", "runtime-mode")).value
         return Mode.BATCH if said == Mode.BATCH else Mode.STREAMING
 
-    def _model(self, model: type[M], path: Path) -> M | None:
-        """Return the model of the section at ``path``; the options of stages are not its business."""
+    def _model(self, model: type[M], path: Path, least: Mapping[str, Any]) -> tuple[M, set[str]]:
+        """Return the model of the section at ``path``, and which of its keys are wrong, or were meant by a wrong one.
+
+        The options of stages are not its business.
+
+        Args:
+            least: values for keys that must be there.
+        """
         value = plain(find(self._tree, path))
         try:
-            return model.model_validate(value, context={FOLDER: self._folder})
+            return model.model_validate(value, context={FOLDER: self._folder}), set()
         except ValidationError as error:
             for problem in problems_of(error, model, self._tree, path):
                 self._report.add(problem)
-            return None
+            places = [each["loc"] for each in error.errors()]
+        wrong = {str(place[0]) if place else "" for place in places}
+        wrong |= {meant for key in wrong if (meant := closest(key, field_names(model))) is not None}
+        section = value if isinstance(value, dict) else {}
+        tops = {place[0] for place in places if place}
+        kept = {key: each for key, each in section.items() if key not in tops}
+        try:
+            partly = functools.reduce(_without, places, section)
+            return model.model_validate({**least, **partly}, context={FOLDER: self._folder}), wrong
+        except ValidationError:  # what is left of a key is not right by itself
+            return model.model_validate({**least, **kept}, context={FOLDER: self._folder}), wrong
 
     def _section(self, path: Path) -> dict[str, TreeNode]:
         """Return what is in the section at ``path``; nothing if there is none."""
@@ -333,3 +384,13 @@ def _dotted_options(
             yield from _dotted_options(value, names, path)
         else:
             yield name, path, value
+
+
+def _without(value: Any, place: tuple[int | str, ...]) -> Any:
+    """Return sections without the key at ``place``, or without the last one on the way that is there."""
+    if not isinstance(value, dict) or not place or place[0] not in value:
+        return value
+    inside = value[place[0]]
+    left = _without(inside, place[1:])
+    kept = {key: each for key, each in value.items() if key != place[0]}
+    return kept if left is inside else {**kept, place[0]: left}

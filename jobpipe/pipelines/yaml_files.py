@@ -91,16 +91,11 @@ def _scalar(text: str, kind: str) -> Scalar:
 
 def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList) -> TreeNode | None:
     """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
-    trees = []
-    for path in (file, *overlays):
-        text = _text_of(path, report)
-        tree = None if text is None else read_text(text, str(path), report)
-        if tree is None:
-            return None
-        trees.append(tree)
+    texts = ((path, _text_of(path, report)) for path in (file, *overlays))
+    trees = [None if text is None else read_text(text, str(path), report) for path, text in texts]
     merged = trees[0]
     for over in trees[1:]:
-        merged = merge(merged, over)
+        merged = None if merged is None or over is None else merge(merged, over)
     return merged
 
 

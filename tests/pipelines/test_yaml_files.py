@@ -112,3 +112,10 @@ def test_no_alias_of_a_key(write: Write) -> None:
     report = ProblemList()
     read_text("a: &x b\n? [1]\n: c\n*x : d\n", "f", report)
     assert [problem.line for problem in report.problems] == [2]
+
+
+def test_a_broken_file_hides_no_problem_of_its_overlays(write: Write, tmp_path: Path) -> None:
+    report = ProblemList()
+    broken, over = write("pipeline: {\n"), write("a: [\n", "prod.yaml")
+    assert read_files(broken, [tmp_path / "missing.yaml", over], report) is None
+    assert {Path(problem.file).name for problem in report.problems} == {"pipeline.yaml", "missing.yaml", "prod.yaml"}

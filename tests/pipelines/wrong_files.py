@@ -238,7 +238,76 @@ WRONG: tuple[Wrong, ...] = (
         (3, "alerts[0].url", "*** does not fit", SECRET),
         (3, "alerts[0].on[0]", "'FALED' does not fit", "FAILED, LOST, BLOCKED, LAGGING or GAP"),
     ),
+    whole(
+        "a wrong pipeline hides no job",
+        """
+        pipeline:
+          name: 7
+          topic-prefx: a.
+          restart: {delay: 1h, max-delay: 1m}
+        jobs:
+          a: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
+          b: {source: {type: rate}, sink: {type: jobpipe, topic: t}, trigger: {available-now: 1, processing-time: 1s}}
+          c: {sink: {type: console}}
+          d: {source: {type: jobpipe, subscribe: 7.c.dead-letters}, sink: {type: console}}
+        """,
+        (2, "pipeline.name", "7 does not fit", "no dot"),
+        (3, "pipeline.topic-prefx", "no such key", "did you mean topic-prefix?"),
+        (4, "pipeline.restart.max-delay", "shorter than delay", "a longer one"),
+        (7, "jobs.b.trigger.available-now", "1 does not fit", "true or false"),
+        (7, "jobs.b.sink.topic", "topic t has two publishers", "of its own"),
+        (8, "jobs.c.source", "it is missing", "give source:"),
+    ),
+    whole(
+        "no pipeline hides no job",
+        "jobs: {a: {source: {type: rate}}, b: {sink: {type: console}}}\n",
+        (1, "pipeline", "it is missing", "begin the file with pipeline:"),
+        (1, "jobs.a.sink", "it is missing", "or sinks"),
+        (1, "jobs.b.source", "it is missing", "or sources"),
+    ),
+    whole(
+        "a wrong configuration of a cluster",
+        """
+        pipeline:
+          name: shop
+          storage: 7
+          configuration: {spark.jobpipe.spool.placement: shared, x: 1}
+          launcher: {type: spark-submit, master: yarn}
+        jobs: {a: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}}
+        """,
+        (3, "pipeline.storage", "7 does not fit", "a text"),
+        (4, "pipeline.configuration.x", "begin with spark.", "spark.x"),
+    ),
+    whole(
+        "one job, a wrong name",
+        "pipeline: {name: shop.eu}\nsource: {type: rate}\nsink: {type: consol}\n",
+        (1, "pipeline.name", "'shop.eu' does not fit", "no dot"),
+        (3, "sink.type", "no sink of type 'consol'", "did you mean console?"),
+    ),
     # -- jobs
+    job(
+        "a wrong key hides no check",
+        f"""
+        {RATE}
+        sink: {{type: json, path: x, mode: overwrite}}
+        schedule: {{every: dayly}}
+        trigger: {{available-now: true, processing-time: 1s}}
+        route: [{{source-table: x}}]
+        """,
+        (6, "schedule.every", "'dayly' does not fit", "a text of the form"),
+        (8, "route[0].sink-table", "it is missing", "The topic"),
+        (4, "source", "knows no bounds", "name the bounds"),
+        (5, "sink.mode", "of BATCH jobs", "leave it out"),
+        (7, "trigger", "has two triggers", "give available-now or"),
+    ),
+    job(
+        "a wrong stage hides no check",
+        f"sources: {{x: {RATE[8:]}, y: {{type: rat}}}}\ntransform: [{{type: sq, query: SELECT 1}}]\n"
+        "sink: {type: jobpipe, topic: t}\ntrigger: {available-now: true, processing-time: 1s}",
+        (4, "sources.y.type", "no source of type 'rat'", "did you mean rate?"),
+        (5, "transform[0].type", "no transform of type 'sq'", "did you mean sql?"),
+        (7, "trigger", "has two triggers", "give available-now or"),
+    ),
     whole(
         "names of jobs",
         """
@@ -324,7 +393,8 @@ WRONG: tuple[Wrong, ...] = (
     ),
     job(
         "a transform's option dotted and nested",
-        f"{RATE}\n{CONSOLE}\ntransform: [{{type: InsertField, static.field: a, static.value: 1, static: {{value: 2}}}}]",
+        f"{RATE}\n{CONSOLE}\n"
+        "transform: [{type: InsertField, static.field: a, static.value: 1, static: {value: 2}}]",
         (6, "transform[0].static.value", "in line 6 already", "give it once, dotted or nested"),
     ),
     job(
