@@ -14,10 +14,11 @@ from pathlib import Path as FilePath
 
 import yaml
 
+from jobpipe.config.names import closest
 from jobpipe.config.ownership import why_distrusted
 from jobpipe.errors import shown
-from jobpipe.pipelines.problems import Problem, ProblemList
-from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, merge
+from jobpipe.pipelines.problems import Problem, ProblemList, Severity
+from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, find, merge
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -95,7 +96,24 @@ def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList
     trees = [None if text is None else read_text(text, str(path), report) for path, text in texts]
     merged = trees[0]
     for over in trees[1:]:
-        merged = None if merged is None or over is None else merge(merged, over)
+        merged = None if merged is None or over is None else _merged(merged, over, report)
+    return merged
+
+
+def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
+    merged, absent = merge(below, above)
+    for path in absent:
+        node = find(above, path)
+        jobs = find(below, ("jobs",)).value
+        misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
+        upto = path[:2] if misses_job else path
+        section = find(below, upto[:-1]).value
+        near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
+        remedy = "leave it out" if near is None else f"did you mean {near}?"
+        place = node.shown_at
+        what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
+        severity: Severity = "error" if misses_job else "warning"
+        report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
     return merged
 
 
