@@ -16,11 +16,12 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config.names import closest
+from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_job, check_pipeline
 from jobpipe.pipelines.graph import check_topics
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
-from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName
+from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.parameters import fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
@@ -295,6 +296,8 @@ class _Loader:
         for complaint in complaints:
             at = (*path, complaint.key) if complaint.key else path
             self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
+        for name in secrets_in_clear(plugin.Options, given, self._folder):
+            self._add((*path, name), "it is a secret in clear text", f"give {SECRET.expected}")
         return Stage(spec, given, made, self._folder, path)
 
     def _with_dotted_names(self, given: dict[str, Any], names: Mapping[str, str], path: Path) -> dict[str, Any] | None:

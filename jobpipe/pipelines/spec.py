@@ -19,7 +19,7 @@ from jobpipe.pipelines.kinds import (
     JobName,
     LibraryPattern,
     ObjectName,
-    Plain,
+    Parameters,
     PlainText,
     Ratio,
     RegularExpression,
@@ -269,7 +269,7 @@ class PipelineSpec(Section):
     """What holds for all jobs."""
 
     name: JobName = Field(description="Begins the names of its subscriptions.")
-    parameters: dict[str, Plain] = Field(
+    parameters: Parameters = Field(
         default_factory=dict, max_length=1000, description="Values for ${var.NAME}; --set NAME=VALUE sets another."
     )
     topic_prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")] = Field(

@@ -18,7 +18,7 @@ from jobpipe.pipelines.plugins import Sink, require_columns
 from tests.pipelines.conftest import Write, loaded, problems
 
 WEATHER = '''
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
 
@@ -33,6 +33,9 @@ class Weather(Source):
 
         station_name: str = Field(description="Its name.")
         every: int = Field(default=5, ge=1, description="Minutes.")
+        password: str | None = Field(default=None, description="Of its owner.")
+        seed: SecretStr | None = Field(default=None, description="Of its numbers.")
+        address: str | None = Field(default=None, description="Where it is.")
 
     options: Options
 
@@ -126,6 +129,16 @@ def test_a_stranger(install: Install, write: Write) -> None:
     text = explain(Plugins(), "weather")
     assert text.splitlines()[:2] == ["weather (source of acme-weather)", "  Rows of a weather station."]
     assert "  station-name (required)\n      Its name." in text
+
+
+def test_a_secret_of_a_stranger(install: Install, write: Write) -> None:
+    """By its name, its type, or within a URL; references are what the plug-in gets."""
+    install("acme-weather", source("weather = acme_weather:Weather"))
+    station = "{type: weather, station-name: x, password: %s, seed: %s, address: %s}"
+    found = problems(write(FILE % (station % ("hunter2", "hunter2", "'https://u:hunter2@h'"))))
+    assert [problem.key.rpartition(".")[2] for problem in found] == ["password", "seed", "address"]
+    assert "hunter2" not in "".join(map(str, found))
+    loaded(write(FILE % (station % ("env:A", "file:b", "https://u@h"))))
 
 
 @pytest.mark.parametrize(
