@@ -11,8 +11,11 @@ from jobpipe.pipelines.plugins import Topics
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.routes import fixed_target
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.tree import Path
+from jobpipe.pipelines.tree import Path, find
 from jobpipe.pipelines.wording import problem_at
+from jobpipe.store.files import is_topic
+
+MAX_NAME = 128  # characters of a topic's name, as is_topic has it
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _published(pipeline: Pipeline, job: Job) -> Iterator[tuple[str, Path]]:
     if job.spec.publish is not None:
         yield prefix + job.spec.publish, (*job.path, "publish")
     if (dead := dead_letters_of(pipeline, job)) is not None:
-        yield prefix + dead, (*job.path, "errors")
+        yield prefix + dead, (*job.path, "errors", *(["dead-letters"] if job.spec.errors.dead_letters else []))
 
 
 def _routed_elsewhere(pipeline: Pipeline) -> bool:
@@ -210,6 +213,7 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
             if place != path:
                 what = f"topic {topic} has two publishers: job {other} publishes it too"
                 yield problem_at(tree, path, what, "publish a topic of its own, and let readers subscribe to both")
+    yield from _long_names(pipeline)
     known = set(first)
     for job in pipeline.jobs.values():
         if not complete or _routed_elsewhere(pipeline):
@@ -231,15 +235,25 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
         yield problem_at(tree, path, what, "make sure that a filter ends it", "warning")
 
 
+def _long_names(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield a problem for each topic whose name is too long, once the prefix is added."""
+    prefix = pipeline.spec.topic_prefix
+    for job in pipeline.jobs.values():
+        named = list(_published(pipeline, job))
+        for stage in job.sources.values():
+            named += [(prefix + name, _subscribed_at(pipeline, stage.path)) for name in stage.plugin.topics().names]
+        for topic, path in named:
+            if not is_topic(topic):
+                what = f"with pipeline.topic-prefix the topic's name has {len(topic)} characters: {topic}"
+                remedy = f"give a shorter {'errors.dead-letters' if path[-1] == 'errors' else 'name'} or topic-prefix"
+                yield problem_at(pipeline.tree, path, what, f"{remedy}: {MAX_NAME} are possible")
+
+
 def _warning(pipeline: Pipeline, path: Path, what: str, remedy: str) -> Problem:
-    keys = ("subscribe", "subscribePattern", "assign")
-    node_keys = {key: (*path, key) for key in keys}
-    stage = pipeline.tree
-    for key in path:
-        if isinstance(stage.value, dict):
-            stage = stage.value[str(key)]
-        elif isinstance(stage.value, list) and isinstance(key, int):
-            stage = stage.value[key]
-    given = stage.value if isinstance(stage.value, dict) else {}
-    at = next((node_keys[key] for key in keys if key in given), path)
-    return problem_at(pipeline.tree, at, what, remedy, "warning")
+    return problem_at(pipeline.tree, _subscribed_at(pipeline, path), what, remedy, "warning")
+
+
+def _subscribed_at(pipeline: Pipeline, path: Path) -> Path:
+    """Return where a source names its topics."""
+    stage = dict(find(pipeline.tree, path).items())
+    return next(((*path, key) for key in ("subscribe", "subscribePattern", "assign") if key in stage), path)

@@ -143,6 +143,38 @@ jobs:
     assert given.spec.storage == "/${run.id}/${x}"
 
 
+def test_a_parameter_may_hold_what_looks_like_a_reference(write: Write) -> None:
+    """In the file ``$${`` stands for ``${``, as anywhere; a value of the command line is as it is."""
+    path = write("""
+pipeline: {name: x, parameters: {a: "$${x}", b: c}, storage: "${var.a}/${var.b}"}
+jobs: {a: {source: {type: rate}, sink: {type: json, path: "${var.a}"}}}
+""")
+    pipeline = loaded(path, given={"b": "$${y}"})
+    assert pipeline.spec.storage == "${x}/$${y}"
+    assert pipeline.spec.parameters == {"a": "${x}", "b": "$${y}"}
+    assert pipeline.jobs["a"].sinks[0].make(RUN).options.path == "${x}"
+
+
+@pytest.mark.parametrize(
+    "name", ["source", "sink", "options", "configuration", "transform", "sources", "sinks", "jobs"]
+)
+def test_a_job_may_be_named_like_a_section(write: Write, name: str) -> None:
+    """Dotted keys in it, and of it, stand for the same as in any other job; so do those of a source."""
+    text = """
+pipeline.name: x
+jobs:
+  NAME: {source.type: rate, source.options.a.b: 1, sink.type: console, sink.options: {c.d: 2}}
+  other: {sources: {NAME: {type: rate, watermark.column: a, watermark.delay: 1 minute}}, sink.type: console}
+jobs.NAME.transform: [{type: InsertField, static.field: a, static.value: b}]
+jobs.NAME.configuration.spark.a: 1
+"""
+    pipeline = loaded(write(text.replace("NAME", name)))
+    job = pipeline.jobs[name]
+    assert job.sources[None].plugin.options.options == {"a.b": "1"}
+    assert job.spec.configuration == {"spark.a": "1"}
+    assert pipeline.jobs["other"].sources[name].spec.watermark.column == "a"
+
+
 def test_a_parameter_puts_in_no_reference(write: Write) -> None:
     """What a parameter holds is text, also where a run's values may stand."""
     path = write("""

@@ -704,6 +704,42 @@ WRONG: tuple[Wrong, ...] = (
         (7, "jobs.c", "W:rows go round in a circle: c → c", "a filter"),
     ),
     whole(
+        "a prefix that makes names too long",
+        f"""
+        pipeline: {{name: shop, topic-prefix: {60 * "p"}.}}
+        jobs:
+          a: {{source: {{type: rate}}, sink: {{type: jobpipe, topic: {100 * "t"}}}}}
+          b:
+            source: {{type: jobpipe, subscribe: {68 * "u"}}}
+            sink: {{type: jobpipe, topic: {67 * "u"}}}
+            errors: {{tolerance: all, dead-letters: {70 * "d"}}}
+          {40 * "j"}:
+            source: {{type: jobpipe, assign: {{{67 * "u"}: [1]}}}}
+            sink: {{type: jobpipe, topic: t}}
+            errors: {{tolerance: all, max-ratio: 0.5}}
+        """,
+        (3, "jobs.a.sink.topic", "the topic's name has 161 characters", "a shorter name or topic-prefix: 128"),
+        (5, "jobs.b.source.subscribe", "the topic's name has 129 characters", "a shorter name or topic-prefix"),
+        (7, "jobs.b.errors.dead-letters", "the topic's name has 131 characters", "a shorter name or topic-prefix"),
+        (5, "jobs.b.source.subscribe", "W:no job of this file publishes", ""),
+    ),
+    whole(
+        "a prefix that makes the name of dead letters too long",
+        f"""
+        pipeline: {{name: {40 * "s"}, topic-prefix: {64 * "p"}}}
+        jobs:
+          {40 * "j"}:
+            source: {{type: rate}}
+            sink: {{type: jobpipe, topic: t}}
+            errors: {{tolerance: all}}
+          {39 * "j"}:
+            source: {{type: rate}}
+            sink: {{type: jobpipe, topic: u}}
+            errors: {{tolerance: all, dead-letters: short}}
+        """,
+        (6, f"jobs.{40 * 'j'}.errors", "the topic's name has 158 characters", "a shorter errors.dead-letters"),
+    ),
+    whole(
         "a cluster",
         """
         pipeline:
