@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
 
 from jobpipe.pipelines.installed import BUILT_IN, PlugInKind, Plugins
 from jobpipe.pipelines.spec import JobSpec, PipelineFile, SinkSpec, SourceSpec, StageSpec, TransformSpec
+from jobpipe.pipelines.wording import field_names
 
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
@@ -24,8 +25,11 @@ _Schema = dict[str, Any]
 
 
 def options_schema(model: type[BaseModel]) -> _Schema:
-    """Return the schema of a plug-in's options."""
-    return model.model_json_schema(mode="validation")
+    """Return the schema of a plug-in's options; names and descriptions alone if a type of its own has no schema."""
+    try:
+        return model.model_json_schema(mode="validation")
+    except PydanticUserError:
+        return {"properties": {name: {"description": about} for name, about in field_names(model).items()}}
 
 
 def file_schema() -> _Schema:

@@ -25,7 +25,7 @@ from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.parameters import fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
-from jobpipe.pipelines.problems import Problem, ProblemList, nearest, pipeline_error
+from jobpipe.pipelines.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.spec import (
     JobSpec,
     Mode,
@@ -282,14 +282,14 @@ class _Loader:
             return None
         try:
             made = plugin(plugin.parse(fill(given), self._folder))
-            complaints = list(made.check(self._mode(path)))
+            complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
             more = field_names(_SPECS[kind])
             for problem in problems_of(error, plugin.Options, self._tree, path, more=more):
                 self._report.add(problem)
             return None
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             what = f"the plug-in fails: {type(error).__name__}: {error}"
             self._add((*path, "type"), what[:500], "report it to the author of the plug-in")
             return None
@@ -361,6 +361,14 @@ class _Loader:
 
     def _add(self, path: Path, what: str, remedy: str) -> None:
         self._report.add(problem_at(self._tree, path, what, remedy))
+
+
+def _complaints(plugin: Plugin, mode: Mode) -> list[Complaint]:
+    found = list(plugin.check(mode))
+    for each in found:
+        if not isinstance(each, Complaint):
+            raise TypeError(f"check() yields {type(each).__name__}, and not Complaint")
+    return found
 
 
 def _touch(plugin: Plugin) -> None:

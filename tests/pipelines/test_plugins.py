@@ -18,7 +18,9 @@ from jobpipe.pipelines.plugins import Sink, require_columns
 from tests.pipelines.conftest import Write, loaded, problems
 
 WEATHER = '''
-from pydantic import Field, SecretStr
+from threading import Thread
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
 
@@ -57,6 +59,57 @@ class Broken(Weather):
 
     def __init__(self, options):
         raise RuntimeError("out of order")
+
+
+class Ends(Weather):
+    """Ends the process."""
+
+    type = "ends"
+
+    def __init__(self, options):
+        raise SystemExit(5)
+
+
+class Says(Weather):
+    """Complains in plain text."""
+
+    type = "says"
+
+    def check(self, mode):
+        yield "not so"
+
+
+class Plain(Weather):
+    """Takes what it knows, and drops the rest."""
+
+    type = "plain"
+
+    class Options(BaseModel):
+        """Which one."""
+
+
+class Open(Weather):
+    """Takes anything."""
+
+    type = "open"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        model_config = ConfigDict(extra="allow")
+
+
+class Opaque(Weather):
+    """Has an option that no schema can tell of."""
+
+    type = "opaque"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+
+        handle: Thread | None = Field(default=None, description="What it holds.")
 
 
 class Mail(Sink):
@@ -152,6 +205,10 @@ def test_a_secret_of_a_stranger(install: Install, write: Write) -> None:
         ("weather = acme_weather:Broken", "says that its type is 'broken'"),
         ("silent = acme_weather:Silent", "has no docstring"),
         ("broken = acme_weather:Broken", "the plug-in fails: RuntimeError: out of order"),
+        ("ends = acme_weather:Ends", "the plug-in fails: SystemExit: 5"),
+        ("says = acme_weather:Says", "the plug-in fails: TypeError: check() yields str, and not Complaint"),
+        ("plain = acme_weather:Plain", "has Options that are not a subclass of PluginOptions"),
+        ("open = acme_weather:Open", "has Options that take unknown keys"),
     ],
 )
 def test_a_broken_one(install: Install, write: Write, entry: str, what: str) -> None:
@@ -166,6 +223,20 @@ def test_a_module_that_ends_the_process(install: Install, write: Write) -> None:
     install("acme-weather", source("weather = acme_weather:Weather"), "raise SystemExit(3)")
     (problem,) = problems(write(FILE % "{type: weather}"))
     assert "cannot be imported: SystemExit" in problem.what
+
+
+def test_a_module_that_prints(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not into what a command prints: others may read that as JSON."""
+    install("acme-weather", source("weather = acme_weather:Weather"), f"print('loaded')\n{WEATHER}")
+    Plugins().find(PlugInKind.SOURCE, "weather")
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "loaded\n")
+
+
+def test_options_without_a_schema_are_explained(install: Install) -> None:
+    install("acme-weather", source("opaque = acme_weather:Opaque"))
+    text = explain(Plugins(), "opaque")
+    assert "  handle\n      What it holds." in text
 
 
 @pytest.mark.parametrize(("name", "what"), [("Mail", "lacks write"), ("NoPromise", "does not say what it promises")])
