@@ -99,6 +99,15 @@ def _matching(pattern: re.Pattern[str], phrase: str) -> Any:
     return expected(phrase, read, {"type": "string", "pattern": f"^{pattern.pattern}$"})
 
 
+def _job_name(raw: Any, _folder: Path) -> str:
+    if isinstance(raw, str) and JOB_NAME.fullmatch(raw) is None:
+        proposed = re.sub(r"[^a-z0-9_-]+", "-", raw.lower()).strip("-_")[:40].rstrip("-_")
+        raise BadValueError(f"{_JOB_NAMES}, such as {proposed}" if proposed else "")
+    if not isinstance(raw, str):
+        raise TypeError
+    return raw
+
+
 def _text(raw: Any, _folder: Path) -> str:
     if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
         raise ValueError
@@ -367,7 +376,8 @@ Count = Annotated[int, *of_kind(whole(1))]
 Runs = Annotated[int, *of_kind(whole(1, 100))]
 Duration = Annotated[float, *of_kind(duration())]
 Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": "number"})]
-JobName = Annotated[str, *_matching(JOB_NAME, "letters, digits, _ - (at most 40, a letter or digit first); no dot")]
+_JOB_NAMES = "letters, digits, _ - (at most 40, a letter or digit first); no dot"
+JobName = Annotated[str, *expected(_JOB_NAMES, _job_name, {"type": "string", "pattern": f"^{JOB_NAME.pattern}$"})]
 TopicName = Annotated[str, *of_kind(NAME)]
 ObjectName = Annotated[str, *_matching(_OBJECT, "module:name, as in flights.delays:daily_delays")]
 LibraryPattern = Annotated[

@@ -27,6 +27,7 @@ from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.spec import (
+    MAX_JOBS,
     JobSpec,
     Mode,
     PipelineSpec,
@@ -44,6 +45,7 @@ _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
 _UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
 _DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
+_ESCAPED_STAR = re.compile(r"((?:\A|,)\s*)\\\*(?=\s|,|\Z)")  # as Flink CDC has it, in a projection
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
     PlugInKind.TRANSFORM: TransformSpec,
@@ -75,11 +77,11 @@ def load_pipeline(
     if tree is None:
         raise pipeline_error(report.problems)
     tree = put_in(tree, given or {}, report)
-    whole, single = _several_jobs(tree, report)
+    plugins = plugins or Plugins()
+    whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
-    loader = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins or Plugins(), report)
-    pipeline = loader.load(path)
-    problems = [_as_written(problem, single) for problem in report.problems]
+    pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
+    problems = [_as_written(problem, moved) for problem in report.problems]
     if report.failed or pipeline is None:
         raise pipeline_error(problems)
     return replace(pipeline, warnings=tuple(problems))
@@ -102,8 +104,8 @@ def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plug
     return pipeline
 
 
-def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | None]:
-    """Return the tree with its jobs under ``jobs``, and the name of the job if the file has but one, without them."""
+def _several_jobs(tree: TreeNode, plugins: Plugins, report: ProblemList) -> tuple[TreeNode, dict[str, str]]:
+    """Return the tree with its jobs under ``jobs``; of a file of one job also what each moved key is in the file."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     own = [key for key in sections if key in field_names(JobSpec) and key != "type"]
     if "jobs" in sections or not own:
@@ -111,17 +113,37 @@ def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | 
             what = "the file has jobs: as well"
             report.add(problem_at(tree, (key,), what, "put it into a job, or leave out jobs: and have one job"))
             del sections[key]
-        return replace(tree, value=sections), None
+        return replace(tree, value=sections), {}
     pipeline = sections.pop("pipeline", None)
-    job = dict(sections)
+    job = {key: _unnamed(key, stage, plugins) for key, stage in sections.items()}
+    named = None if pipeline is None else find(pipeline, ("name",)).value
+    name = named if _is_name(named) else _UNNAMED
+    moved = {f"jobs.{name}": ""}
     if pipeline is not None and isinstance(pipeline.value, dict) and "execution" in pipeline.value:
         execution = pipeline.value["execution"]  # there Flink CDC has it
         pipeline = replace(pipeline, value={k: v for k, v in pipeline.value.items() if k != "execution"})
-        job.setdefault("execution", execution)
-    named = None if pipeline is None else find(pipeline, ("name",)).value
-    name = named if _is_name(named) else _UNNAMED
+        if "execution" in job:
+            what = f"execution is given in line {job['execution'].shown_at.line}, too"
+            report.add(problem_at(tree, ("pipeline", "execution"), what, "give it once: in pipeline, or at the top"))
+        else:
+            job["execution"] = execution
+            moved = {f"jobs.{name}.execution": "pipeline.execution", **moved}
     jobs = TreeNode({name: TreeNode(job, tree.place)}, tree.place)
-    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), name
+    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), moved
+
+
+def _unnamed(key: str, stage: TreeNode, plugins: Plugins) -> TreeNode:
+    """Return a source or sink without the name for people that Flink CDC gives it; a plug-in's own name stays."""
+    kind = {"source": PlugInKind.SOURCE, "sink": PlugInKind.SINK}.get(key)
+    if kind is None or not isinstance(stage.value, dict) or not isinstance(stage.value.get("name", stage).value, str):
+        return stage
+    try:
+        plugin = plugins.find(kind, str(find(stage, ("type",)).value))
+    except PlugInError:  # the loader tells
+        return stage
+    if "name" in field_names(plugin.Options):
+        return stage
+    return replace(stage, value={name: each for name, each in stage.value.items() if name != "name"})
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -147,12 +169,12 @@ def _without_nulls(tree: TreeNode) -> TreeNode:
     return replace(tree, value={**sections, "jobs": replace(jobs, value=kept)})
 
 
-def _as_written(problem: Problem, single: str | None) -> Problem:
+def _as_written(problem: Problem, moved: Mapping[str, str]) -> Problem:
     """Return the problem with the key as the file has it."""
-    inside = f"jobs.{single}"
-    if single is None or not (problem.key == inside or problem.key.startswith(f"{inside}.")):
-        return problem
-    return replace(problem, key=problem.key[len(inside) + 1 :])
+    for inside, written in moved.items():
+        if problem.key == inside or problem.key.startswith(f"{inside}."):
+            return replace(problem, key=(written + problem.key[len(inside) :]).removeprefix("."))
+    return problem
 
 
 class _Loader:
@@ -177,6 +199,8 @@ class _Loader:
         named = self._section(("jobs",))
         if not named:
             self._add(("jobs",), "there are no jobs", "name at least one, as in jobs: {NAME: {source: …, sink: …}}")
+        if len(named) > MAX_JOBS:
+            self._add(("jobs",), f"there are {len(named)} jobs", f"give at most {MAX_JOBS}; make several pipelines")
         found = [found for name in named if (found := self._job(name)) is not None]
         jobs = {job.name: job for job, _ in found}
         whole = not wrong and len(found) == len(named) and not any(unsure for _, unsure in found)
@@ -269,6 +293,8 @@ class _Loader:
             spec = model.model_validate({key: plain(each) for key, each in node.value.items() if key in common})
         except ValidationError:
             return None  # that model tells this too
+        if spec.type == "sql" and isinstance(given.get("projection"), str):
+            given["projection"] = _ESCAPED_STAR.sub(r"\1*", given["projection"])
         return self._bind(spec, given, path, kind)
 
     def _bind(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:
@@ -285,8 +311,7 @@ class _Loader:
             complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
-            more = field_names(_SPECS[kind])
-            for problem in problems_of(error, plugin.Options, self._tree, path, more=more):
+            for problem in problems_of(error, plugin.Options, self._tree, path, stage=_SPECS[kind]):
                 self._report.add(problem)
             return None
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in

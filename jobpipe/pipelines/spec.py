@@ -286,8 +286,11 @@ class PipelineSpec(Section):
     alerts: tuple[AlertSpec, ...] = Field(default=(), max_length=20, description="Whom to tell.")
 
 
+MAX_JOBS = 1000
+
+
 class PipelineFile(Section):
     """A whole file."""
 
     pipeline: PipelineSpec
-    jobs: dict[JobName, JobSpec] = Field(min_length=1, max_length=1000, description="The jobs, by name.")
+    jobs: dict[JobName, JobSpec] = Field(min_length=1, max_length=MAX_JOBS, description="The jobs, by name.")

@@ -83,6 +83,21 @@ pipeline:
     assert node.publishes == ("others", "ods-orders")
 
 
+def test_names_for_people_as_flink_cdc_has_them(write: Write) -> None:
+    """Of source and sink they mean nothing; an escaped star is a star."""
+    text = r"""
+source: {type: rate, name: My Source}
+transform: [{projection: '\*, a.\*, "\\*" AS b,\*'}]
+sink: {type: jobpipe, name: mine, topic: t}
+pipeline: {name: x}
+"""
+    pipeline = loaded(write(text))
+    (job,) = pipeline.jobs.values()
+    assert job.transforms[0].plugin.options.projection == r'*, a.\*, "\\*" AS b,*'
+    assert job.sinks[0].given["name"] == "mine"
+    assert "name" not in job.definition["source"]
+
+
 def test_dotted_and_nested_keys_are_one(write: Write) -> None:
     nested = loaded(
         write("""

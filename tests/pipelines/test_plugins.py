@@ -18,9 +18,10 @@ from jobpipe.pipelines.plugins import Sink, require_columns
 from tests.pipelines.conftest import Write, loaded, problems
 
 WEATHER = '''
+from datetime import date
 from threading import Thread
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
 
@@ -112,6 +113,28 @@ class Opaque(Weather):
         handle: Thread | None = Field(default=None, description="What it holds.")
 
 
+class Rich(Weather):
+    """Has many types of options."""
+
+    type = "rich"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        names: str = Field(default="x", description="Several.")
+        count: int = Field(default=1, gt=0, lt=10, description="How many.")
+        day: date | None = Field(default=None, description="When.")
+        either: int | list[str] | None = Field(default=None, description="A number or names.")
+        pair: tuple[int, str] | None = Field(default=None, description="Both.")
+
+        @field_validator("pair")
+        @classmethod
+        def _not_seven(cls, pair):
+            if pair == (7, "x"):
+                raise ValueError("it is\\nseven; give\\nanother")
+            return pair
+
+
 class Mail(Sink):
     """Sends mail."""
 
@@ -174,7 +197,7 @@ def test_a_stranger(install: Install, write: Write) -> None:
     found = problems(write(FILE % "{type: weather, station: Berlin, every: 0}"))
     assert [(problem.line, problem.key, problem.remedy) for problem in found] == [
         (5, "jobs.a.source.station-name", "give it: Its name."),
-        (5, "jobs.a.source.every", "give input should be greater than or equal to 1"),
+        (5, "jobs.a.source.every", "give a number of at least 1"),
         (5, "jobs.a.source.station", "did you mean station-name?"),
     ]
     (problem,) = problems(write(FILE % "{type: weather, station-name: nowhere}"))
@@ -223,6 +246,25 @@ def test_a_module_that_ends_the_process(install: Install, write: Write) -> None:
     install("acme-weather", source("weather = acme_weather:Weather"), "raise SystemExit(3)")
     (problem,) = problems(write(FILE % "{type: weather}"))
     assert "cannot be imported: SystemExit" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        ("name: y", "name", "there is no such key; did you mean names?"),
+        ("count: 0", "count", "0 does not fit; give a number greater than 0"),
+        ("count: 10", "count", "10 does not fit; give a number less than 10"),
+        ("day: soon", "day", "'soon' does not fit; give a valid date or datetime"),
+        ("either: {a: 1}", "either", "an object of 1 does not fit; give a whole number or a list"),
+        ("either: [1]", "either[0]", "1 does not fit; give a text"),
+        ("pair: [7, x]", "pair", "it is seven; give another"),
+    ],
+)
+def test_options_are_told_in_plain_words(install: Install, write: Write, options: str, key: str, said: str) -> None:
+    """Not in pydantic's, each in one line."""
+    install("acme-weather", source("rich = acme_weather:Rich"))
+    found = [str(problem).partition(": ")[2] for problem in problems(write(FILE % f"{{type: rich, {options}}}"))]
+    assert any(line.startswith(f"jobs.a.source.{key}: {said}") for line in found), found
 
 
 def test_a_module_that_prints(install: Install, capfd: pytest.CaptureFixture[str]) -> None:

@@ -284,7 +284,107 @@ WRONG: tuple[Wrong, ...] = (
         (1, "pipeline.name", "'shop.eu' does not fit", "no dot"),
         (3, "sink.type", "no sink of type 'consol'", "did you mean console?"),
     ),
+    # -- what Flink CDC has
+    whole(
+        "a file of Flink CDC",
+        """
+        source:
+          type: jobpipe
+          name: My Source
+          subscribePattern: app.*
+        transform:
+          - source-table: app.orders
+            projection: \\*, UPPER(name) AS name
+            primary-keys: id
+            partition-keys: name
+            table-options: comment=x
+            table-options.delimiter: ;
+            converter-after-transform: SOFT_DELETE
+            description: project
+        route:
+          - {source-table: app.orders, sink-table: orders, description: x}
+        sink:
+          type: jobpipe
+          topic: others
+          include.schema.changes: [create.table]
+        pipeline:
+          name: Sync MySQL Database to Doris
+          parallelism: 2
+          schema.change.behavior: evolve
+          schema.operator.uid: x
+          local-time-zone: UTC
+          route-mode: FIRST_MATCH
+          execution.runtime-mode: STREAMING
+          operator.uid.prefix: x
+          user-defined-function: [{name: a, classpath: b}]
+          model: [{model-name: a}]
+        """,
+        (6, "transform[0].source-table", "no such key", "for all rows of its job"),
+        (8, "transform[0].primary-keys", "no such key", "jdbc-upsert"),
+        (9, "transform[0].partition-keys", "no such key", "partition-by"),
+        (10, "transform[0].table-options", "no such key", "to the sink"),
+        (11, "transform[0].table-options.delimiter", "no such key", "to the sink"),
+        (12, "transform[0].converter-after-transform", "no such key", "leave it out"),
+        (19, "sink.include.schema.changes", "no such key", "schemaEvolution"),
+        (21, "pipeline.name", "'Sync MySQL Database to Doris' does not fit", "such as sync-mysql-database-to-doris"),
+        (22, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
+        (23, "pipeline.schema.change.behavior", "no such key", "schemaEvolution"),
+        (24, "pipeline.schema.operator.uid", "no such key", "a job by its name"),
+        (25, "pipeline.local-time-zone", "no such key", "spark.sql.session.timeZone"),
+        (26, "pipeline.route-mode", "no such key", "all routes"),
+        (28, "pipeline.operator.uid.prefix", "no such key", "a job by its name"),
+        (29, "pipeline.user-defined-function", "no such key", "type: python"),
+        (30, "pipeline.model", "no such key", "type: python"),
+    ),
+    whole(
+        "a mode in two places",
+        """
+        source: {type: rate}
+        sink: {type: console}
+        execution.runtime-mode: STREAMING
+        pipeline:
+          name: x
+          execution.runtime-mode: BATCH
+        """,
+        (6, "pipeline.execution", "execution is given in line 3, too", "give it once"),
+    ),
+    whole(
+        "a mode that is misspelt",
+        "source: {type: rate}\nsink: {type: console}\npipeline: {name: x, execution: {runtime-mod: BATCH}}\n",
+        (3, "pipeline.execution.runtime-mod", "no such key", "did you mean runtime-mode?"),
+    ),
+    whole(
+        "a mode of several jobs",
+        "jobs: {a: {source: {type: rate}, sink: {type: console}}}\n"
+        "pipeline: {name: x, execution.runtime-mode: BATCH}\n",
+        (2, "pipeline.execution", "no such key", "to each job"),
+    ),
+    whole(
+        "a name for people among several jobs",
+        """
+        pipeline: {name: x}
+        jobs: {a: {source: {type: rate, name: My Source}, sink: {type: console, name: My Sink}}}
+        """,
+        (2, "jobs.a.source.name", "no such key", "PIPELINE.JOB"),
+        (2, "jobs.a.sink.name", "no such key", "leave it out"),
+    ),
     # -- jobs
+    job(
+        "a schema of a table",
+        f"{RATE}\nsink: {{type: jdbc-upsert, url: 'postgresql://h/d', table: t, keys: a, schema: x}}",
+        (5, "sink.schema", "no such key", "possible names"),
+    ),
+    job(
+        "keys that are no section",
+        f"{RATE}\n{CONSOLE}\nconfiguration: 7",
+        (6, "configuration", "7 does not fit", "a section with Spark's keys"),
+    ),
+    whole(
+        "too many jobs",
+        "pipeline: {name: x}\njobs:\n"
+        + "".join(f"  a{number}: {{application: pipeline.yaml}}\n" for number in range(1001)),
+        (2, "jobs", "there are 1001 jobs", "at most 1000"),
+    ),
     job(
         "a wrong key hides no check",
         f"""
