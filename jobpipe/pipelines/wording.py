@@ -29,6 +29,7 @@ MEANT: dict[type[BaseModel], dict[str, str]] = {
         "execution": "give execution.runtime-mode to each job",
         "operator.uid.prefix": _NO_OPERATORS,
         "schema.operator.uid": _NO_OPERATORS,
+        "schema-operator.rpc-timeout": "leave it out: no operator is asked for a schema",
         "route-mode": "leave it out: rows go to the topics of all routes that match",
         "user-defined-function": _UDF,
         "model": _UDF,
