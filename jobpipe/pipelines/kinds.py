@@ -85,9 +85,15 @@ def of_kind(kind: ValueKind) -> Any:
         schema = {"type": ["string", "array"], "items": {"type": "string"}}
     elif kind.name == "JSON" or kind.name == "offsets":
         schema = {"type": ["string", "object"]}
+    elif kind.name == "bound":
+        schema = {"type": ["string", "number", "object"]}
     if kind.nullable:
         schema["type"] = [*schema["type"], "null"]
-    return expected(kind.expected, kind.parse, schema)
+
+    def read(raw: Any, folder: Path) -> Any:
+        return kind.parse(str(raw) if kind.name == "bound" and type(raw) is int else raw, folder)
+
+    return expected(kind.expected, read, schema)
 
 
 def _matching(pattern: re.Pattern[str], phrase: str) -> Any:
@@ -375,7 +381,7 @@ Flag = Annotated[bool, *of_kind(BOOLEAN)]
 Count = Annotated[int, *of_kind(whole(1))]
 Runs = Annotated[int, *of_kind(whole(1, 100))]
 Duration = Annotated[float, *of_kind(duration())]
-Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": "number"})]
+Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": ["number", "string"]})]
 _JOB_NAMES = "letters, digits, _ - (at most 40, a letter or digit first); no dot"
 JobName = Annotated[str, *expected(_JOB_NAMES, _job_name, {"type": "string", "pattern": f"^{JOB_NAME.pattern}$"})]
 TopicName = Annotated[str, *of_kind(NAME)]
