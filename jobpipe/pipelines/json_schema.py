@@ -192,7 +192,7 @@ def _or(about: _Schema, other: _Schema) -> _Schema:
     """Return the schema of a value that may be another one."""
     if "anyOf" in about:
         return about if other in about["anyOf"] else {**about, "anyOf": [*about["anyOf"], other]}
-    said = {key: about[key] for key in ("title", "description", "default") if key in about}
+    said: _Schema = {key: about[key] for key in ("title", "description", "default") if key in about}
     return {**said, "anyOf": [{key: value for key, value in about.items() if key not in said}, other]}
 
 

@@ -303,11 +303,11 @@ class _Loader:
         except PlugInError as error:
             self._report.add(problem_at(self._tree, (*path, "type"), error.what, error.remedy))
             return None
-        given = self._with_dotted_names(given, field_names(plugin.Options), path)
-        if given is None:
+        options = self._with_dotted_names(given, field_names(plugin.Options), path)
+        if options is None:
             return None
         try:
-            made = plugin(plugin.parse(fill(given), self._folder))
+            made = plugin(plugin.parse(fill(options), self._folder))
             complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
@@ -321,9 +321,9 @@ class _Loader:
         for complaint in complaints:
             at = (*path, complaint.key) if complaint.key else path
             self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
-        for name in secrets_in_clear(plugin.Options, given, self._folder):
+        for name in secrets_in_clear(plugin.Options, options, self._folder):
             self._add((*path, name), "it is a secret in clear text", f"give {SECRET.expected}")
-        return Stage(spec, given, made, self._folder, path)
+        return Stage(spec, options, made, self._folder, path)
 
     def _with_dotted_names(self, given: dict[str, Any], names: Mapping[str, str], path: Path) -> dict[str, Any] | None:
         """Return options with nested keys as the dotted names that they stand for; None if a name is given twice."""
