@@ -172,20 +172,15 @@ def _named(about: _Schema) -> _Schema:
 
 
 def _or_reference(about: _Schema, definitions: dict[str, _Schema]) -> _Schema:
-    """Return the schema of a value that may be a reference to a parameter instead."""
+    """Return the schema of a value that may be a reference to a parameter, or a number in quotes, instead."""
     if "items" in about:
         about = {**about, "items": _or_reference(about["items"], definitions)}
+    if (type_ := about.get("type")) in ("boolean", "integer", "number"):
+        return {**about, "type": sorted({str(type_), "number", "string"})}  # as pydantic reads them
     kinds = [about, *about.get("anyOf", ())]
     targets = (definitions.get(kind.get("$ref", "").removeprefix("#/$defs/"), {}) for kind in kinds)
     closed = any({"enum", "const", "pattern"} & kind.keys() for kind in (*kinds, *targets))
-    types = {name for kind in kinds for name in _listed(kind.get("type"))}
-    if (not closed and not types & {"boolean", "integer", "number"}) or ("string" in types and not closed):
-        return about
-    return _or(about, {"$ref": "#/$defs/reference"})
-
-
-def _listed(types: str | list[str] | None) -> list[str]:
-    return [types] if isinstance(types, str) else types or []
+    return _or(about, {"$ref": "#/$defs/reference"}) if closed else about
 
 
 def _or(about: _Schema, other: _Schema) -> _Schema:

@@ -86,10 +86,12 @@ jobs:
     transform:
       - {type: TimestampConverter, field: a, target: {type: string}, format: x}
       - {type: InsertField, static: {field: a, value: 1}}
+      - {type: deduplicate, keys: [a], within-watermark: "yes"}
     sink: {type: jobpipe, topic: t2, retention: {time: 1h}, parallelism: "${var.n}"}
     errors: {max-ratio: "0.5"}
     trigger: null
     schedule: null
+    execution: null
     configuration: {spark: {a: {b: 1}}}
   c: {sources: {x: {type: rate, watermark.column: a, watermark.delay: 1 day}}, sinks: [{type: "${var.k}"}]}
 """,
