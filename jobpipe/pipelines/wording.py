@@ -13,7 +13,7 @@ from jobpipe.config.definition import HIDDEN
 from jobpipe.config.names import closest
 from jobpipe.config.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import shown
-from jobpipe.pipelines.kinds import is_secret
+from jobpipe.pipelines.kinds import holds_secret, is_secret
 from jobpipe.pipelines.problems import Problem, Severity, nearest
 from jobpipe.pipelines.spec import JobSpec, PipelineSpec, SinkSpec, SourceSpec, StageSpec, TransformSpec
 from jobpipe.pipelines.tree import Path, TreeNode, dotted, find
@@ -191,7 +191,7 @@ def _problem(
     inner = (
         value.get(context["key"]) if context.get("key") and isinstance(value, dict) else getattr(value, "raw", value)
     )
-    hidden = is_secret(key) or phrase == SECRET_EXPECTED
+    hidden = is_secret(key) or phrase == SECRET_EXPECTED or (isinstance(inner, str) and holds_secret(inner))
     return problem_at(root, path, f"{HIDDEN if hidden else shown(inner)} does not fit", f"give {phrase}")
 
 

@@ -116,7 +116,7 @@ def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
     merged, absent = merge(below, above)
     for path in absent:
         node = find(above, path)
-        jobs = find(below, ("jobs",)).value
+        jobs = find(merged, ("jobs",)).value
         misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
         upto = path[:2] if misses_job else path
         section = find(below, upto[:-1]).value

@@ -63,6 +63,14 @@ def test_removing_a_job_that_is_not_there_is_an_error(write: Write) -> None:
     ]
 
 
+def test_null_in_a_job_that_is_added(write: Write) -> None:
+    """It removes nothing, and is as if it were not there."""
+    over = write("jobs.more: {source: {type: rate}, sink: {type: console}, trigger: null}\n", "over.yaml")
+    pipeline = load_pipeline(write(BASE), overlays=[over])
+    assert list(pipeline.jobs) == ["publish", "more"]
+    assert [(warning.key, warning.severity) for warning in pipeline.warnings] == [("jobs.more.trigger", "warning")]
+
+
 def test_removing_a_key_that_is_not_there_is_a_warning(write: Write) -> None:
     """One file may be laid over several: not each has what it removes."""
     over = write("pipeline:\n  alerts: null\n  storge: null\n  restart: {max-attempts: null}\n", "over.yaml")

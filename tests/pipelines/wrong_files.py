@@ -223,6 +223,11 @@ WRONG: tuple[Wrong, ...] = (
         (3, "launcher.token", "*** does not fit", SECRET),
     ),
     pipeline(
+        "a password in an address",
+        "launcher: {type: spark-rest, url: 'http://u:hunter2@x:1', master: 'spark://y:1'}",
+        (3, "launcher.url", "*** does not fit", "http://HOST:6066"),
+    ),
+    pipeline(
         "restart",
         "restart: {policy: sometimes, max-attempts: 0, delay: soon}",
         (3, "restart.policy", "'sometimes' does not fit", "on-failure or never"),
