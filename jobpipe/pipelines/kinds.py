@@ -374,6 +374,7 @@ def json_text(raw: Any) -> Any:
 
 
 Text = Annotated[str, *expected("a text", _text, {"type": "string", "minLength": 1})]
+Plain = Annotated[Any, *expected("a plain value", _plain, {"type": ["string", "number", "boolean", "null"]})]
 PlainText = Annotated[
     str, *expected("a plain value", _plain_text_without_secret, {"type": ["string", "number", "boolean"]})
 ]

@@ -157,10 +157,11 @@ def _meant(
         nearest_first: a plug-in may have options of its own that are named nearly so.
     """
     key = str(path[-1])
-    nested = [place for place in _leaves((key,), value) if len(place) > 1 and ".".join(place) in meant]
-    for place in nested:
-        yield (*path[:-1], *place), meant[".".join(place)]
-    if not nested:
+    nested = {place: meant.get(".".join(place)) for place in _leaves((key,), value) if len(place) > 1}
+    if any(nested.values()):
+        for place, known in nested.items():
+            yield (*path[:-1], *place), known or nearest(".".join(place), names)
+    else:
         known = meant.get(key) or meant.get(key.partition(".")[0])
         if nearest_first and closest(key, names) is not None:
             known = None

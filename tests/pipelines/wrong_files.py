@@ -317,6 +317,7 @@ WRONG: tuple[Wrong, ...] = (
           parallelism: 2
           schema.change.behavior: evolve
           schema.operator.uid: x
+          schema.other: x
           local-time-zone: UTC
           route-mode: FIRST_MATCH
           execution.runtime-mode: STREAMING
@@ -335,11 +336,12 @@ WRONG: tuple[Wrong, ...] = (
         (22, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
         (23, "pipeline.schema.change.behavior", "no such key", "schemaEvolution"),
         (24, "pipeline.schema.operator.uid", "no such key", "a job by its name"),
-        (25, "pipeline.local-time-zone", "no such key", "spark.sql.session.timeZone"),
-        (26, "pipeline.route-mode", "no such key", "all routes"),
-        (28, "pipeline.operator.uid.prefix", "no such key", "a job by its name"),
-        (29, "pipeline.user-defined-function", "no such key", "type: python"),
-        (30, "pipeline.model", "no such key", "type: python"),
+        (25, "pipeline.schema.other", "no such key", "possible names"),
+        (26, "pipeline.local-time-zone", "no such key", "spark.sql.session.timeZone"),
+        (27, "pipeline.route-mode", "no such key", "all routes"),
+        (29, "pipeline.operator.uid.prefix", "no such key", "a job by its name"),
+        (30, "pipeline.user-defined-function", "no such key", "type: python"),
+        (31, "pipeline.model", "no such key", "type: python"),
     ),
     whole(
         "a mode in two places",
