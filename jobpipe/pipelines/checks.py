@@ -337,7 +337,8 @@ def _circles(job: Job) -> Iterator[Finding]:
             assert routes is not None  # noqa: S101 - the job has some
             routes.targets(name)
         except ConfigError as error:
-            yield ("route",), str(error).removeprefix("route: "), "see to it that no row goes back", "error"
+            what, _, remedy = str(error).removeprefix("route: ").partition("; ")
+            yield ("route",), what, remedy or "give another sink-table", "error"
 
 
 def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import Topics
 from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.routes import fixed_target
-from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.tree import Path
+from jobpipe.pipelines.routes import fixed_target, matches, may_lead_to, problem_of, target_of
+from jobpipe.pipelines.spec import Mode, RouteSpec
+from jobpipe.pipelines.tree import Path, find
 from jobpipe.pipelines.wording import problem_at
+from jobpipe.store.files import is_topic
+
+_ROUTED_DEPTH = 3  # jobs with routes, one after another, of whose topics the names are made
+MAX_NAME = 128  # characters of a topic's name, as is_topic has it
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class Graph:
 
 def graph_of(pipeline: Pipeline) -> Graph:
     """Return the graph of a checked pipeline."""
-    published = {job.name: tuple(_published(pipeline, job)) for job in pipeline.jobs.values()}
-    known = {name for _, topics in published.items() for name, _ in topics}
+    routed = _routed(pipeline)
+    publishes = {
+        job.name: tuple(dict.fromkeys([topic for topic, _ in _published(pipeline, job)] + routed.get(job.name, [])))
+        for job in pipeline.jobs.values()
+    }
+    known = {topic for topics in publishes.values() for topic in topics}
     reads = {job.name: tuple(_read(pipeline, job, known)) for job in pipeline.jobs.values()}
-    publishes = {name: tuple(topic for topic, _ in topics) for name, topics in published.items()}
     every = sorted({*known, *(topic for topics in reads.values() for topic in topics)})
     topics = tuple(TopicNode(topic, _having(publishes, topic), _having(reads, topic)) for topic in every)
     nodes = tuple(_node(pipeline, job, reads[job.name], publishes[job.name]) for job in pipeline.jobs.values())
@@ -115,13 +122,41 @@ def _published(pipeline: Pipeline, job: Job) -> Iterator[tuple[str, Path]]:
     if job.spec.publish is not None:
         yield prefix + job.spec.publish, (*job.path, "publish")
     if (dead := dead_letters_of(pipeline, job)) is not None:
-        yield prefix + dead, (*job.path, "errors")
+        yield prefix + dead, (*job.path, "errors", *(["dead-letters"] if job.spec.errors.dead_letters else []))
 
 
-def _routed_elsewhere(pipeline: Pipeline) -> bool:
-    """Whether a route publishes topics whose names are unknown before it runs."""
-    routes = (route for job in pipeline.jobs.values() for route in job.spec.route)
-    return any(fixed_target(route) is None for route in routes)
+def _routed(pipeline: Pipeline) -> dict[str, list[str]]:
+    """Return, by job, the topics that routes make by the names of others.
+
+    Those of topics of the file are known. Of other topics, those count that a job of the file reads by name.
+    """
+    prefix = pipeline.spec.topic_prefix
+    known = {topic for job in pipeline.jobs.values() for topic, _ in _published(pipeline, job)}
+    found: dict[str, dict[str, None]] = {}
+    for _ in range(_ROUTED_DEPTH):
+        made = {
+            (job.name, prefix + target)
+            for job, route, source in _free_routes(pipeline)
+            for topic in _matching(pipeline, source, known)
+            if (target := target_of(route, topic[len(prefix) :])) is not None and not matches(source, target)
+        }
+        for job_name, topic in sorted(made):
+            found.setdefault(job_name, {})[topic] = None
+        known |= {topic for _, topic in made}
+    named = {topic for job in pipeline.jobs.values() for topic in _read(pipeline, job, set())}
+    for job, route, source in _free_routes(pipeline):
+        for topic in sorted(named - known):
+            if topic.startswith(prefix) and may_lead_to(route, source, topic[len(prefix) :]):
+                found.setdefault(job.name, {})[topic] = None
+    return {job_name: list(topics) for job_name, topics in found.items()}
+
+
+def _free_routes(pipeline: Pipeline) -> Iterator[tuple[Job, RouteSpec, Topics]]:
+    """Yield the routes whose topics depend on the rows, each with its job and what that reads."""
+    for job in pipeline.jobs.values():
+        for route in job.spec.route:
+            if fixed_target(route) is None and problem_of(route) is None:
+                yield from ((job, route, stage.plugin.topics()) for stage in job.sources.values())
 
 
 def _read(pipeline: Pipeline, job: Job, known: set[str]) -> list[str]:
@@ -148,6 +183,9 @@ def _node(pipeline: Pipeline, job: Job, reads: tuple[str, ...], publishes: tuple
         names += [f"topics {topics.pattern}"] if topics.pattern is not None else []
         return ", ".join(names) or kind_of
 
+    own = {prefix + name for stage in job.sinks for name in stage.plugin.topics().names}
+    others = [f"topic {topic}" for topic, _ in _published(pipeline, job) if topic not in own]
+    others += [f"topics {prefix}{route.sink_table}" for route in job.spec.route if fixed_target(route) is None]
     return JobNode(
         name=job.name,
         kind=kind,
@@ -156,8 +194,7 @@ def _node(pipeline: Pipeline, job: Job, reads: tuple[str, ...], publishes: tuple
         transforms=tuple(stage.type for stage in job.transforms)
         if kind == "query"
         else (job.spec.application or job.spec.function or "",),
-        sinks=tuple(words(stage.type, stage.plugin.topics()) for stage in job.sinks)
-        or tuple(f"topic {topic}" for topic in publishes),
+        sinks=tuple(dict.fromkeys((*(words(stage.type, stage.plugin.topics()) for stage in job.sinks), *others))),
         reads=reads,
         publishes=publishes,
         schedule=None if schedule is None else schedule.crontab or schedule.every,
@@ -210,10 +247,13 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
             if place != path:
                 what = f"topic {topic} has two publishers: job {other} publishes it too"
                 yield problem_at(tree, path, what, "publish a topic of its own, and let readers subscribe to both")
-    known = set(first)
+    yield from _long_names(pipeline)
+    routed = _routed(pipeline)
+    known = {*first, *(topic for topics in routed.values() for topic in topics)}
     for job in pipeline.jobs.values():
-        if not complete or _routed_elsewhere(pipeline):
+        if not complete:
             break
+        more = any(other is not job and source.pattern for other, _, source in _free_routes(pipeline))
         for stage in job.sources.values():
             topics = stage.plugin.topics()
             for name in topics.names:
@@ -221,7 +261,7 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
                     what = f"no job of this file publishes topic {prefix + name}"
                     remedy = "check its name, unless another pipeline or program publishes it"
                     yield _warning(pipeline, stage.path, what, remedy)
-            if topics.pattern is not None and not _matching(pipeline, topics, known):
+            if topics.pattern is not None and not more and not _matching(pipeline, topics, known):
                 what = f"no topic of this file matches {topics.pattern}"
                 yield _warning(pipeline, stage.path, what, "check it, unless others publish such topics")
     for cycle in graph_of(pipeline).cycles:
@@ -231,15 +271,25 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
         yield problem_at(tree, path, what, "make sure that a filter ends it", "warning")
 
 
+def _long_names(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield a problem for each topic whose name is too long, once the prefix is added."""
+    prefix = pipeline.spec.topic_prefix
+    for job in pipeline.jobs.values():
+        named = list(_published(pipeline, job))
+        for stage in job.sources.values():
+            named += [(prefix + name, _subscribed_at(pipeline, stage.path)) for name in stage.plugin.topics().names]
+        for topic, path in named:
+            if not is_topic(topic):
+                what = f"with pipeline.topic-prefix the topic's name has {len(topic)} characters: {topic}"
+                remedy = f"give a shorter {'errors.dead-letters' if path[-1] == 'errors' else 'name'} or topic-prefix"
+                yield problem_at(pipeline.tree, path, what, f"{remedy}: {MAX_NAME} are possible")
+
+
 def _warning(pipeline: Pipeline, path: Path, what: str, remedy: str) -> Problem:
-    keys = ("subscribe", "subscribePattern", "assign")
-    node_keys = {key: (*path, key) for key in keys}
-    stage = pipeline.tree
-    for key in path:
-        if isinstance(stage.value, dict):
-            stage = stage.value[str(key)]
-        elif isinstance(stage.value, list) and isinstance(key, int):
-            stage = stage.value[key]
-    given = stage.value if isinstance(stage.value, dict) else {}
-    at = next((node_keys[key] for key in keys if key in given), path)
-    return problem_at(pipeline.tree, at, what, remedy, "warning")
+    return problem_at(pipeline.tree, _subscribed_at(pipeline, path), what, remedy, "warning")
+
+
+def _subscribed_at(pipeline: Pipeline, path: Path) -> Path:
+    """Return where a source names its topics."""
+    stage = dict(find(pipeline.tree, path).items())
+    return next(((*path, key) for key in ("subscribe", "subscribePattern", "assign") if key in stage), path)

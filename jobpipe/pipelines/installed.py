@@ -6,17 +6,17 @@ The built-in ones are declared as a stranger's are, in pyproject.toml.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from pydantic import BaseModel
-
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.engine import ScheduleEngine
-from jobpipe.pipelines.plugins import Launcher, Plugin, Promise, Sink, Source, Transform
+from jobpipe.pipelines.plugins import Launcher, Plugin, PluginOptions, Promise, Sink, Source, Transform
 from jobpipe.pipelines.problems import nearest
 
 BUILT_IN = "jobpipe"  # the distribution
@@ -87,7 +87,8 @@ class Installed:
             PlugInError: it cannot be imported, or is no plug-in of its kind.
         """
         try:
-            found = self.entry.load()
+            with redirect_stdout(sys.stderr):  # what a module prints is no part of a command's output
+                found = self.entry.load()
         except (Exception, SystemExit) as error:
             what = f"plug-in {self.type} of {self.distribution} cannot be imported: {type(error).__name__}: {error}"
             raise plug_in_error(what[:500], f"install or correct {self.distribution}") from error
@@ -105,8 +106,10 @@ def _wrong_shape(found: object, about: Installed) -> str | None:
     if getattr(found, "type", None) != about.type:
         return f"says that its type is {getattr(found, 'type', None)!r}"
     model: object = getattr(found, "Options", None)
-    if not (inspect.isclass(model) and issubclass(model, BaseModel)):
-        return "has Options that are not a pydantic model"
+    if not (inspect.isclass(model) and issubclass(model, PluginOptions)):
+        return "has Options that are not a subclass of PluginOptions"
+    if model.model_config.get("extra") != "forbid":
+        return "has Options that take unknown keys: its model_config must keep extra='forbid'"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"lacks {', '.join(missing)}"
     if not (found.__doc__ or "").strip():

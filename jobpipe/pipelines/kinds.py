@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretBytes, SecretStr, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from jobpipe.config.names import by_loose_name, suggest
@@ -39,6 +40,16 @@ _SECRET_KEY = re.compile(
 SECRET_KEYS = re.sub(r"#.*|\s", "", _SECRET_KEY.pattern)
 """The regular expression of the keys whose values are secrets, for any case; Java reads it, too."""
 ENCRYPTED = "enc:"  # before a secret that the file itself has, encrypted
+_URL_PASSWORD = re.compile(
+    r"""
+    ://(?!\[)[^/?#@\s"']*:(?!\d+(,[^/?#@]*)?([/?#]|\Z))[^@\s"']+@  # USER:PASSWORD@; digits up to the path are a port
+    | \bjdbc:oracle:\w+:[^/@\s]+/[^@\s]+@
+    """,
+    re.VERBOSE,
+)
+_URL = re.compile(r"(jdbc:)?[A-Za-z][A-Za-z0-9+.-]*:(//|oracle:)")
+_SETTING = re.compile(r"""(?:(?<!\S)-D|\A|[?&;])([\w.-]+)=["']?([^\s&;,"']+)""")  # of a URL, or of a JVM
+_NO_SECRET = re.compile(r"(env|file|enc):|\$|(null|none|true|false)\Z", re.IGNORECASE)
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _COLUMN_MOST = 1000
 
@@ -77,9 +88,15 @@ def of_kind(kind: ValueKind) -> Any:
         schema = {"type": ["string", "array"], "items": {"type": "string"}}
     elif kind.name == "JSON" or kind.name == "offsets":
         schema = {"type": ["string", "object"]}
+    elif kind.name == "bound":
+        schema = {"type": ["string", "number", "object"]}
     if kind.nullable:
         schema["type"] = [*schema["type"], "null"]
-    return expected(kind.expected, kind.parse, schema)
+
+    def read(raw: Any, folder: Path) -> Any:
+        return kind.parse(str(raw) if kind.name == "bound" and type(raw) is int else raw, folder)
+
+    return expected(kind.expected, read, schema)
 
 
 def _matching(pattern: re.Pattern[str], phrase: str) -> Any:
@@ -91,9 +108,19 @@ def _matching(pattern: re.Pattern[str], phrase: str) -> Any:
     return expected(phrase, read, {"type": "string", "pattern": f"^{pattern.pattern}$"})
 
 
+def _job_name(raw: Any, _folder: Path) -> str:
+    if isinstance(raw, str) and JOB_NAME.fullmatch(raw) is None:
+        proposed = re.sub(r"[^a-z0-9_-]+", "-", raw.lower()).strip("-_")[:40].rstrip("-_")
+        raise BadValueError(f"{_JOB_NAMES}, such as {proposed}" if proposed else "")
+    if not isinstance(raw, str):
+        raise TypeError
+    return raw
+
+
 def _text(raw: Any, _folder: Path) -> str:
     if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
         raise ValueError
+    _refuse_secret_in_url(raw)
     return raw
 
 
@@ -133,15 +160,21 @@ def _flat(raw: Any, _folder: Path) -> dict[str, _Free]:
 def _free_text(free: _Free, folder: Path) -> str:
     """Return a value as the text that Spark takes."""
     text = _plain_text(free.raw, folder)
-    if is_secret(free.key) and secret_or_none(text, folder) is None:
-        raise BadValueError(SECRET.expected)
+    _refuse_secret(free, folder)
     return text
 
 
 def _argument(free: _Free, folder: Path) -> Any:
     """Return the value of an argument of the user's function."""
     value = _plain(free.raw, folder)
-    return _free_text(free, folder) if is_secret(free.key) else value
+    _refuse_secret(free, folder)
+    return str(value) if is_secret(free.key) and not _is_flag(value) else value
+
+
+def _parameter(free: _Free, folder: Path) -> Any:
+    value = _plain(free.raw, folder)
+    _refuse_secret(free, folder)
+    return value
 
 
 def _arguments(raw: Any, _folder: Path) -> dict[str, _Free]:
@@ -183,9 +216,62 @@ def secret_or_none(text: str, folder: Path) -> Secret | None:
     return found if isinstance(found, Secret) else None
 
 
+def _is_flag(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _refuse_secret(free: _Free, folder: Path) -> None:
+    """Refuse a secret in clear text, whether the key tells it or the value."""
+    if is_secret(free.key) and not _is_flag(free.raw) and secret_or_none(str(free.raw), folder) is None:
+        raise BadValueError(SECRET.expected)
+    if isinstance(free.raw, str) and holds_secret(free.raw):
+        raise wrong_key(
+            "there is a password, token or secret in it",
+            "take it out, and give a reference under the key for it; or encrypt the whole value with `jobpipe config "
+            "encrypt`",
+        )
+
+
+def _refuse_secret_in_url(text: str) -> None:
+    if _URL.match(text) and holds_secret(text):
+        what = "there is a password, token or secret in it"
+        raise wrong_key(what, "take it out, and give env:NAME, file:PATH or enc:... under the key for it")
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text has a password, token or secret in it in clear, as URLs and options of a JVM have.
+
+    >>> holds_secret("jdbc:postgresql://user:secret@host/db"), holds_secret("jdbc:postgresql://user@host:5432/db")
+    (True, False)
+    """
+    if _URL_PASSWORD.search(unquote(text)):
+        return True
+    return any(is_secret(key) and not _NO_SECRET.match(value) for key, value in _SETTING.findall(text))
+
+
 def is_secret(key: str) -> bool:
     """Whether the value of a free key, such as an option of Spark's, must be a reference to a secret."""
     return _SECRET_KEY.search(key) is not None
+
+
+def secrets_in_clear(model: type[BaseModel], given: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """Yield the names of options of a plug-in that are secrets, by name or type, or hold one, and are in clear text."""
+    for name, field in model.model_fields.items():
+        key = field.validation_alias if isinstance(field.validation_alias, str) else name
+        value = given.get(key)
+        if isinstance(value, (dict, list)) or _is_flag(value) or value == "":
+            continue
+        secret = is_secret(key) or any(kind in (SecretStr, SecretBytes) for kind in _types(field.annotation))
+        if (secret and secret_or_none(str(value), folder) is None) or (
+            isinstance(value, str) and _URL.match(value) and holds_secret(value)
+        ):
+            yield key
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _types(inner)
 
 
 def revealed(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -279,6 +365,12 @@ def _plain_text(raw: Any, folder: Path) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _plain_text_without_secret(raw: Any, folder: Path) -> str:
+    text = _plain_text(raw, folder)
+    _refuse_secret_in_url(text)
+    return text
+
+
 def json_text(raw: Any) -> Any:
     """Return a section as the JSON that an option of Spark's takes; anything else as it is."""
     return json.dumps(raw) if isinstance(raw, dict) else raw
@@ -286,13 +378,16 @@ def json_text(raw: Any) -> Any:
 
 Text = Annotated[str, *expected("a text", _text, {"type": "string", "minLength": 1})]
 Plain = Annotated[Any, *expected("a plain value", _plain, {"type": ["string", "number", "boolean", "null"]})]
-PlainText = Annotated[str, *expected("a plain value", _plain_text, {"type": ["string", "number", "boolean"]})]
+PlainText = Annotated[
+    str, *expected("a plain value", _plain_text_without_secret, {"type": ["string", "number", "boolean"]})
+]
 Flag = Annotated[bool, *of_kind(BOOLEAN)]
 Count = Annotated[int, *of_kind(whole(1))]
 Runs = Annotated[int, *of_kind(whole(1, 100))]
 Duration = Annotated[float, *of_kind(duration())]
-Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": "number"})]
-JobName = Annotated[str, *_matching(JOB_NAME, "letters, digits, _ - (at most 40, a letter or digit first); no dot")]
+Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": ["number", "string"]})]
+_JOB_NAMES = "letters, digits, _ - (at most 40, a letter or digit first); no dot"
+JobName = Annotated[str, *expected(_JOB_NAMES, _job_name, {"type": "string", "pattern": f"^{JOB_NAME.pattern}$"})]
 TopicName = Annotated[str, *of_kind(NAME)]
 ObjectName = Annotated[str, *_matching(_OBJECT, "module:name, as in flights.delays:daily_delays")]
 LibraryPattern = Annotated[
@@ -316,8 +411,17 @@ _FREE_SCHEMA = {
 }
 _FREE = Annotated[str, *expected("a plain value", _free_text, {})]
 _SPARK = Annotated[str, *expected("a plain value", _spark_text, {})]
+_PARAMETER = Annotated[Any, *expected("a plain value", _parameter, {})]
 _ARGUMENT = Annotated[Any, *expected("a plain value", _argument, {})]
 Arguments = Annotated[dict[str, _ARGUMENT], *expected("a section with plain values", _arguments, _FREE_SCHEMA)]
+Parameters = Annotated[
+    dict[str, _PARAMETER],
+    *expected(
+        "a section with keys",
+        _arguments,
+        {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
+    ),
+]
 PlainMap = Annotated[dict[str, _FREE], *expected("a section with plain values", _flat, _FREE_SCHEMA)]
 SparkKeys = Annotated[dict[str, _SPARK], *expected("a section with Spark's keys", _flat, _FREE_SCHEMA)]
 RegularExpression = Annotated[str, *expected("a Python regular expression", _expression, {"type": "string"})]

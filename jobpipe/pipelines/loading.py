@@ -5,25 +5,29 @@ All problems are found before any is told. Nothing of the user's is imported; pl
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from jobpipe.config.names import closest
+from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_job, check_pipeline
 from jobpipe.pipelines.graph import check_topics
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
-from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName
+from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.parameters import fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
-from jobpipe.pipelines.problems import Problem, ProblemList, nearest, pipeline_error
+from jobpipe.pipelines.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.spec import (
+    MAX_JOBS,
     JobSpec,
     Mode,
     PipelineSpec,
@@ -32,14 +36,16 @@ from jobpipe.pipelines.spec import (
     StageSpec,
     TransformSpec,
 )
-from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, find, node_of, plain
+from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, dotted, find, node_of, plain
 from jobpipe.pipelines.wording import field_names, problem_at, problems_of
 from jobpipe.pipelines.yaml_files import read_files
 
 M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
-_UNNAMED = "job"  # of a single job whose pipeline has no name: a problem by itself
+_UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
+_DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
+_ESCAPED_STAR = re.compile(r"((?:\A|,)\s*)\\\*(?=\s|,|\Z)")  # as Flink CDC has it, in a projection
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
     PlugInKind.TRANSFORM: TransformSpec,
@@ -71,11 +77,11 @@ def load_pipeline(
     if tree is None:
         raise pipeline_error(report.problems)
     tree = put_in(tree, given or {}, report)
-    whole, single = _several_jobs(tree, report)
+    plugins = plugins or Plugins()
+    whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
-    loader = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins or Plugins(), report)
-    pipeline = loader.load(path)
-    problems = [_as_written(problem, single) for problem in report.problems]
+    pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
+    problems = [_as_written(problem, moved) for problem in report.problems]
     if report.failed or pipeline is None:
         raise pipeline_error(problems)
     return replace(pipeline, warnings=tuple(problems))
@@ -98,8 +104,8 @@ def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plug
     return pipeline
 
 
-def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | None]:
-    """Return the tree with its jobs under ``jobs``, and the name of the job if the file has but one, without them."""
+def _several_jobs(tree: TreeNode, plugins: Plugins, report: ProblemList) -> tuple[TreeNode, dict[str, str]]:
+    """Return the tree with its jobs under ``jobs``; of a file of one job also what each moved key is in the file."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     own = [key for key in sections if key in field_names(JobSpec) and key != "type"]
     if "jobs" in sections or not own:
@@ -107,17 +113,45 @@ def _several_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str | 
             what = "the file has jobs: as well"
             report.add(problem_at(tree, (key,), what, "put it into a job, or leave out jobs: and have one job"))
             del sections[key]
-        return replace(tree, value=sections), None
+        return replace(tree, value=sections), {}
     pipeline = sections.pop("pipeline", None)
-    job = dict(sections)
+    job = {key: _unnamed(key, stage, plugins) for key, stage in sections.items()}
+    named = None if pipeline is None else find(pipeline, ("name",)).value
+    name = named if _is_name(named) else _UNNAMED
+    moved = {f"jobs.{name}": ""}
     if pipeline is not None and isinstance(pipeline.value, dict) and "execution" in pipeline.value:
         execution = pipeline.value["execution"]  # there Flink CDC has it
         pipeline = replace(pipeline, value={k: v for k, v in pipeline.value.items() if k != "execution"})
-        job.setdefault("execution", execution)
-    named = None if pipeline is None else find(pipeline, ("name",)).value
-    name = named if isinstance(named, str) else _UNNAMED
+        if "execution" in job:
+            what = f"execution is given in line {job['execution'].shown_at.line}, too"
+            report.add(problem_at(tree, ("pipeline", "execution"), what, "give it once: in pipeline, or at the top"))
+        else:
+            job["execution"] = execution
+            moved = {f"jobs.{name}.execution": "pipeline.execution", **moved}
     jobs = TreeNode({name: TreeNode(job, tree.place)}, tree.place)
-    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), name
+    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), moved
+
+
+def _unnamed(key: str, stage: TreeNode, plugins: Plugins) -> TreeNode:
+    """Return a source or sink without the name for people that Flink CDC gives it; a plug-in's own name stays."""
+    kind = {"source": PlugInKind.SOURCE, "sink": PlugInKind.SINK}.get(key)
+    if kind is None or not isinstance(stage.value, dict) or not isinstance(stage.value.get("name", stage).value, str):
+        return stage
+    try:
+        plugin = plugins.find(kind, str(find(stage, ("type",)).value))
+    except PlugInError:  # the loader tells
+        return stage
+    if "name" in field_names(plugin.Options):
+        return stage
+    return replace(stage, value={name: each for name, each in stage.value.items() if name != "name"})
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    try:
+        _NAME.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _without_nulls(tree: TreeNode) -> TreeNode:
@@ -135,16 +169,19 @@ def _without_nulls(tree: TreeNode) -> TreeNode:
     return replace(tree, value={**sections, "jobs": replace(jobs, value=kept)})
 
 
-def _as_written(problem: Problem, single: str | None) -> Problem:
+def _as_written(problem: Problem, moved: Mapping[str, str]) -> Problem:
     """Return the problem with the key as the file has it."""
-    inside = f"jobs.{single}"
-    if single is None or not (problem.key == inside or problem.key.startswith(f"{inside}.")):
-        return problem
-    return replace(problem, key=problem.key[len(inside) + 1 :])
+    for inside, written in moved.items():
+        if problem.key == inside or problem.key.startswith(f"{inside}."):
+            return replace(problem, key=(written + problem.key[len(inside) :]).removeprefix("."))
+    return problem
 
 
 class _Loader:
-    """Checks one file, section by section, so that a mistake in one hides none in another."""
+    """Checks one file, section by section, so that a mistake in one hides none in another.
+
+    What is wrong is reported and left out. The rest is checked without it, as far as that is certain.
+    """
 
     def __init__(self, tree: TreeNode, folder: FilePath, plugins: Plugins, report: ProblemList) -> None:
         self._tree = tree
@@ -153,39 +190,60 @@ class _Loader:
         self._report = report
 
     def load(self, file: FilePath) -> Pipeline | None:
-        """Return the pipeline with the jobs that are right; None without a right section ``pipeline``."""
+        """Return the pipeline with what is right of it; None without a launcher."""
         sections = self._section(())
         for key in sections.keys() - {"pipeline", "jobs"}:
             self._add((key,), "there is no such key", nearest(key, ("pipeline", "jobs")))
-        spec = self._pipeline_spec()
-        launcher = self._launcher(spec)
+        spec, wrong = self._pipeline_spec()
+        launcher = self._launcher(spec, wrong)
         named = self._section(("jobs",))
         if not named:
             self._add(("jobs",), "there are no jobs", "name at least one, as in jobs: {NAME: {source: …, sink: …}}")
-        jobs = {name: job for name in named if (job := self._job(name)) is not None}
-        # A job that is left out was told of: else a file would pass with less than it says.
-        assert len(jobs) == len(named) or self._report.failed  # noqa: S101
-        if spec is None or launcher is None:
+        if len(named) > MAX_JOBS:
+            self._add(("jobs",), f"there are {len(named)} jobs", f"give at most {MAX_JOBS}; make several pipelines")
+        found = [found for name in named if (found := self._job(name)) is not None]
+        jobs = {job.name: job for job, _ in found}
+        whole = not wrong and len(found) == len(named) and not any(unsure for _, unsure in found)
+        # A part that is left out was reported: else a file would pass with less than it says.
+        assert whole or self._report.failed  # noqa: S101
+        if launcher is None:
             return None
         pipeline = Pipeline(file=file, folder=self._folder, spec=spec, launcher=launcher, jobs=jobs, tree=self._tree)
-        found = [*check_pipeline(pipeline), *check_topics(pipeline, complete=len(jobs) == len(named))]
-        for problem in (*(each for job in jobs.values() for each in check_job(pipeline, job)), *found):
+        for job, unsure in found:
+            if not unsure & _DECIDING:
+                self._add_certain(check_job(pipeline, job), job.path, unsure)
+        self._add_certain(check_pipeline(pipeline), ("pipeline",), wrong)
+        for problem in check_topics(pipeline, complete=whole):
             self._report.add(problem)
         return pipeline
 
-    def _pipeline_spec(self) -> PipelineSpec | None:
-        if find(self._tree, ("pipeline",)) is self._tree:
-            self._add(("pipeline",), "it is missing", "begin the file with pipeline: {name: NAME}")
-            return None
-        return self._model(PipelineSpec, ("pipeline",))
+    def _add_certain(self, problems: Iterable[Problem], path: Path, unsure: set[str]) -> None:
+        """Report problems of the section at ``path``, but for those of keys of which a part was left out."""
+        inside = re.compile(re.escape(dotted(path)) + r"\.([^.\[]+)")
+        for problem in problems:
+            key = inside.match(problem.key)
+            if key is None or key[1] not in unsure:
+                self._report.add(problem)
 
-    def _launcher(self, spec: PipelineSpec | None) -> Stage[Launcher] | None:
+    def _pipeline_spec(self) -> tuple[PipelineSpec, set[str]]:
+        if "pipeline" not in self._section(()):
+            self._add(("pipeline",), "it is missing", "begin the file with pipeline: {name: NAME}")
+            return PipelineSpec(name=_UNNAMED), {"name"}
+        return self._model(PipelineSpec, ("pipeline",), {"name": _UNNAMED})
+
+    def _launcher(self, spec: PipelineSpec, wrong: set[str]) -> Stage[Launcher] | None:
+        """Return the launcher, or the local one, which asks nothing of the rest, if what it goes by is wrong."""
         path: Path = ("pipeline", "launcher")
         if "launcher" in self._section(path[:1]):
-            return self._stage(path, PlugInKind.LAUNCHER)
-        return None if spec is None else self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+            found = self._stage(path, PlugInKind.LAUNCHER)
+        else:
+            found = self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+        if found is None or wrong & {"configuration", "storage"}:
+            return self._bind(StageSpec(type="local"), {}, path, PlugInKind.LAUNCHER)
+        return found
 
-    def _job(self, name: str) -> Job | None:
+    def _job(self, name: str) -> tuple[Job, set[str]] | None:
+        """Return a job with what is right of it, and the keys of which a part was left out."""
         path: Path = ("jobs", name)
         try:
             _NAME.validate_python(name)
@@ -204,14 +262,15 @@ class _Loader:
         sinks = [self._stage(at, PlugInKind.SINK) for at in self._each((*path, "sinks"))]
         if "sink" in self._section(path):
             sinks.append(self._stage((*path, "sink"), PlugInKind.SINK))
-        spec = self._model(JobSpec, path)
+        spec, unsure = self._model(JobSpec, path, {})
         right_sources = {view: stage for view, stage in sources.items() if stage is not None}
         right_transforms = tuple(stage for stage in transforms if stage is not None)
         right_sinks = tuple(stage for stage in sinks if stage is not None)
-        right = len(right_sources) + len(right_transforms) + len(right_sinks)
-        if spec is None or right < len(sources) + len(transforms) + len(sinks):
-            return None
-        return Job(
+        if len(right_sources) < len(sources) or len(right_sinks) < len(sinks):
+            unsure |= {"sources", "route"}
+        if len(right_transforms) < len(transforms):
+            unsure |= {"source", "sources"}
+        job = Job(
             name=name,
             spec=spec,
             sources=right_sources,
@@ -220,6 +279,7 @@ class _Loader:
             definition=plain(find(self._tree, path)),
             path=path,
         )
+        return job, unsure
 
     def _stage(self, path: Path, kind: PlugInKind) -> Stage[Any] | None:
         """Return the stage at ``path``; None if its section, its type, or an option is wrong."""
@@ -233,6 +293,8 @@ class _Loader:
             spec = model.model_validate({key: plain(each) for key, each in node.value.items() if key in common})
         except ValidationError:
             return None  # that model tells this too
+        if spec.type == "sql" and isinstance(given.get("projection"), str):
+            given["projection"] = _ESCAPED_STAR.sub(r"\1*", given["projection"])
         return self._bind(spec, given, path, kind)
 
     def _bind(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:
@@ -241,39 +303,72 @@ class _Loader:
         except PlugInError as error:
             self._report.add(problem_at(self._tree, (*path, "type"), error.what, error.remedy))
             return None
-        given = _with_dotted_names(given, field_names(plugin.Options))
+        options = self._with_dotted_names(given, field_names(plugin.Options), path)
+        if options is None:
+            return None
         try:
-            made = plugin(plugin.parse(fill(given), self._folder))
-            complaints = list(made.check(self._mode(path)))
+            made = plugin(plugin.parse(fill(options), self._folder))
+            complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
-            more = field_names(_SPECS[kind])
-            for problem in problems_of(error, plugin.Options, self._tree, path, more=more):
+            for problem in problems_of(error, plugin.Options, self._tree, path, stage=_SPECS[kind]):
                 self._report.add(problem)
             return None
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             what = f"the plug-in fails: {type(error).__name__}: {error}"
             self._add((*path, "type"), what[:500], "report it to the author of the plug-in")
             return None
         for complaint in complaints:
             at = (*path, complaint.key) if complaint.key else path
             self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
-        return Stage(spec, given, made, self._folder, path)
+        for name in secrets_in_clear(plugin.Options, options, self._folder):
+            self._add((*path, name), "it is a secret in clear text", f"give {SECRET.expected}")
+        return Stage(spec, options, made, self._folder, path)
+
+    def _with_dotted_names(self, given: dict[str, Any], names: Mapping[str, str], path: Path) -> dict[str, Any] | None:
+        """Return options with nested keys as the dotted names that they stand for; None if a name is given twice."""
+        found: dict[str, Any] = {}
+        places: dict[str, Path] = {}
+        twice = False
+        for name, place, value in _dotted_options(given, names):
+            there = find(self._tree, (*path, *places.setdefault(name, place))).shown_at
+            if places[name] != place:
+                at = (*path, *place)
+                self._add(at, f"the key is in line {there.line} already", "give it once, dotted or nested")
+                twice = True
+            found[name] = value
+        return None if twice else found
 
     def _mode(self, stage: Path) -> Mode:
         """Return the mode of the job that a stage is of, as the file has it."""
         said = find(self._tree, (*stage[:2], "execution", "runtime-mode")).value
         return Mode.BATCH if said == Mode.BATCH else Mode.STREAMING
 
-    def _model(self, model: type[M], path: Path) -> M | None:
-        """Return the model of the section at ``path``; the options of stages are not its business."""
+    def _model(self, model: type[M], path: Path, least: Mapping[str, Any]) -> tuple[M, set[str]]:
+        """Return the model of the section at ``path``, and which of its keys are wrong, or were meant by a wrong one.
+
+        The options of stages are not its business.
+
+        Args:
+            least: values for keys that must be there.
+        """
         value = plain(find(self._tree, path))
         try:
-            return model.model_validate(value, context={FOLDER: self._folder})
+            return model.model_validate(value, context={FOLDER: self._folder}), set()
         except ValidationError as error:
             for problem in problems_of(error, model, self._tree, path):
                 self._report.add(problem)
-            return None
+            places = [each["loc"] for each in error.errors()]
+        wrong = {str(place[0]) if place else "" for place in places}
+        wrong |= {meant for key in wrong if (meant := closest(key, field_names(model))) is not None}
+        section = value if isinstance(value, dict) else {}
+        tops = {place[0] for place in places if place}
+        kept = {key: each for key, each in section.items() if key not in tops}
+        try:
+            partly = functools.reduce(_without, places, section)
+            return model.model_validate({**least, **partly}, context={FOLDER: self._folder}), wrong
+        except ValidationError:  # what is left of a key is not right by itself
+            return model.model_validate({**least, **kept}, context={FOLDER: self._folder}), wrong
 
     def _section(self, path: Path) -> dict[str, TreeNode]:
         """Return what is in the section at ``path``; nothing if there is none."""
@@ -293,6 +388,14 @@ class _Loader:
         self._report.add(problem_at(self._tree, path, what, remedy))
 
 
+def _complaints(plugin: Plugin, mode: Mode) -> list[Complaint]:
+    found = list(plugin.check(mode))
+    for each in found:
+        if not isinstance(each, Complaint):
+            raise TypeError(f"check() yields {type(each).__name__}, and not Complaint")
+    return found
+
+
 def _touch(plugin: Plugin) -> None:
     """Ask a plug-in once all that the checks and the graph ask it, so that they need not expect it to fail."""
     list(plugin.imports())
@@ -305,14 +408,25 @@ def _touch(plugin: Plugin) -> None:
         _ = plugin.stateful, plugin.reads_views
 
 
-def _with_dotted_names(given: dict[str, Any], names: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
-    """Return options with nested keys as the dotted names that they stand for: dotted and nested keys are one."""
-    found: dict[str, Any] = {}
+def _dotted_options(
+    given: Mapping[str, Any], names: Mapping[str, str], above: Path = ()
+) -> Iterator[tuple[str, Path, Any]]:
+    """Yield each option by its dotted name, with its place in the section and its value."""
     for key, value in given.items():
-        name = prefix + key
+        path = (*above, key)
+        name = ".".join(map(str, path))
         inside = any(each.startswith(f"{name}.") for each in names)
         if isinstance(value, dict) and name not in names and inside:
-            found.update(_with_dotted_names(value, names, f"{name}."))
+            yield from _dotted_options(value, names, path)
         else:
-            found[name] = value
-    return found
+            yield name, path, value
+
+
+def _without(value: Any, place: tuple[int | str, ...]) -> Any:
+    """Return sections without the key at ``place``, or without the last one on the way that is there."""
+    if not isinstance(value, dict) or not place or place[0] not in value:
+        return value
+    inside = value[place[0]]
+    left = _without(inside, place[1:])
+    kept = {key: each for key, each in value.items() if key != place[0]}
+    return kept if left is inside else {**kept, place[0]: left}

@@ -19,6 +19,7 @@ from jobpipe.pipelines.yaml_files import scalar_of
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _COMPACT = "%Y%m%dT%H%M%SZ"
 _DIRECTIVES = re.compile(r"(?:[^%]|%[aAbBdeFGHIjmMpSTuVwyYzZ%])*")
+_COMMAND_LINE = "--set"  # where a parameter's value stands that no file has
 _LATE = ("source", "sources", "transform", "route", "sink", "sinks", "arguments")
 RUN = ("run.id", "run.lower", "run.upper")
 
@@ -57,8 +58,11 @@ def put_in(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> Tre
         known["pipeline.name"] = name
 
     def change(node: TreeNode, path: Path) -> Scalar:
-        if path[:2] == ("pipeline", "parameters") or "$" not in str(node.value):
-            return node.value if isinstance(node.value, str) else None
+        text = str(node.value)
+        if path[:2] == ("pipeline", "parameters"):
+            return text if node.place.file == _COMMAND_LINE else _unescaped(text)
+        if "$" not in text:
+            return text
         single = path[0] != "jobs"
         job = name if single else path[1] if len(path) > 1 else None
         here = {**known, "job.name": job} if path[0] != "pipeline" and isinstance(job, str) else known
@@ -66,6 +70,10 @@ def put_in(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> Tre
         return _Text(node, path, here, late=late, report=report).result()
 
     return map_texts(tree, (), change)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("$${", "${")
 
 
 def _is_late(path: Path) -> bool:
@@ -81,19 +89,23 @@ def _with_given(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -
     for key, text in given.items():
         if key not in declared:
             remedy = nearest(key, declared) if declared else "pipeline.parameters declares none"
-            report.add(Problem("--set", None, key, "the file declares no such parameter", remedy))
+            report.add(Problem(_COMMAND_LINE, None, key, "the file declares no such parameter", remedy))
             continue
         value = text if isinstance(declared[key].value, str) else scalar_of(text)
-        nodes[key] = TreeNode(value, FilePlace("--set"))
+        nodes[key] = TreeNode(value, FilePlace(_COMMAND_LINE))
     values: dict[str, Scalar] = {}
     for key, node in nodes.items():
         if isinstance(node.value, (dict, list)):
             continue  # the spec complains
-        if key not in given and isinstance(node.value, str) and _REFERENCE.search(node.value):
+        if key in given or not isinstance(node.value, str):
+            values[key] = node.value
+            continue
+        values[key] = _unescaped(node.value)
+        if any(match[0] != "$${" for match in _REFERENCE.finditer(node.value)):
             place = node.shown_at
             what = "a parameter's value cannot name others"
-            report.add(Problem(place.file, place.line, f"pipeline.parameters.{key}", what, "write it out"))
-        values[key] = node.value
+            remedy = "write it out, or $${ for the characters"
+            report.add(Problem(place.file, place.line, f"pipeline.parameters.{key}", what, remedy))
     if not given or not isinstance(tree.value, dict) or not isinstance(pipeline.value, dict) or not declared:
         return tree, values
     below = replace(pipeline, value={**pipeline.value, "parameters": replace(section, value=nodes)})

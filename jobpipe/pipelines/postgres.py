@@ -26,7 +26,7 @@ from jobpipe.errors import (
     NotAuthorized,
     SchemaMismatch,
 )
-from jobpipe.pipelines.kinds import expected, wrong_key
+from jobpipe.pipelines.kinds import expected, holds_secret, wrong_key
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,7 +37,6 @@ INSTALL = "pip install 'psycopg[binary]>=3.2'"
 IDLE_SECONDS = 60  # in the middle of a transaction; those of a process that stands still hold locks no longer
 KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _URL = "jdbc:postgresql://HOST:PORT/DATABASE, or postgresql://..., without a password, which is a key of its own"
-_URL_SECRET = re.compile(r"password|://[^/@]*:[^@]*@", re.IGNORECASE)
 _URL_PATTERN = r"(jdbc:)?postgres(ql)?://\S+"
 _NAME_PATTERN = r'[^."\x00]{1,63}(\.[^."\x00]{1,63})?'
 _SETTINGS = """
@@ -47,7 +46,7 @@ _SETTINGS = """
 
 
 def _url(raw: Any, _folder: Path) -> str:
-    if isinstance(raw, str) and _URL_SECRET.search(unquote(raw)):
+    if isinstance(raw, str) and ("password" in unquote(raw).lower() or holds_secret(raw)):
         raise wrong_key("it has a password in it", "take it out, and give password: env:NAME, file:PATH or enc:...")
     if not isinstance(raw, str) or re.fullmatch(_URL_PATTERN, raw) is None:
         raise ValueError

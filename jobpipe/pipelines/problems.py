@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -36,7 +37,13 @@ class Problem:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         warning = "warning: " if self.severity == "warning" else ""
         said = f"{self.what}; {self.remedy}" if self.remedy else self.what
-        return f"{place}: {warning}{self.key}: {said}" if self.key else f"{place}: {warning}{said}"
+        return _one_line(f"{place}: {warning}{self.key}: {said}" if self.key else f"{place}: {warning}{said}")
+
+
+def _one_line(text: str) -> str:
+    """Return a text without line breaks and control characters, which may come from a file or a plug-in."""
+    line = re.sub(r"\s*[\r\n]\s*", " ", text)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
 
 @dataclass(frozen=True)

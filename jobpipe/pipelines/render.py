@@ -71,7 +71,7 @@ def _foreign(graph: Graph) -> Iterator[tuple[str, str]]:
     """Yield what a job reads or writes that is no topic: ``from csv``, ``to json``."""
     for job in graph.jobs:
         for way, words in (("from", job.sources), ("to", job.sinks)):
-            yield from ((job.name, f"{way} {word}") for word in words if not word.startswith("topic"))
+            yield from ((job.name, f"{way} {word}") for word in words if not word.startswith(("topic ", "topics ")))
 
 
 def _quoted(text: str) -> str:

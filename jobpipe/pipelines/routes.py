@@ -22,6 +22,33 @@ def fixed_target(route: RouteSpec) -> str | None:
     return None if depends else route.sink_table
 
 
+def target_of(route: RouteSpec, source: str) -> str | None:
+    """Return the topic to which a route leads the rows of ``source``; None if it does not match."""
+    match = re.fullmatch(route.source_table, source)
+    if match is None:
+        return None
+    if route.replace_symbol is not None:
+        return route.sink_table.replace(route.replace_symbol, source)
+    return (
+        route.sink_table if fixed_target(route) is not None else match.expand(_GROUP.sub(r"\\g<\1>", route.sink_table))
+    )
+
+
+def may_lead_to(route: RouteSpec, source: Topics, topic: str) -> bool:
+    """Whether a route may lead to a topic from one of the topics that its job reads."""
+    if source.pattern is None:
+        return any(target_of(route, name) == topic for name in source.names)
+    symbol = route.replace_symbol
+    if fixed_target(route) is not None:
+        return topic == route.sink_table
+    if symbol is None:
+        parts = re.split(_GROUP.pattern.replace(r"(\d)", r"\d"), route.sink_table)
+        return re.fullmatch(".*".join(map(re.escape, parts)), topic) is not None
+    first, *rest = map(re.escape, route.sink_table.split(symbol))
+    found = re.fullmatch(f"{first}(?P<name>.*)" + "(?P=name)".join(rest), topic)
+    return found is not None and matches(source, found["name"]) and target_of(route, found["name"]) == topic
+
+
 def problem_of(route: RouteSpec) -> tuple[str, str] | None:
     """Return what is wrong with a route's ``sink-table``, whatever the row, and what to do; None if nothing is."""
     name, symbol = route.sink_table, route.replace_symbol
@@ -62,7 +89,7 @@ class Routes:
     """
 
     def __init__(self, routes: Sequence[RouteSpec], otherwise: str, source: Topics) -> None:
-        self._routes = [(re.compile(route.source_table), route) for route in routes]
+        self._routes = routes
         self._otherwise = otherwise
         self._source = source
         self.targets = lru_cache(maxsize=1000)(self._targets)
@@ -74,7 +101,7 @@ class Routes:
     @property
     def fixed(self) -> tuple[str, ...]:
         """The topics that are known before a row is."""
-        found = (fixed_target(route) for _, route in self._routes)
+        found = (fixed_target(route) for route in self._routes)
         return tuple(dict.fromkeys(name for name in (*found, self._otherwise) if name is not None))
 
     def _targets(self, source: str) -> tuple[str, ...]:
@@ -95,12 +122,4 @@ class Routes:
         return found
 
     def _matching(self, source: str) -> Iterator[str]:
-        for pattern, route in self._routes:
-            if (match := pattern.fullmatch(source)) is None:
-                continue
-            named = route.sink_table
-            if route.replace_symbol is not None:
-                named = named.replace(route.replace_symbol, source)
-            if fixed_target(route) is None and route.replace_symbol is None:
-                named = match.expand(_GROUP.sub(r"\\g<\1>", named))
-            yield named
+        yield from (name for route in self._routes if (name := target_of(route, source)) is not None)

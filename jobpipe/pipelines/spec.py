@@ -19,7 +19,7 @@ from jobpipe.pipelines.kinds import (
     JobName,
     LibraryPattern,
     ObjectName,
-    Plain,
+    Parameters,
     PlainText,
     Ratio,
     RegularExpression,
@@ -269,7 +269,7 @@ class PipelineSpec(Section):
     """What holds for all jobs."""
 
     name: JobName = Field(description="Begins the names of its subscriptions.")
-    parameters: dict[str, Plain] = Field(
+    parameters: Parameters = Field(
         default_factory=dict, max_length=1000, description="Values for ${var.NAME}; --set NAME=VALUE sets another."
     )
     topic_prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")] = Field(
@@ -286,8 +286,11 @@ class PipelineSpec(Section):
     alerts: tuple[AlertSpec, ...] = Field(default=(), max_length=20, description="Whom to tell.")
 
 
+MAX_JOBS = 1000
+
+
 class PipelineFile(Section):
     """A whole file."""
 
     pipeline: PipelineSpec
-    jobs: dict[JobName, JobSpec] = Field(min_length=1, max_length=1000, description="The jobs, by name.")
+    jobs: dict[JobName, JobSpec] = Field(min_length=1, max_length=MAX_JOBS, description="The jobs, by name.")

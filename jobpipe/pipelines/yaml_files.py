@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
 import yaml
 
+from jobpipe.config.names import closest
 from jobpipe.config.ownership import why_distrusted
 from jobpipe.errors import shown
-from jobpipe.pipelines.problems import Problem, ProblemList
-from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, merge
+from jobpipe.pipelines.problems import Problem, ProblemList, Severity
+from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, find, merge
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -33,11 +34,18 @@ _JOB_KEYS = (
     "configuration",
     "errors",
     "execution",
+    "function",
+    "partitions",
+    "publish",
+    "route",
     "schedule",
+    "schema",
     "secrets",
+    "setup",
     "trigger",
+    "type",
 )
-_FREE = ("configuration", "options", "parameters", "secrets")
+_FREE = ("configuration", "parameters", "secrets")
 
 
 class _Loader(yaml.SafeLoader):
@@ -49,6 +57,8 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._depth = 0
         self._count = 0
+        self.tags: dict[int, str] = {}
+        """Which nodes have a tag that the file names, by their id."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose one node and all below it."""
@@ -58,7 +68,10 @@ class _Loader(yaml.SafeLoader):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             bound = f"at most {MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"at most {MAX_NODES} values"
             raise yaml.MarkedYAMLError(None, None, f"the file may have {bound}", mark)
+        tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
         node: yaml.Node | None = super().compose_node(parent, index)
+        if tag is not None:
+            self.tags[id(node)] = tag
         self._depth -= 1
         return node
 
@@ -91,16 +104,28 @@ def _scalar(text: str, kind: str) -> Scalar:
 
 def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList) -> TreeNode | None:
     """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
-    trees = []
-    for path in (file, *overlays):
-        text = _text_of(path, report)
-        tree = None if text is None else read_text(text, str(path), report)
-        if tree is None:
-            return None
-        trees.append(tree)
+    texts = ((path, _text_of(path, report)) for path in (file, *overlays))
+    trees = [None if text is None else read_text(text, str(path), report) for path, text in texts]
     merged = trees[0]
     for over in trees[1:]:
-        merged = merge(merged, over)
+        merged = None if merged is None or over is None else _merged(merged, over, report)
+    return merged
+
+
+def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
+    merged, absent = merge(below, above)
+    for path in absent:
+        node = find(above, path)
+        jobs = find(merged, ("jobs",)).value
+        misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
+        upto = path[:2] if misses_job else path
+        section = find(below, upto[:-1]).value
+        near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
+        remedy = "leave it out" if near is None else f"did you mean {near}?"
+        place = node.shown_at
+        what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
+        severity: Severity = "error" if misses_job else "warning"
+        report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
     return merged
 
 
@@ -142,7 +167,7 @@ def read_text(text: str, file: str, report: ProblemList) -> TreeNode | None:
         if root is None:
             report.add(Problem(file, 1, "", "it is empty", "`jobpipe pipeline init` writes an example"))
             return None
-        walk = _Walk(file, report)
+        walk = _Walk(file, report, loader.tags)
         tree = walk.node(root, (), 0)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -186,9 +211,10 @@ def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
 class _Walk:
     """Makes the tree out of YAML's nodes."""
 
-    def __init__(self, file: str, report: ProblemList) -> None:
+    def __init__(self, file: str, report: ProblemList, tags: Mapping[int, str]) -> None:
         self._file = file
         self._report = report
+        self._tags = tags
         self._count = 0
         self.whole = True  # False: it was cut off
 
@@ -203,34 +229,35 @@ class _Walk:
             self.whole = False
             return TreeNode(None, place)
         if isinstance(raw, yaml.MappingNode):
-            self._plain_tag(raw, path, "map")
+            self._refuse_tag(raw, path)
             return TreeNode(self._section(raw, path, depth), place)
         if isinstance(raw, yaml.SequenceNode):
-            self._plain_tag(raw, path, "seq")
+            self._refuse_tag(raw, path)
             return TreeNode([self.node(each, (*path, i), depth + 1) for i, each in enumerate(raw.value)], place)
-        kind = raw.tag.removeprefix(_TAG)
-        if kind not in ("str", "bool", "null", "int", "float", "merge"):
-            self._plain_tag(raw, path, "str")
+        if self._refuse_tag(raw, path):
             return TreeNode(str(raw.value), place)
-        try:
-            return TreeNode(_scalar(raw.value, kind), place)
-        except ValueError:
-            self._problem(place, path, f"{shown(raw.value)} is not of type {kind}", "write the value without a tag")
-            return TreeNode(str(raw.value), place)
+        return TreeNode(_scalar(raw.value, raw.tag.removeprefix(_TAG)), place)
 
     def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, TreeNode]:
         into: dict[str, TreeNode] = {}
         seen: dict[str, TreeNode] = {}
         merged: dict[str, TreeNode] = {}
         for key, value in raw.value:
+            if self._refuse_tag(key, path):
+                continue
             if key.tag == f"{_TAG}merge":
                 merged |= self._merged(value, path, depth)
                 continue
             if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
                 self._problem(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
                 continue
+            dots = key.value.count(".")
+            if dots and depth + dots >= MAX_DEPTH:
+                what = f"{shown(key.value)} has too many parts: the file may have at most {MAX_DEPTH} levels"
+                self._problem(self._place(key), path, what, "make it simpler")
+                continue
             parts = _parts(path, str(key.value))
-            node = replace(self.node(value, (*path, *parts), depth + 1), key=self._place(key))
+            node = replace(self.node(value, (*path, *parts), depth + len(parts)), key=self._place(key))
             if (earlier := seen.setdefault(str(key.value), node)) is not node:
                 self._twice((*path, *parts), earlier, node)
                 continue
@@ -270,9 +297,12 @@ class _Walk:
         what = f"the key is in line {there.shown_at.line} already"
         self._problem(node.shown_at, path, what, "give it once, dotted or nested")
 
-    def _plain_tag(self, raw: yaml.Node, path: Path, kind: str) -> None:
-        if raw.tag != _TAG + kind:
-            self._problem(self._place(raw), path, f"YAML's tag {shown(raw.tag)} is not read", "write the plain value")
+    def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
+        tag = self._tags.get(id(raw))
+        if tag is not None:
+            what = f"YAML's tag {shown(tag)} is not read"
+            self._problem(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
+        return tag is not None
 
     def _place(self, raw: yaml.Node) -> FilePlace:
         return FilePlace(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
@@ -294,15 +324,18 @@ def _parts(path: Path, key: str) -> tuple[str, ...]:
 
 
 def _splits(path: Path, key: str) -> bool:
-    if any(part in _FREE for part in path):
-        return False
+    """Whether the first part of a dotted key is a section of its own."""
     if path == ("jobs",):  # a name has no dot: what follows it is a key, or the name is wrong
         return key.partition(".")[2].partition(".")[0] in _JOB_KEYS
-    if path and path[-1] == "sources":
+    inside = path[2:] if path[:1] == ("jobs",) else path[1:] if path[:1] == ("pipeline",) else path
+    if not inside:
         return True
-    for place, part in enumerate(path):
-        inside = path[place + 1 :]
-        if part in _STAGES or (part in _SEVERAL and inside):
-            stage = inside if part in _STAGES else inside[1:]
-            return not stage and key.startswith(("options.", "watermark."))
-    return True
+    if inside[0] in _FREE:
+        return False
+    if inside[0] in _STAGES:
+        stage = inside[1:]
+    elif inside[0] in _SEVERAL and len(inside) > 1:  # a name or a number precedes the stage's own keys
+        stage = inside[2:]
+    else:
+        return True
+    return not stage and key.startswith(("options.", "watermark."))

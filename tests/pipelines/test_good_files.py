@@ -86,6 +86,21 @@ pipeline:
     assert node.publishes == ("others", "ods-orders")
 
 
+def test_names_for_people_as_flink_cdc_has_them(write: Write) -> None:
+    """Of source and sink they mean nothing; an escaped star is a star."""
+    text = r"""
+source: {type: rate, name: My Source}
+transform: [{projection: '\*, a.\*, "\\*" AS b,\*'}]
+sink: {type: jobpipe, name: mine, topic: t}
+pipeline: {name: x}
+"""
+    pipeline = loaded(write(text))
+    (job,) = pipeline.jobs.values()
+    assert job.transforms[0].plugin.options.projection == r'*, a.\*, "\\*" AS b,*'
+    assert job.sinks[0].given["name"] == "mine"
+    assert "name" not in job.definition["source"]
+
+
 def test_dotted_and_nested_keys_are_one(write: Write) -> None:
     nested = loaded(
         write("""
@@ -144,6 +159,38 @@ jobs:
     assert given.jobs["a"].definition["source"]["options"]["rowsPerSecond"] == 7
     assert given.spec.parameters == {"rows": 7, "on": True, "folder": "/${run.id}", "day": "1"}
     assert given.spec.storage == "/${run.id}/${x}"
+
+
+def test_a_parameter_may_hold_what_looks_like_a_reference(write: Write) -> None:
+    """In the file ``$${`` stands for ``${``, as anywhere; a value of the command line is as it is."""
+    path = write("""
+pipeline: {name: x, parameters: {a: "$${x}", b: c}, storage: "${var.a}/${var.b}"}
+jobs: {a: {source: {type: rate}, sink: {type: json, path: "${var.a}"}}}
+""")
+    pipeline = loaded(path, given={"b": "$${y}"})
+    assert pipeline.spec.storage == "${x}/$${y}"
+    assert pipeline.spec.parameters == {"a": "${x}", "b": "$${y}"}
+    assert pipeline.jobs["a"].sinks[0].make(RUN).options.path == "${x}"
+
+
+@pytest.mark.parametrize(
+    "name", ["source", "sink", "options", "configuration", "transform", "sources", "sinks", "jobs"]
+)
+def test_a_job_may_be_named_like_a_section(write: Write, name: str) -> None:
+    """Dotted keys in it, and of it, stand for the same as in any other job; so do those of a source."""
+    text = """
+pipeline.name: x
+jobs:
+  NAME: {source.type: rate, source.options.a.b: 1, sink.type: console, sink.options: {c.d: 2}}
+  other: {sources: {NAME: {type: rate, watermark.column: a, watermark.delay: 1 minute}}, sink.type: console}
+jobs.NAME.transform: [{type: InsertField, static.field: a, static.value: b}]
+jobs.NAME.configuration.spark.a: 1
+"""
+    pipeline = loaded(write(text.replace("NAME", name)))
+    job = pipeline.jobs[name]
+    assert job.sources[None].plugin.options.options == {"a.b": "1"}
+    assert job.spec.configuration == {"spark.a": "1"}
+    assert pipeline.jobs["other"].sources[name].spec.watermark.column == "a"
 
 
 def test_a_parameter_puts_in_no_reference(write: Write) -> None:

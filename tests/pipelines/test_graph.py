@@ -50,7 +50,7 @@ def test_jobs_and_topics(graph: Graph) -> None:
         mode=Mode.STREAMING,
         sources=("topics order.*",),
         transforms=("sql",),
-        sinks=("topic dev.totals",),
+        sinks=("topic dev.totals", "topic dev.shop.totals.dead-letters"),
         reads=("dev.orders",),
         publishes=("dev.totals", "dev.shop.totals.dead-letters"),
         schedule=None,
@@ -63,7 +63,7 @@ def test_as_text(graph: Graph) -> None:
         "shop: 4 jobs, 3 topics\n"
         "\n"
         "publish  rate → topic dev.orders\n"
-        "totals   topics order.* → sql → topic dev.totals\n"
+        "totals   topics order.* → sql → topic dev.totals + topic dev.shop.totals.dead-letters\n"
         "audit    topic dev.orders, topic dev.totals → json  (BATCH, day)\n"
         "own      pipeline.yaml  (application)\n"
         "\n"
@@ -97,6 +97,70 @@ def test_names_cannot_break_dot() -> None:
     job = JobNode("a", "query", Mode.STREAMING, ('we"ather\\',), (), (), (), (), None)
     text = as_dot(Graph("x", (job,), (), ()))
     assert 'label="we\\"ather\\\\"' in text
+
+
+def test_a_type_that_begins_with_topic_is_shown_in_dot() -> None:
+    job = JobNode("a", "query", Mode.STREAMING, ("topical",), (), ("topic t",), (), ("t",), None)
+    text = as_dot(Graph("x", (job,), (TopicNode("t", ("a",), ()),), ()))
+    assert 'label="topical"' in text
+    assert 'label="t"' in text
+    assert 'label="topic t"' not in text
+
+
+ROUTED = """
+pipeline: {name: shop, topic-prefix: p-}
+jobs:
+  make: {source: {type: rate}, sink: {type: jobpipe, topic: raw.a.eu}}
+  sort:
+    source: {type: jobpipe, subscribePattern: 'raw\\..*'}
+    route:
+      - {source-table: 'raw\\.order.*', sink-table: orders}
+      - {source-table: 'raw\\.(.*)\\.eu', sink-table: 'eu-$1'}
+      - {source-table: 'raw\\.x.*', sink-table: 'all-<>-<>', replace-symbol: <>}
+    sink: {type: jobpipe, topic: others}
+  one: {source: {type: jobpipe, subscribe: eu-a}, sink: {type: console}}
+  two: {source: {type: jobpipe, subscribe: eu-b}, sink: {type: console}}
+  three: {source: {type: jobpipe, subscribe: all-raw.xy-raw.xy}, sink: {type: console}}
+  four: {source: {type: jobpipe, subscribe: all-raw.xy-raw.xz}, sink: {type: console}}
+  five: {source: {type: jobpipe, subscribe: all-raw.y-raw.y}, sink: {type: console}}
+  six: {source: {type: jobpipe, subscribe: us-a}, sink: {type: console}}
+  seven: {source: {type: jobpipe, subscribePattern: eu-.*}, sink: {type: console}}
+"""
+
+
+def test_topics_that_routes_make(write: Write) -> None:
+    """By the names of the file's own topics, or as the route's template allows; others are told of."""
+    pipeline = load_pipeline(write(ROUTED))
+    graph = graph_of(pipeline)
+    made = {topic.name: topic.readers for topic in graph.topics if topic.publishers == ("sort",)}
+    assert made == {
+        "p-all-raw.xy-raw.xy": ("three",),
+        "p-eu-a": ("one", "seven"),
+        "p-eu-b": ("two", "seven"),
+        "p-orders": (),
+        "p-others": (),
+    }
+    assert graph.jobs[1].sinks == ("topic p-others", "topic p-orders", "topics p-eu-$1", "topics p-all-<>-<>")
+    assert [warning.key for warning in pipeline.warnings] == [
+        f"jobs.{job}.source.subscribe" for job in ("four", "five", "six")
+    ]
+
+
+def test_routes_of_named_topics_make_known_topics(write: Write) -> None:
+    path = write("""
+pipeline: {name: shop}
+jobs:
+  sort:
+    source: {type: jobpipe, subscribe: raw}
+    route: [{source-table: (.*), sink-table: x-$1}]
+    sink: {type: jobpipe, topic: others}
+  one: {source: {type: jobpipe, subscribe: x-raw}, sink: {type: console}}
+  two: {source: {type: jobpipe, subscribe: x-row}, sink: {type: console}}
+""")
+    assert [warning.key for warning in load_pipeline(path).warnings] == [
+        "jobs.sort.source.subscribe",
+        "jobs.two.source.subscribe",
+    ]
 
 
 def test_cycles_are_named(write: Write) -> None:

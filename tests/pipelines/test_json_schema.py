@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from jobpipe.pipelines.json_schema import schema_text
+from jobpipe.pipelines.loading import load_pipeline
+from tests.pipelines.conftest import Write
 from tests.pipelines.test_good_files import FLIGHTS
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +61,81 @@ def test_good_files_fit(validator: Draft202012Validator, text: str) -> None:
 def test_wrong_files_do_not(validator: Draft202012Validator, right: str, wrong: str) -> None:
     assert right in SINGLE
     assert not validator.is_valid(yaml.safe_load(SINGLE.replace(right, wrong)))
+
+
+WRITTEN_OTHERWISE = (
+    "{pipeline.name: x, source.type: rate, sink.type: console}",
+    "{pipeline: {storage: /x}, pipeline.name: x, source: {options: {a: 1}}, source.type: rate, sink.type: console}",
+    "{pipeline.name: x, jobs.a.source.type: rate, jobs: {a: {sink: {options: {b: 1}}}, a.sink.type: console}}",
+    "{pipeline: {name: x, execution: {runtime-mode: STREAMING}}, source: {type: text, path: y}, sink.type: console}",
+    "{pipeline: {name: x}, source: {type: rate, name: My Source}, sink: {type: console, name: My Sink}}",
+    """
+pipeline:
+  name: x
+  parameters: {m: append, r: 0.1, n: 2, b: true, e: day, p: on-failure, k: console}
+  restart: {policy: "${var.p}"}
+jobs:
+  a:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: t}
+    sink: {type: json, path: x, mode: "${var.m}"}
+    errors: {tolerance: all, max-ratio: "${var.r}", deadletterqueue: {topic: {name: d}}}
+    schedule: {every: "${var.e}", self-depend: "${var.b}", max-active-runs: "${var.n}"}
+  b:
+    source: {type: jobpipe, assign: {t: [1]}, read: {timeout: 5s}, maxOffsetsPerTrigger: 5}
+    transform:
+      - {type: TimestampConverter, field: a, target: {type: string}, format: x}
+      - {type: InsertField, static: {field: a, value: 1}}
+      - {type: deduplicate, keys: [a], within-watermark: "true"}
+    sink: {type: jobpipe, topic: t2, retention: {time: 1h}, parallelism: "${var.n}"}
+    trigger: null
+    schedule: null
+    execution: null
+    configuration: {spark: {a: {b: 1}}}
+  c: {sources: {x: {type: rate, watermark.column: a, watermark.delay: 1 day}}, sinks: [{type: "${var.k}"}]}
+  d:
+    execution.runtime-mode: BATCH
+    source: {type: jobpipe, subscribe: t, lowerBound: 3, upperBound: {t: 5}, boundaryType: OFFSET}
+    sink: {type: json, path: y}
+    errors: {tolerance: all, max-ratio: "0.5"}
+""",
+)
+
+
+@pytest.mark.parametrize("text", WRITTEN_OTHERWISE)
+def test_what_the_loader_takes_fits(validator: Draft202012Validator, write: Write, text: str) -> None:
+    load_pipeline(write(text))
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+
+
+def test_all_files_of_the_pages_and_examples_fit(validator: Draft202012Validator) -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    texts = [text for page in pages for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    texts = [text for text in texts if re.search(r"^pipeline:", text, re.MULTILINE)]
+    texts += [path.read_text() for path in (ROOT / "examples").rglob("pipeline*.yaml")]
+    texts += re.findall(
+        r'write\(\s*r?"""\n(.*?)"""', (ROOT / "tests/pipelines/test_good_files.py").read_text(), re.DOTALL
+    )
+    files = [
+        text for text in texts if "pipeline" in text and "source" in text and "%" not in text and "NAME" not in text
+    ]
+    assert len(files) > 15
+    for text in files:
+        tree = yaml.load(text, _Texts)  # noqa: S506 - a safe one
+        if isinstance(tree, dict) and "jobs.a.trigger" not in tree:  # which is an overlay
+            assert [error.message for error in validator.iter_errors(tree)] == [], text
+
+
+class _Texts(yaml.SafeLoader):
+    """Plain values of YAML 1.2, more or less: as editors read them."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML has it
+        first: [(tag, pattern) for tag, pattern in found if tag.endswith((":null", ":int", ":float", ":merge"))]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Texts.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|false"), ["t", "f"])
 
 
 def test_plug_ins_of_others_pass(validator: Draft202012Validator) -> None:

@@ -18,7 +18,10 @@ from jobpipe.pipelines.plugins import Sink, require_columns
 from tests.pipelines.conftest import Write, loaded, problems
 
 WEATHER = '''
-from pydantic import Field
+from datetime import date
+from threading import Thread
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
 
@@ -33,6 +36,9 @@ class Weather(Source):
 
         station_name: str = Field(description="Its name.")
         every: int = Field(default=5, ge=1, description="Minutes.")
+        password: str | None = Field(default=None, description="Of its owner.")
+        seed: SecretStr | None = Field(default=None, description="Of its numbers.")
+        address: str | None = Field(default=None, description="Where it is.")
 
     options: Options
 
@@ -54,6 +60,79 @@ class Broken(Weather):
 
     def __init__(self, options):
         raise RuntimeError("out of order")
+
+
+class Ends(Weather):
+    """Ends the process."""
+
+    type = "ends"
+
+    def __init__(self, options):
+        raise SystemExit(5)
+
+
+class Says(Weather):
+    """Complains in plain text."""
+
+    type = "says"
+
+    def check(self, mode):
+        yield "not so"
+
+
+class Plain(Weather):
+    """Takes what it knows, and drops the rest."""
+
+    type = "plain"
+
+    class Options(BaseModel):
+        """Which one."""
+
+
+class Open(Weather):
+    """Takes anything."""
+
+    type = "open"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        model_config = ConfigDict(extra="allow")
+
+
+class Opaque(Weather):
+    """Has an option that no schema can tell of."""
+
+    type = "opaque"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+
+        handle: Thread | None = Field(default=None, description="What it holds.")
+
+
+class Rich(Weather):
+    """Has many types of options."""
+
+    type = "rich"
+
+    class Options(PluginOptions):
+        """Which one."""
+
+        names: str = Field(default="x", description="Several.")
+        count: int = Field(default=1, gt=0, lt=10, description="How many.")
+        day: date | None = Field(default=None, description="When.")
+        either: int | list[str] | None = Field(default=None, description="A number or names.")
+        pair: tuple[int, str] | None = Field(default=None, description="Both.")
+
+        @field_validator("pair")
+        @classmethod
+        def _not_seven(cls, pair):
+            if pair == (7, "x"):
+                raise ValueError("it is\\nseven; give\\nanother")
+            return pair
 
 
 class Mail(Sink):
@@ -118,7 +197,7 @@ def test_a_stranger(install: Install, write: Write) -> None:
     found = problems(write(FILE % "{type: weather, station: Berlin, every: 0}"))
     assert [(problem.line, problem.key, problem.remedy) for problem in found] == [
         (5, "jobs.a.source.station-name", "give it: Its name."),
-        (5, "jobs.a.source.every", "give input should be greater than or equal to 1"),
+        (5, "jobs.a.source.every", "give a number of at least 1"),
         (5, "jobs.a.source.station", "did you mean station-name?"),
     ]
     (problem,) = problems(write(FILE % "{type: weather, station-name: nowhere}"))
@@ -126,6 +205,16 @@ def test_a_stranger(install: Install, write: Write) -> None:
     text = explain(Plugins(), "weather")
     assert text.splitlines()[:2] == ["weather (source of acme-weather)", "  Rows of a weather station."]
     assert "  station-name (required)\n      Its name." in text
+
+
+def test_a_secret_of_a_stranger(install: Install, write: Write) -> None:
+    """By its name, its type, or within a URL; references are what the plug-in gets."""
+    install("acme-weather", source("weather = acme_weather:Weather"))
+    station = "{type: weather, station-name: x, password: %s, seed: %s, address: %s}"
+    found = problems(write(FILE % (station % ("hunter2", "hunter2", "'https://u:hunter2@h'"))))
+    assert [problem.key.rpartition(".")[2] for problem in found] == ["password", "seed", "address"]
+    assert "hunter2" not in "".join(map(str, found))
+    loaded(write(FILE % (station % ("env:A", "file:b", "https://u@h"))))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +228,10 @@ def test_a_stranger(install: Install, write: Write) -> None:
         ("weather = acme_weather:Broken", "says that its type is 'broken'"),
         ("silent = acme_weather:Silent", "has no docstring"),
         ("broken = acme_weather:Broken", "the plug-in fails: RuntimeError: out of order"),
+        ("ends = acme_weather:Ends", "the plug-in fails: SystemExit: 5"),
+        ("says = acme_weather:Says", "the plug-in fails: TypeError: check() yields str, and not Complaint"),
+        ("plain = acme_weather:Plain", "has Options that are not a subclass of PluginOptions"),
+        ("open = acme_weather:Open", "has Options that take unknown keys"),
     ],
 )
 def test_a_broken_one(install: Install, write: Write, entry: str, what: str) -> None:
@@ -153,6 +246,39 @@ def test_a_module_that_ends_the_process(install: Install, write: Write) -> None:
     install("acme-weather", source("weather = acme_weather:Weather"), "raise SystemExit(3)")
     (problem,) = problems(write(FILE % "{type: weather}"))
     assert "cannot be imported: SystemExit" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        ("name: y", "name", "there is no such key; did you mean names?"),
+        ("count: 0", "count", "0 does not fit; give a number greater than 0"),
+        ("count: 10", "count", "10 does not fit; give a number less than 10"),
+        ("day: soon", "day", "'soon' does not fit; give a valid date or datetime"),
+        ("either: {a: 1}", "either", "an object of 1 does not fit; give a whole number or a list"),
+        ("either: [1]", "either[0]", "1 does not fit; give a text"),
+        ("pair: [7, x]", "pair", "it is seven; give another"),
+    ],
+)
+def test_options_are_told_in_plain_words(install: Install, write: Write, options: str, key: str, said: str) -> None:
+    """Not in pydantic's, each in one line."""
+    install("acme-weather", source("rich = acme_weather:Rich"))
+    found = [str(problem).partition(": ")[2] for problem in problems(write(FILE % f"{{type: rich, {options}}}"))]
+    assert any(line.startswith(f"jobs.a.source.{key}: {said}") for line in found), found
+
+
+def test_a_module_that_prints(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not into what a command prints: others may read that as JSON."""
+    install("acme-weather", source("weather = acme_weather:Weather"), f"print('loaded')\n{WEATHER}")
+    Plugins().find(PlugInKind.SOURCE, "weather")
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "loaded\n")
+
+
+def test_options_without_a_schema_are_explained(install: Install) -> None:
+    install("acme-weather", source("opaque = acme_weather:Opaque"))
+    text = explain(Plugins(), "opaque")
+    assert "  handle\n      What it holds." in text
 
 
 @pytest.mark.parametrize(("name", "what"), [("Mail", "lacks write"), ("NoPromise", "does not say what it promises")])

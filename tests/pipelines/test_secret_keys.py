@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config.secrets import Secret, encrypt, make_key
-from jobpipe.pipelines.kinds import is_secret, revealed
+from jobpipe.pipelines.kinds import holds_secret, is_secret, revealed
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.runner.spark_session import REDACTION, session_keys
 from tests.pipelines.conftest import Write, loaded, problems
@@ -79,6 +79,83 @@ sink: {type: console, options: {kafka.ssl.keystore: {key: hunter2, location: /x}
     ]
     assert "hunter2" not in "".join(map(str, found))
     load_pipeline(write(text.replace("hunter2", "env:HUNTER")))
+
+
+HOLDING = (
+    *("jdbc:postgresql://u:pw@h/d", "jdbc:postgresql://h/d?user=u&password=pw", "mongodb://u:pw@h", "redis://:pw@h"),
+    *(
+        "s3a://KEY:SEC/RET@bucket/x",
+        "https://u:8080x@h:1/",
+        "jdbc:sqlserver://h:1433;user=u;password=pw",
+        "a://u%3Apw@h",
+    ),
+    *(
+        "jdbc:oracle:thin:scott/tiger@//h:1521/x",
+        "-Da=b -Djavax.net.ssl.trustStorePassword=abc",
+        "https://h/?token=abc",
+    ),
+    *("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abc", "password=pw", "-Dpass='x'"),
+)
+NOT_HOLDING = (
+    *("jdbc:postgresql://u@h:5432/d?sslmode=verify-full", "http://h:80/a@b", "http://h:80?x=a@b", "spark://h:7077"),
+    *("mongodb://a:27017,b:27017/d?x=a@b", "abfss://box@shop.dfs.core.windows.net/x", "h:9092,i:9092", "a@b.c"),
+    *("https://h/?token=env:TOKEN", "jdbc:x://h?password=${run.id}", "https://h/?token=null", "https://h/?token="),
+    *('{"url":"https://h","mail":"a@b"}', "SELECT * FROM a JOIN b ON a.token=b.token", "-Dtoken.type=x", "key=value"),
+    *("http://[::1]:80/x@y", "enc:abc", "file:///a:b@c", "https://h/?passwordCharacterEncoding=utf8", "-Xmx1g"),
+)
+
+
+@pytest.mark.parametrize("text", HOLDING)
+def test_values_that_hold_a_secret(text: str) -> None:
+    assert holds_secret(text)
+
+
+@pytest.mark.parametrize("text", NOT_HOLDING)
+def test_innocent_values(text: str) -> None:
+    assert not holds_secret(text)
+
+
+def test_values_in_clear_are_told_without_them(write: Write) -> None:
+    """In options, paths, parameters, arguments of functions and of programs, and the environment of a driver."""
+    text = """
+pipeline:
+  name: x
+  parameters: {password: hunter2, url: "jdbc:postgresql://u:hunter2@h/d", token: null, pass: true, pin.token: 7}
+  configuration: {spark.driver.extraJavaOptions: "-Da=b -Djavax.net.ssl.trustStorePassword=hunter2"}
+  storage: s3a://KEY:hunter2@bucket/x
+  launcher:
+    {type: spark-rest, url: 'http://m:6066', master: 'spark://m:7077', environment: {URL: 'https://u:hunter2@h'}}
+jobs:
+  a:
+    source: {type: csv, path: "s3a://KEY:hunter2@bucket", schema: a int}
+    transform: [{type: python, function: 'a:b', options: {url: "mongodb://u:hunter2@h", token: null, pass: false}}]
+    sink: {type: spark, format: jdbc, options: {url: "jdbc:postgresql://h/d?user=u&password=hunter2"}}
+  b: {application: pipeline.yaml, arguments: ["https://u:hunter2@h"]}
+"""
+    found = problems(write(text))
+    assert [problem.key for problem in found if problem.severity == "error"] == [
+        "pipeline.parameters.password",
+        "pipeline.parameters.url",
+        "pipeline.parameters.pin.token",
+        "pipeline.configuration.spark.driver.extraJavaOptions",
+        "pipeline.storage",
+        "pipeline.launcher.environment.URL",
+        "jobs.a.source.path",
+        "jobs.a.transform[0].options.url",
+        "jobs.a.sink.options.url",
+        "jobs.b.arguments[0]",
+    ]
+    assert "hunter2" not in "".join(map(str, found))
+
+
+def test_a_parameter_may_be_a_reference(write: Write) -> None:
+    loaded(
+        write("""
+pipeline: {name: x, parameters: {password: "env:HUNTER"}}
+source: {type: rate, options: {password: "${var.password}"}}
+sink: {type: console}
+""")
+    )
 
 
 def test_what_is_revealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

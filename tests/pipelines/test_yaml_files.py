@@ -99,7 +99,19 @@ def test_a_file_that_others_may_write(write: Write) -> None:
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("a: !!timestamp 2013-99-99\n", 1), ("a:\n  b: !!int x\n", 2), ("a: !!binary abc\n", 1), ("a: !x {b: c}\n", 1)],
+    [
+        ("a: !!bool yes\n", 1),
+        ("a:\n- !!null x\n", 2),
+        ("a: !!str b\n", 1),
+        ("a: ! b\n", 1),
+        ("a: !!map {b: c}\n", 1),
+        ("a: !!seq [b]\n", 1),
+        ("b: c\n!!str a: b\n", 2),
+        ("a: !!timestamp 2013-99-99\n", 1),
+        ("a:\n  b: !!int x\n", 2),
+        ("a: !!binary abc\n", 1),
+        ("a: !x {b: c}\n", 1),
+    ],
 )
 def test_tags(text: str, line: int) -> None:
     report = ProblemList()
@@ -108,7 +120,32 @@ def test_tags(text: str, line: int) -> None:
     assert problem.line == line
 
 
+@pytest.mark.parametrize("parts", [MAX_DEPTH, 500, 300_000])  # far more than Python may call
+def test_a_key_of_many_parts(parts: int) -> None:
+    report = ProblemList()
+    read_text(f"b: c\n? {'.'.join(['a'] * (parts + 1))}\n: 1\n", "f", report)
+    (problem,) = report.problems
+    assert (problem.line, problem.key) == (2, "")
+    assert f"at most {MAX_DEPTH} levels" in problem.what
+    assert len(problem.what) < 200
+
+
+def test_as_many_parts_as_levels() -> None:
+    report = ProblemList()
+    assert read_text(f"{'.'.join(['a'] * MAX_DEPTH)}: 1\n", "f", report) is not None
+    read_text(f"a: {{b: {{{'.'.join(['c'] * (MAX_DEPTH - 1))}: 1}}}}\n", "f", report)
+    (problem,) = report.problems
+    assert problem.key == "a.b"
+
+
 def test_no_alias_of_a_key(write: Write) -> None:
     report = ProblemList()
     read_text("a: &x b\n? [1]\n: c\n*x : d\n", "f", report)
     assert [problem.line for problem in report.problems] == [2]
+
+
+def test_a_broken_file_hides_no_problem_of_its_overlays(write: Write, tmp_path: Path) -> None:
+    report = ProblemList()
+    broken, over = write("pipeline: {\n"), write("a: [\n", "prod.yaml")
+    assert read_files(broken, [tmp_path / "missing.yaml", over], report) is None
+    assert {Path(problem.file).name for problem in report.problems} == {"pipeline.yaml", "missing.yaml", "prod.yaml"}

@@ -223,6 +223,11 @@ WRONG: tuple[Wrong, ...] = (
         (3, "launcher.token", "*** does not fit", SECRET),
     ),
     pipeline(
+        "a password in an address",
+        "launcher: {type: spark-rest, url: 'http://u:hunter2@x:1', master: 'spark://y:1'}",
+        (3, "launcher.url", "*** does not fit", "http://HOST:6066"),
+    ),
+    pipeline(
         "restart",
         "restart: {policy: sometimes, max-attempts: 0, delay: soon}",
         (3, "restart.policy", "'sometimes' does not fit", "on-failure or never"),
@@ -238,7 +243,178 @@ WRONG: tuple[Wrong, ...] = (
         (3, "alerts[0].url", "*** does not fit", SECRET),
         (3, "alerts[0].on[0]", "'FALED' does not fit", "FAILED, LOST, BLOCKED, LAGGING or GAP"),
     ),
+    whole(
+        "a wrong pipeline hides no job",
+        """
+        pipeline:
+          name: 7
+          topic-prefx: a.
+          restart: {delay: 1h, max-delay: 1m}
+        jobs:
+          a: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
+          b: {source: {type: rate}, sink: {type: jobpipe, topic: t}, trigger: {available-now: 1, processing-time: 1s}}
+          c: {sink: {type: console}}
+          d: {source: {type: jobpipe, subscribe: 7.c.dead-letters}, sink: {type: console}}
+        """,
+        (2, "pipeline.name", "7 does not fit", "no dot"),
+        (3, "pipeline.topic-prefx", "no such key", "did you mean topic-prefix?"),
+        (4, "pipeline.restart.max-delay", "shorter than delay", "a longer one"),
+        (7, "jobs.b.trigger.available-now", "1 does not fit", "true or false"),
+        (7, "jobs.b.sink.topic", "topic t has two publishers", "of its own"),
+        (8, "jobs.c.source", "it is missing", "give source:"),
+    ),
+    whole(
+        "no pipeline hides no job",
+        "jobs: {a: {source: {type: rate}}, b: {sink: {type: console}}}\n",
+        (1, "pipeline", "it is missing", "begin the file with pipeline:"),
+        (1, "jobs.a.sink", "it is missing", "or sinks"),
+        (1, "jobs.b.source", "it is missing", "or sources"),
+    ),
+    whole(
+        "a wrong configuration of a cluster",
+        """
+        pipeline:
+          name: shop
+          storage: 7
+          configuration: {spark.jobpipe.spool.placement: shared, x: 1}
+          launcher: {type: spark-submit, master: yarn}
+        jobs: {a: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}}
+        """,
+        (3, "pipeline.storage", "7 does not fit", "a text"),
+        (4, "pipeline.configuration.x", "begin with spark.", "spark.x"),
+    ),
+    whole(
+        "one job, a wrong name",
+        "pipeline: {name: shop.eu}\nsource: {type: rate}\nsink: {type: consol}\n",
+        (1, "pipeline.name", "'shop.eu' does not fit", "no dot"),
+        (3, "sink.type", "no sink of type 'consol'", "did you mean console?"),
+    ),
+    # -- what Flink CDC has
+    whole(
+        "a file of Flink CDC",
+        """
+        source:
+          type: jobpipe
+          name: My Source
+          subscribePattern: app.*
+        transform:
+          - source-table: app.orders
+            projection: \\*, UPPER(name) AS name
+            primary-keys: id
+            partition-keys: name
+            table-options: comment=x
+            table-options.delimiter: ;
+            converter-after-transform: SOFT_DELETE
+            description: project
+        route:
+          - {source-table: app.orders, sink-table: orders, description: x}
+        sink:
+          type: jobpipe
+          topic: others
+          include.schema.changes: [create.table]
+        pipeline:
+          name: Sync MySQL Database to Doris
+          parallelism: 2
+          schema.change.behavior: evolve
+          schema.operator.uid: x
+          schema.other: x
+          local-time-zone: UTC
+          route-mode: FIRST_MATCH
+          execution.runtime-mode: STREAMING
+          operator.uid.prefix: x
+          user-defined-function: [{name: a, classpath: b}]
+          model: [{model-name: a}]
+        """,
+        (6, "transform[0].source-table", "no such key", "for all rows of its job"),
+        (8, "transform[0].primary-keys", "no such key", "jdbc-upsert"),
+        (9, "transform[0].partition-keys", "no such key", "partition-by"),
+        (10, "transform[0].table-options", "no such key", "to the sink"),
+        (11, "transform[0].table-options.delimiter", "no such key", "to the sink"),
+        (12, "transform[0].converter-after-transform", "no such key", "leave it out"),
+        (19, "sink.include.schema.changes", "no such key", "schemaEvolution"),
+        (21, "pipeline.name", "'Sync MySQL Database to Doris' does not fit", "such as sync-mysql-database-to-doris"),
+        (22, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
+        (23, "pipeline.schema.change.behavior", "no such key", "schemaEvolution"),
+        (24, "pipeline.schema.operator.uid", "no such key", "a job by its name"),
+        (25, "pipeline.schema.other", "no such key", "possible names"),
+        (26, "pipeline.local-time-zone", "no such key", "spark.sql.session.timeZone"),
+        (27, "pipeline.route-mode", "no such key", "all routes"),
+        (29, "pipeline.operator.uid.prefix", "no such key", "a job by its name"),
+        (30, "pipeline.user-defined-function", "no such key", "type: python"),
+        (31, "pipeline.model", "no such key", "type: python"),
+    ),
+    whole(
+        "a mode in two places",
+        """
+        source: {type: rate}
+        sink: {type: console}
+        execution.runtime-mode: STREAMING
+        pipeline:
+          name: x
+          execution.runtime-mode: BATCH
+        """,
+        (6, "pipeline.execution", "execution is given in line 3, too", "give it once"),
+    ),
+    whole(
+        "a mode that is misspelt",
+        "source: {type: rate}\nsink: {type: console}\npipeline: {name: x, execution: {runtime-mod: BATCH}}\n",
+        (3, "pipeline.execution.runtime-mod", "no such key", "did you mean runtime-mode?"),
+    ),
+    whole(
+        "a mode of several jobs",
+        "jobs: {a: {source: {type: rate}, sink: {type: console}}}\n"
+        "pipeline: {name: x, execution.runtime-mode: BATCH}\n",
+        (2, "pipeline.execution", "no such key", "to each job"),
+    ),
+    whole(
+        "a name for people among several jobs",
+        """
+        pipeline: {name: x}
+        jobs: {a: {source: {type: rate, name: My Source}, sink: {type: console, name: My Sink}}}
+        """,
+        (2, "jobs.a.source.name", "no such key", "PIPELINE.JOB"),
+        (2, "jobs.a.sink.name", "no such key", "leave it out"),
+    ),
     # -- jobs
+    job(
+        "a schema of a table",
+        f"{RATE}\nsink: {{type: jdbc-upsert, url: 'postgresql://h/d', table: t, keys: a, schema: x}}",
+        (5, "sink.schema", "no such key", "possible names"),
+    ),
+    job(
+        "keys that are no section",
+        f"{RATE}\n{CONSOLE}\nconfiguration: 7",
+        (6, "configuration", "7 does not fit", "a section with Spark's keys"),
+    ),
+    whole(
+        "too many jobs",
+        "pipeline: {name: x}\njobs:\n"
+        + "".join(f"  a{number}: {{application: pipeline.yaml}}\n" for number in range(1001)),
+        (2, "jobs", "there are 1001 jobs", "at most 1000"),
+    ),
+    job(
+        "a wrong key hides no check",
+        f"""
+        {RATE}
+        sink: {{type: json, path: x, mode: overwrite}}
+        schedule: {{every: dayly}}
+        trigger: {{available-now: true, processing-time: 1s}}
+        route: [{{source-table: x}}]
+        """,
+        (6, "schedule.every", "'dayly' does not fit", "a text of the form"),
+        (8, "route[0].sink-table", "it is missing", "The topic"),
+        (4, "source", "knows no bounds", "name the bounds"),
+        (5, "sink.mode", "of BATCH jobs", "leave it out"),
+        (7, "trigger", "has two triggers", "give available-now or"),
+    ),
+    job(
+        "a wrong stage hides no check",
+        f"sources: {{x: {RATE[8:]}, y: {{type: rat}}}}\ntransform: [{{type: sq, query: SELECT 1}}]\n"
+        "sink: {type: jobpipe, topic: t}\ntrigger: {available-now: true, processing-time: 1s}",
+        (4, "sources.y.type", "no source of type 'rat'", "did you mean rate?"),
+        (5, "transform[0].type", "no transform of type 'sq'", "did you mean sql?"),
+        (7, "trigger", "has two triggers", "give available-now or"),
+    ),
     whole(
         "names of jobs",
         """
@@ -311,6 +487,22 @@ WRONG: tuple[Wrong, ...] = (
         "a key of the configuration",
         f"source: {{type: jobpipe, subscribe: orders, read: {{timeout: soon}}}}\n{CONSOLE}",
         (4, "source.read.timeout", "'soon' does not fit", "60s"),
+    ),
+    job(
+        "an option dotted and nested",
+        f"source: {{type: jobpipe, subscribe: orders, read.timeout: 5s,\n  read: {{timeout: 6s}}}}\n{CONSOLE}",
+        (5, "source.read.timeout", "in line 4 already", "give it once, dotted or nested"),
+    ),
+    job(
+        "a sink's option dotted and nested",
+        f"{RATE}\nsink: {{type: jobpipe, topic: t, retention: {{time: 2h}}, retention.time: 1h}}",
+        (5, "sink.retention.time", "in line 5 already", "give it once, dotted or nested"),
+    ),
+    job(
+        "a transform's option dotted and nested",
+        f"{RATE}\n{CONSOLE}\n"
+        "transform: [{type: InsertField, static.field: a, static.value: 1, static: {value: 2}}]",
+        (6, "transform[0].static.value", "in line 6 already", "give it once, dotted or nested"),
     ),
     job(
         "a file without columns",
@@ -672,8 +864,9 @@ WRONG: tuple[Wrong, ...] = (
         route: [{source-table: '(.*)', sink-table: '$1'}]
         sink: {type: jobpipe, topic: others}
         """,
-        (5, "route", "rows of orders would go back to orders", "no row goes back"),
-        (5, "route", "rows of raw would go back to raw", "no row goes back"),
+        (5, "route", "rows of orders would go back to orders", "another sink-table"),
+        (5, "route", "rows of raw would go back to raw", "another sink-table"),
+        (3, "", "W:rows go round in a circle: a → a", "a filter"),
     ),
     # -- between jobs
     whole(
@@ -711,6 +904,42 @@ WRONG: tuple[Wrong, ...] = (
             sink: {type: console}
         """,
         (5, "jobs.b.source.subscribePattern", "after topic-prefix dev. it is no regular expression", "(?ix)"),
+    ),
+    whole(
+        "a prefix that makes names too long",
+        f"""
+        pipeline: {{name: shop, topic-prefix: {60 * "p"}.}}
+        jobs:
+          a: {{source: {{type: rate}}, sink: {{type: jobpipe, topic: {100 * "t"}}}}}
+          b:
+            source: {{type: jobpipe, subscribe: {68 * "u"}}}
+            sink: {{type: jobpipe, topic: {67 * "u"}}}
+            errors: {{tolerance: all, dead-letters: {70 * "d"}}}
+          {40 * "j"}:
+            source: {{type: jobpipe, assign: {{{67 * "u"}: [1]}}}}
+            sink: {{type: jobpipe, topic: t}}
+            errors: {{tolerance: all, max-ratio: 0.5}}
+        """,
+        (3, "jobs.a.sink.topic", "the topic's name has 161 characters", "a shorter name or topic-prefix: 128"),
+        (5, "jobs.b.source.subscribe", "the topic's name has 129 characters", "a shorter name or topic-prefix"),
+        (7, "jobs.b.errors.dead-letters", "the topic's name has 131 characters", "a shorter name or topic-prefix"),
+        (5, "jobs.b.source.subscribe", "W:no job of this file publishes", ""),
+    ),
+    whole(
+        "a prefix that makes the name of dead letters too long",
+        f"""
+        pipeline: {{name: {40 * "s"}, topic-prefix: {64 * "p"}}}
+        jobs:
+          {40 * "j"}:
+            source: {{type: rate}}
+            sink: {{type: jobpipe, topic: t}}
+            errors: {{tolerance: all}}
+          {39 * "j"}:
+            source: {{type: rate}}
+            sink: {{type: jobpipe, topic: u}}
+            errors: {{tolerance: all, dead-letters: short}}
+        """,
+        (6, f"jobs.{40 * 'j'}.errors", "the topic's name has 158 characters", "a shorter errors.dead-letters"),
     ),
     whole(
         "a cluster",
