@@ -325,6 +325,23 @@ def _route(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield _below(job, stage), what, "make sure that it keeps no state", "warning"
 
 
+def _tables(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """What Flink CDC transforms by table, a job transforms as a whole."""
+    topics = [stage.plugin.topics() for stage in job.sources.values()]
+    names = [name for each in topics for name in (*each.names, *([each.pattern] if each.pattern else []))]
+    remedy = "leave it out; choose rows by filter, or let a job of its own read these topics"
+    for stage in job.transforms:
+        table = getattr(stage.spec, "source_table", None)
+        if table is None:
+            continue
+        path = (*_below(job, stage), "source-table")
+        if not all(each.names or each.pattern for each in topics):
+            yield path, "the job reads no topics that it could match", remedy, "error"
+        for name in names:
+            if table != name and re.fullmatch(table, name) is None:
+                yield path, f"the job also reads {name}, and a transform is for all its rows", remedy, "error"
+
+
 def _circles(job: Job) -> Iterator[Finding]:
     """What the rows of the topics that are known by name would fail on."""
     if any(problem_of(route) for route in job.spec.route) or len(job.sources) != 1 or len(job.sinks) != 1:
@@ -386,6 +403,7 @@ _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _tolerance,
     _kept_keys,
     _route,
+    _tables,
     _pattern,
     _launcher,
 )

@@ -98,6 +98,11 @@ class TransformSpec(StageSpec):
     """What is done to the rows; without a type it is `sql`."""
 
     type: Text = Field(default="sql", description="The plug-in; `jobpipe plugins list` lists them.")
+    source_table: RegularExpression | None = Field(
+        default=None,
+        description="As in Flink CDC: a regular expression of whole names. It must match all topics of the job, whose "
+        "rows are all transformed.",
+    )
 
 
 class RouteSpec(Section):

@@ -51,7 +51,6 @@ MEANT: dict[type[BaseModel], dict[str, str]] = {
     },
     TransformSpec: {
         "predicate": "Filter, InsertField and MaskField take one: all rows of a job have the same columns",
-        "source-table": "a transform is for all rows of its job; give `filter: CONDITION`, or make another job",
         "primary-keys": "give keys to a sink that replaces rows by them, as jdbc-upsert does",
         "partition-keys": "give partition-by to the sink",
         "table-options": "give them to the sink, as its options",

@@ -63,7 +63,8 @@ source:
   type: jobpipe
   subscribePattern: orders.*|refunds
 transform:
-  - projection: "*, upper(customer) AS name"
+  - source-table: orders.*|refunds
+    projection: "*, upper(customer) AS name"
     filter: id > 10
     description: only new ones
 route:

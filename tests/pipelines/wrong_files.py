@@ -138,11 +138,11 @@ WRONG: tuple[Wrong, ...] = (
         """
         pipeline: {name: x, parallelism: 2}
         source: {type: rate}
-        transform: [{source-table: t, projection: "*"}]
+        transform: [{sourcetable: t, projection: "*"}]
         snik: {type: console}
         """,
         (1, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
-        (3, "transform[0].source-table", "no such key", "for all rows of its job"),
+        (3, "transform[0].sourcetable", "no such key", "did you mean source-table?"),
         (4, "snik", "no such key", "did you mean sink?"),
     ),
     # -- the pipeline
@@ -325,7 +325,6 @@ WRONG: tuple[Wrong, ...] = (
           user-defined-function: [{name: a, classpath: b}]
           model: [{model-name: a}]
         """,
-        (6, "transform[0].source-table", "no such key", "for all rows of its job"),
         (8, "transform[0].primary-keys", "no such key", "jdbc-upsert"),
         (9, "transform[0].partition-keys", "no such key", "partition-by"),
         (10, "transform[0].table-options", "no such key", "to the sink"),
@@ -867,6 +866,25 @@ WRONG: tuple[Wrong, ...] = (
         (5, "route", "rows of orders would go back to orders", "another sink-table"),
         (5, "route", "rows of raw would go back to raw", "another sink-table"),
         (3, "", "W:rows go round in a circle: a → a", "a filter"),
+    ),
+    job(
+        "a transform of some of the topics",
+        """
+        source: {type: jobpipe, subscribe: [orders, raw]}
+        transform: [{source-table: orders, projection: "*"}, {source-table: .*, filter: a > 1}]
+        sink: {type: console}
+        """,
+        (5, "transform[0].source-table", "the job also reads raw", "a job of its own"),
+        (4, "source.subscribe", "W:no job of this file publishes", ""),
+    ),
+    job(
+        "a transform of a table of no topic",
+        """
+        source: {type: rate}
+        transform: [{source-table: app.orders, projection: "*"}]
+        sink: {type: console}
+        """,
+        (5, "transform[0].source-table", "reads no topics", "leave it out"),
     ),
     # -- between jobs
     whole(
