@@ -130,7 +130,7 @@ class PlainBoard:
             shown, known = _Shown(now, job.state, max(job.attempts, 1), job.detail), self._jobs.get(job.name)
             if known is None or shown.is_due_after(known):
                 self._jobs[job.name] = shown
-                self._print(f"{job.name}: {_state(job)}")
+                self._print(f"{job.name}: {_state(job, _rows(job))}")
 
     def _print(self, text: str) -> None:
         line = f"{time.monotonic() - self._started:4.0f} s  {text}"
@@ -173,8 +173,12 @@ def _job_table(title: str, jobs: Sequence[JobView]) -> Table:
     return table
 
 
-def _state(job: JobView) -> str:
-    text = f"{job.state}, {job.seconds:.0f} s"
+def _rows(job: JobView) -> str:
+    return f", {job.rows:,} rows, {job.rows_per_second:,.0f} rows/s" if job.rows else ""
+
+
+def _state(job: JobView, more: str = "") -> str:
+    text = f"{job.state}, {job.seconds:.0f} s{more}"
     if job.attempts > 1:
         text += f", attempt {job.attempts}"
     return f"{text}: {job.detail}" if job.detail else text

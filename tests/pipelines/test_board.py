@@ -92,6 +92,8 @@ def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
     assert board.show(jobs=[replace(again, state=JobState.SUBMITTED, attempts=2, detail="")]) == [
         "   5 s  report: SUBMITTED, 18 s, attempt 2"
     ]
+    ended = replace(again, state=JobState.FINISHED, attempts=2, detail="", rows=1500, rows_per_second=83.4)
+    assert board.show(jobs=[ended]) == ["   5 s  report: FINISHED, 18 s, 1,500 rows, 83 rows/s, attempt 2"]
 
 
 def test_why_a_job_waits_is_said_now_and_then(clock: Clock) -> None:
