@@ -886,6 +886,28 @@ WRONG: tuple[Wrong, ...] = (
         """,
         (5, "transform[0].source-table", "reads no topics", "leave it out"),
     ),
+    job(
+        "a table as a stream",
+        """
+        source: {type: jdbc, options: {dbtable: a, query: b}}
+        sink: {type: jdbc, mode: append, options: {url: "jdbc:derby:x"}}
+        """,
+        (4, "source.type", "the job is STREAMING", "runtime-mode: BATCH"),
+        (4, "source.options", "the database is missing", "url"),
+        (4, "source.options", "missing, or given twice", "dbtable"),
+        (5, "sink.mode", "a stream appends", "leave it out"),
+        (5, "sink.options", "its dbtable is missing", "dbtable: TABLE"),
+    ),
+    job(
+        "a run that never ends",
+        """
+        execution.runtime-mode: BATCH
+        source: {type: socket, options: {host: localhost}}
+        sink: {type: noop}
+        """,
+        (5, "source.type", "source socket never ends", "leave out execution.runtime-mode"),
+        (5, "source.options", "its port is missing", "port: PORT"),
+    ),
     # -- between jobs
     whole(
         "two publishers",

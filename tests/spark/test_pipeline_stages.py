@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,6 +27,7 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.queries import start_for_each_batch
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.starting import copy_example
+from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE, Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -268,3 +270,75 @@ sink: {type: json, path: out, partition-by: id, options: {ignoreNullFields: fals
     found = spark.read.json(str(tmp_path / "out")).orderBy("id").collect()
     assert [(row.id, row.name) for row in found] == [(1, None), (2, "b")]
     assert (tmp_path / "out" / "id=2").is_dir()
+
+
+def test_jdbc_to_jdbc(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables of a real database, Derby, whose driver comes with Spark: a run, then a stream of micro-batches."""
+    url = f"jdbc:derby:{tmp_path / 'shop'}"
+    assert spark._jvm is not None
+    spark._jvm.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))  # else in this folder
+    orders = spark.createDataFrame([(1, "ada"), (2, "ben"), (3, "eve")], "id INT, name STRING")
+    orders.write.jdbc(f"{url};create=true", "orders")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("4,joe\n")
+    file = tmp_path / "x.yaml"
+    file.write_text("""
+pipeline: {name: x, parameters: {url: ""}}
+jobs:
+  copy:
+    execution.runtime-mode: BATCH
+    source: {type: jdbc, options: {url: "${var.url}", query: 'SELECT * FROM orders WHERE "id" > 1'}}
+    sink: {type: jdbc, options: {url: "${var.url}", dbtable: copies}}
+  more:
+    source: {type: csv, path: in, schema: "id INT, name STRING"}
+    trigger: {available-now: true}
+    sink: {type: jdbc, options: {url: "${var.url}", dbtable: copies}}
+""")
+    file.chmod(0o600)
+    pipeline = load_pipeline(file, given={"url": url})
+    job = pipeline.jobs["copy"]
+    context = context_of(pipeline, job, tmp_path, RunValues("r1"))
+    rows = rows_of(spark, job, context)
+    (stage,) = job.sinks
+    stage.make(context.run).write(rows, 0, context)
+    with pytest.raises(AnalysisException, match="already exists"):
+        stage.make(context.run).write(rows, 0, context)
+    run_stream(spark, pipeline, "more", tmp_path / "state")
+    found = spark.read.jdbc(url, "copies").collect()
+    assert sorted((row.id, row.name) for row in found) == [(2, "ben"), (3, "eve"), (4, "joe")]
+
+
+def test_formats_for_trials(spark: SparkSession, tmp_path: Path) -> None:
+    """Files as rows, and rows that Spark makes, into nothing."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.bin").write_bytes(b"\\x00\\x01")
+    file = tmp_path / "x.yaml"
+    file.write_text("""
+pipeline: {name: x}
+jobs:
+  files:
+    source: {type: binaryFile, path: in}
+    trigger: {available-now: true}
+    sink: {type: noop}
+  run:
+    execution.runtime-mode: BATCH
+    source: {type: binaryFile, path: in}
+    sink: {type: noop}
+  rows:
+    source: {type: rate-micro-batch, options: {rowsPerBatch: 3}}
+    sink: {type: noop}
+""")
+    file.chmod(0o600)
+    pipeline = load_pipeline(file)
+    run_stream(spark, pipeline, "files", tmp_path / "state")
+    job = pipeline.jobs["run"]
+    context = context_of(pipeline, job, tmp_path, RunValues("r1"))
+    frame = rows_of(spark, job, context)
+    assert [bytes(row.content) for row in frame.collect()] == [b"\\x00\\x01"]
+    job.sinks[0].make(context.run).write(frame, 0, context)
+    job = pipeline.jobs["rows"]
+    context = context_of(pipeline, job, tmp_path / "state", RunValues("r1"))
+    query = job.sinks[0].make(context.run).start(rows_of(spark, job, context), context)
+    with ending(query):
+        eventually(lambda: query.recentProgress)
+        assert {each["numInputRows"] for each in query.recentProgress} == {3}

@@ -199,6 +199,47 @@ class KafkaSink(FormatSink):
             yield Complaint("options", "Kafka's brokers are missing", remedy)
 
 
+class JdbcSink(FormatSink):
+    """Appends rows to a table of a database, by Spark's writer; needs the database's JDBC driver."""
+
+    type = "jdbc"
+    promise = Promise(False, "a repeated micro-batch or run is appended again; jdbc-upsert writes each key once")
+
+    class Options(FormatOptions):
+        """What a run does with the table."""
+
+        mode: SaveMode | None = Field(
+            default=None, description="Of a BATCH job: what happens if the table exists already. error is the default."
+        )
+
+    options: Options
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """Spark would say so only when the job runs."""
+        yield from super().check(mode)
+        missing = {"url", "dbtable"} - {name.lower() for name in self.options.options}
+        if missing:
+            remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE', dbtable: TABLE}"
+            yield Complaint("options", f"its {' and '.join(sorted(missing))} is missing", remedy)
+
+    def start(self, frame: DataFrame, job: JobContext) -> StreamingQuery:
+        """Start the query; Spark writes no stream by JDBC, but micro-batches."""
+        return Sink.start(self, frame, job)
+
+
+class NoopSink(FormatSink):
+    """Computes all rows and writes none, to measure a job."""
+
+    type = "noop"
+    Options = FormatOptions
+    promise = Promise(False, "it writes nothing")
+    idempotent: ClassVar[bool] = True
+
+    def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
+        """Compute the rows; Spark's noop takes no mode but these two."""
+        self._save(batch, "append", None, job)
+
+
 class ConsoleSink(FormatSink):
     """Prints rows of each micro-batch into the job's log, for trials."""
 

@@ -191,16 +191,82 @@ class KafkaSource(FormatSource):
             yield Complaint("options", "Kafka's topics are missing, or given twice", remedy)
 
 
-class RateSource(FormatSource):
-    """Rows that Spark makes, for trials: timestamp and value, `options: {rowsPerSecond: 10}` of them a second."""
+class BinaryFileSource(FormatSource):
+    """Files as rows: path, modificationTime, length and content, each file once."""
 
-    type = "rate"
+    type = "binaryFile"
+
+    class Options(FormatOptions):
+        """Which files."""
+
+        path: Text = Field(
+            description="A folder, or a pattern of folders, from the folder of the pipeline's file, or a URI."
+        )
+
+    options: Options
+
+    def _schema(self, job: JobContext) -> str:
+        """Return the columns of the format, which Spark wants to be told where it makes a stream."""
+        return "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+
+
+class JdbcSource(FormatSource):
+    """Rows of a table or a query of a database, by Spark's reader; needs the database's JDBC driver."""
+
+    type = "jdbc"
+    Options = FormatOptions
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """Spark would say so only when the job runs."""
+        given = {name.lower() for name in self.options.options}
+        if mode is Mode.STREAMING:
+            remedy = "give execution.runtime-mode: BATCH"
+            yield Complaint("type", "a table is read as it is at one moment, and the job is STREAMING", remedy)
+        if "url" not in given:
+            remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE'}"
+            yield Complaint("options", "the database is missing", remedy)
+        if len(given & {"dbtable", "query"}) != 1:
+            yield Complaint(
+                "options", "the table is missing, or given twice", "give options: {dbtable: TABLE}, or query"
+            )
+
+
+class _Endless(FormatSource):
+    """Rows that come as long as the job runs."""
+
     Options = FormatOptions
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """It is a stream."""
         if mode is Mode.BATCH:
-            yield Complaint("type", "source rate never ends, and the job is BATCH", "leave out execution.runtime-mode")
+            what = f"source {self.type} never ends, and the job is BATCH"
+            yield Complaint("type", what, "leave out execution.runtime-mode")
+
+
+class RateMicroBatchSource(_Endless):
+    """Rows that Spark makes, for trials: timestamp and value, `options: {rowsPerBatch: 10}` in each micro-batch."""
+
+    type = "rate-micro-batch"
+
+
+class SocketSource(_Endless):
+    """Lines of text from a TCP port, for trials: those that come while no job reads are lost."""
+
+    type = "socket"
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """It is a stream, of some port."""
+        yield from super().check(mode)
+        missing = {"host", "port"} - {name.lower() for name in self.options.options}
+        if missing:
+            remedy = "give options: {host: HOST, port: PORT}"
+            yield Complaint("options", f"its {' and '.join(sorted(missing))} is missing", remedy)
+
+
+class RateSource(_Endless):
+    """Rows that Spark makes, for trials: timestamp and value, `options: {rowsPerSecond: 10}` of them a second."""
+
+    type = "rate"
 
 
 class SparkSource(FormatSource):
