@@ -14,6 +14,7 @@ from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from jobpipe.config.names import closest
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.engine import ScheduleEngine
 from jobpipe.pipelines.plugins import Launcher, Plugin, PluginOptions, Promise, Sink, Source, Transform
@@ -159,7 +160,10 @@ class Plugins:
         if not same:
             others = [f"it is the type of a {other}" for other in PlugInKind if (other, type_) in self._found]
             what = f"there is no {kind} of type {type_!r:.120}" + "".join(f": {each}" for each in others[:1])
-            raise plug_in_error(what, nearest(type_, self.types(kind)))
+            remedy = nearest(type_, self.types(kind))
+            if kind in (PlugInKind.SOURCE, PlugInKind.SINK) and closest(type_, self.types(kind)) is None:
+                remedy += "; any other format that Spark knows is type: spark, with its name as format"
+            raise plug_in_error(what, remedy)
         return same[0]
 
 

@@ -887,6 +887,11 @@ WRONG: tuple[Wrong, ...] = (
         (5, "transform[0].source-table", "reads no topics", "leave it out"),
     ),
     job(
+        "a format without a type of its own",
+        "source: {type: mongodb}\nsink: {type: console}",
+        (4, "source.type", "no source of type 'mongodb'", "type: spark, with its name as format"),
+    ),
+    job(
         "a table as a stream",
         """
         source: {type: jdbc, options: {dbtable: a, query: b}}
