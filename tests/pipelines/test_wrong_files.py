@@ -6,7 +6,12 @@ import pytest
 
 from jobpipe.pipelines.problems import Problem
 from tests.pipelines.conftest import Write, problems
-from tests.pipelines.wrong_files import WRONG, Expected, Wrong
+from tests.pipelines.wrong import Expected, Wrong
+from tests.pipelines.wrong_files import FILES
+from tests.pipelines.wrong_jobs import JOBS
+from tests.pipelines.wrong_stages import STAGES
+
+WRONG = (*FILES, *JOBS, *STAGES)
 
 
 def fits(found: Problem, expected: Expected) -> bool:
