@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import queue
 import threading
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from jobpipe.control.interface import Control, Event
 from jobpipe.control.webhook import Hook, HookError, HookRefused, Resolve, post, resolve
 from jobpipe.errors import ConfigError, JobpipeError, StoreError
 from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.places import write_private
 from jobpipe.pipelines.spec import AlertSpec
 
 log = logging.getLogger(__name__)
@@ -191,13 +191,10 @@ class Alerts:
         """Write down up to which event all is told."""
         with self._lock:
             place = min(self._pending, default=self._read + 1) - 1
-        part = self._place.with_name(f".{self._place.name}.part")
         try:
             if _read_place(self._place) == place:
                 return
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-                json.dump({"told": place}, file)
-            os.replace(part, self._place)
+            write_private(self._place, json.dumps({"told": place}).encode())
         except OSError as error:
             log.warning("%s cannot be written: %s", self._place, error.strerror)
 
