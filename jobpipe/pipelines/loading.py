@@ -45,7 +45,6 @@ _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
 _UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
 _DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
-_ESCAPED_STAR = re.compile(r"((?:\A|,)\s*)\\\*(?=\s|,|\Z)")  # as Flink CDC has it, in a projection
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
     PlugInKind.TRANSFORM: TransformSpec,
@@ -293,8 +292,6 @@ class _Loader:
             spec = model.model_validate({key: plain(each) for key, each in node.value.items() if key in common})
         except ValidationError:
             return None  # that model tells this too
-        if spec.type == "sql" and isinstance(given.get("projection"), str):
-            given["projection"] = _ESCAPED_STAR.sub(r"\1*", given["projection"])
         return self._bind(spec, given, path, kind)
 
     def _bind(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:

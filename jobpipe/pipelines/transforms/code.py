@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -22,6 +22,8 @@ from jobpipe.pipelines.userobjects import import_object
 
 _COLUMNS = re.compile(r"[\w\s`.,*]*")  # with nothing that is computed: `*, id AS key`, `key IS NOT NULL`
 _EXCEPT = re.compile(r"\bEXCEPT\s*\([^()]*\)", re.IGNORECASE)
+_ESCAPED_STAR = re.compile(r"((?:\A|,)\s*)\\\*(?=\s|,|\Z)")  # as Flink CDC writes the wildcard
+Projection = Annotated[Text, AfterValidator(lambda text: _ESCAPED_STAR.sub(r"\1*", text))]
 
 
 class SqlTransform(Transform):
@@ -32,7 +34,7 @@ class SqlTransform(Transform):
     class Options(PluginOptions):
         """What is chosen."""
 
-        projection: Text | None = Field(
+        projection: Projection | None = Field(
             default=None, description="The part between SELECT and FROM: *, upper(name) AS name."
         )
         filter: Text | None = Field(default=None, description="The part after WHERE; applied to the incoming rows.")
