@@ -411,22 +411,6 @@ def test_a_process_that_lives_on_after_its_end_is_killed(world: World, monkeypat
     assert (world.end().state, world.launcher.canceled) == (JobState.FINISHED, ["1"])
 
 
-def test_a_stop_that_the_order_cannot_tell(world: World) -> None:
-    """The launcher asks for it, once: the micro-batch ends all the same."""
-    job = world.start()
-    world.attempt()
-    handler = world.run(1)
-    world.wait(JobState.RUNNING)
-    world.jobs.away.set()
-    job.stop()
-    eventually(lambda: world.launcher.asked)
-    for _ in range(3):
-        assert world.jobs.asked.acquire(timeout=DEADLINE)
-    world.leave(handler, 1, "STOPPED", 0)
-    world.jobs.away.clear()
-    assert (world.end().state, world.launcher.asked, world.launcher.canceled) == (JobState.STOPPED, ["1"], [])
-
-
 def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its counts while it runs; at its end why it failed, in the error's own words."""
     monkeypatch.setattr(supervisor, "REPORT_SECONDS", 0.02)
@@ -526,6 +510,7 @@ def test_a_stop_while_the_registry_is_away(world: World) -> None:
 
 
 def test_the_registry_is_away_at_the_stop(world: World) -> None:
+    """The launcher asks for it, once: the micro-batch ends all the same. The order is changed as soon as possible."""
     job = world.start()
     world.attempt()
     handler = world.run(1)
@@ -534,10 +519,11 @@ def test_the_registry_is_away_at_the_stop(world: World) -> None:
     job.stop()
     for _ in range(3):
         assert world.jobs.asked.acquire(timeout=DEADLINE)
+    eventually(lambda: world.launcher.asked)
     world.jobs.away.clear()
     eventually(lambda: world.order == Order("r1", 1, "stop"))
     world.leave(handler, 1, "STOPPED", 0)
-    assert world.end().state is JobState.STOPPED
+    assert (world.end().state, world.launcher.asked, world.launcher.canceled) == (JobState.STOPPED, ["1"], [])
 
 
 def test_the_registry_is_away_at_the_end(world: World) -> None:
