@@ -1,15 +1,33 @@
-"""What sources and sinks of Spark's own formats have in common: the columns, and paths."""
+"""What sources and sinks of Spark's own formats have in common: their options, the columns, and paths."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+from pydantic import Field
 
 from jobpipe.config.values import BadValueError, expand_home
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.kinds import PlainMap
+from jobpipe.pipelines.plugins import PluginOptions
+from jobpipe.pipelines.problems import Complaint
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SCHEMA_BYTES = 1 << 20
+
+
+class FormatOptions(PluginOptions):
+    """What every format may have."""
+
+    options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
+
+    def complaints(self, *names: str, remedy: str) -> Iterator[Complaint]:
+        """Yield what is missing of Spark's options; without them Spark would fail only when the job runs."""
+        given = {name.lower() for name in self.options}
+        if missing := [name for name in names if name not in given]:
+            yield Complaint("options", f"its {' and '.join(missing)} is missing", remedy)
 
 
 def absolute(path: str, folder: Path) -> str:

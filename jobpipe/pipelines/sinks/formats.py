@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import absolute
-from jobpipe.pipelines.kinds import Columns, PlainMap, Text, revealed
-from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
+from jobpipe.pipelines.file_options import FormatOptions, absolute
+from jobpipe.pipelines.kinds import Columns, Text, revealed
+from jobpipe.pipelines.plugins import Promise, Sink
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.queries import writer_of
 from jobpipe.pipelines.sinks.run_files import RunFiles
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
 _BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and Spark's readers see only those"
-
-
-class FormatOptions(PluginOptions):
-    """What every format may have."""
-
-    options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
 
 
 class FileOptions(FormatOptions):
@@ -217,10 +211,8 @@ class JdbcSink(FormatSink):
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Spark would say so only when the job runs."""
         yield from super().check(mode)
-        missing = {"url", "dbtable"} - {name.lower() for name in self.options.options}
-        if missing:
-            remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE', dbtable: TABLE}"
-            yield Complaint("options", f"its {' and '.join(sorted(missing))} is missing", remedy)
+        remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE', dbtable: TABLE}"
+        yield from self.options.complaints("dbtable", "url", remedy=remedy)
 
     def start(self, frame: DataFrame, job: JobContext) -> StreamingQuery:
         """Start the query; Spark writes no stream by JDBC, but micro-batches."""

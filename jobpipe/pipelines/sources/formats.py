@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import absolute, read_schema
-from jobpipe.pipelines.kinds import PlainMap, Text, revealed
-from jobpipe.pipelines.plugins import UNPARSED, PluginOptions, Source
+from jobpipe.pipelines.file_options import FormatOptions, absolute, read_schema
+from jobpipe.pipelines.kinds import Text, revealed
+from jobpipe.pipelines.plugins import UNPARSED, Source
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
-
-
-class FormatOptions(PluginOptions):
-    """What every format may have."""
-
-    options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
 
 
 class FileOptions(FormatOptions):
@@ -257,10 +251,7 @@ class SocketSource(_Endless):
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """It is a stream, of some port."""
         yield from super().check(mode)
-        missing = {"host", "port"} - {name.lower() for name in self.options.options}
-        if missing:
-            remedy = "give options: {host: HOST, port: PORT}"
-            yield Complaint("options", f"its {' and '.join(sorted(missing))} is missing", remedy)
+        yield from self.options.complaints("host", "port", remedy="give options: {host: HOST, port: PORT}")
 
 
 class RateSource(_Endless):
