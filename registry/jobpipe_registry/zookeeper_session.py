@@ -3,6 +3,7 @@
 What kazoo leaves to its user, and this module does:
 
 * CONNECTED comes before SASL, so the session is *ready* only after an authenticated read.
+* A server may lag behind the others, and a new session at it would read the past: the leader is asked first (sync).
 * A client that fails inside its loop stops for good: it is replaced. So is one whose session the server closes for want
   of SASL: kazoo would open the next one at once.
 * Listeners run in kazoo's connection thread: ours only sets an event; all work is done by the supervisor's thread.
@@ -224,8 +225,10 @@ class Session:
         losses = self._losses
         timeout = min(self._options.connect_timeout, self._options.session_timeout)
         try:
+            synced = client.sync_async(self._probe_path)
             with contextlib.suppress(NoNodeError):
                 client.get_async(self._probe_path).get(timeout=timeout)
+            synced.get(timeout=timeout)  # answered before the read
             client_id = client.client_id
         except NoAuthError:
             self._reason = f"no permission (ACL) to read {self._probe_path}; we are {self._options.identity}"

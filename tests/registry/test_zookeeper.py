@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.kazoo_client import Client
 from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry.worlds import Recorder, ZooKeeperWorld, eventually, owner, record
@@ -105,6 +107,25 @@ def test_a_client_that_stopped_unasked_is_replaced(zookeeper_world: ZooKeeperWor
     eventually(lambda: b.owner("orders") == owner())
     b.register("orders", record(2))
     seen.wait([record(1), record(2)])
+
+
+def test_a_new_session_asks_the_leader_first(zookeeper_world: ZooKeeperWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server may lag behind: what others wrote before it began would be missing in its reads."""
+    asked: list[str] = []
+    for name in ("sync_async", "get_async"):
+        method = getattr(Client, name)
+
+        def noted(self: Client, *given: Any, name: str = name, method: Any = method, **named: Any) -> Any:
+            asked.append(name)
+            return method(self, *given, **named)
+
+        monkeypatch.setattr(Client, name, noted)
+    handler = zookeeper_world.handler()
+    assert asked[:2] == ["sync_async", "get_async"]
+    asked.clear()
+    zookeeper_world.client_of(handler).stop()
+    handler.topics()
+    assert asked[:2] == ["sync_async", "get_async"]
 
 
 def test_a_create_whose_answer_was_lost_is_success(zookeeper_world: ZooKeeperWorld) -> None:
