@@ -35,7 +35,7 @@ RETRY_SECONDS = 1.0
 LOST_SECONDS = 30.0  # without lease and without a word of the launcher; longer than a session in the registry lasts
 LEFT_SECONDS = 15.0  # for an attempt to end after its end record, and after it was canceled
 REPORT_SECONDS = 1.0  # between two looks at what an attempt reports
-END_RECORD_SECONDS = 150.0  # that the registry may be away when an attempt has ended; longer than it tried itself
+END_RECORD_SECONDS = 150.0  # that the registry may be away when an attempt has ended
 
 
 @dataclass(frozen=True)

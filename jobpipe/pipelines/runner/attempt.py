@@ -41,7 +41,8 @@ from jobpipe_registry.jobs import Jobs
 log = logging.getLogger(__name__)
 
 FAILED = 1
-REGISTRY_SECONDS = 120.0  # that the registry may be away at the start, and at the end
+REGISTRY_SECONDS = 120.0  # that the registry may be away at the start
+LEAVE_SECONDS = 900.0  # and at the end: what is done would otherwise be taken for a failure, and done again
 SPARK_SECONDS = 10.0  # for the session to end
 TELL_SECONDS = 2.0  # for the last word of an attempt that was replaced
 
@@ -135,7 +136,7 @@ def _held(
         leaving.set()
         _tell(done, stop)
         reporter.tell(done.batches, done.rows, done.cause)
-        holding.release(_end_record(snapshot, done), REGISTRY_SECONDS)
+        holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
     except Replaced as error:
         _end_replaced(str(error), jvm)
     except RegistryUnavailable as error:
@@ -179,7 +180,7 @@ def _worked(
             prepare_jvm(keys)
         with stop.interrupting():
             spark = make_session(pipeline, None if jvm is None else keys)
-        fence = Fence(spark, snapshot.storage, holding.lease)
+        fence = Fence(spark, snapshot.storage, holding.lease, lambda: holding.confirmed(REGISTRY_SECONDS))
         # The session took its time. Cut off meanwhile, this attempt would put its mark over that of the next one.
         try:
             if not holding.confirm(REGISTRY_SECONDS, lambda: stop.asked):

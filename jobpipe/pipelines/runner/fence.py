@@ -2,7 +2,8 @@
 
 Each attempt writes its mark when the registry has just said that it has the lease, and looks from then on whether the
 mark is still there. The registry tells an attempt that it was replaced only when it reaches it again; the mark tells it
-sooner, where both reach the storage.
+sooner, where both reach the storage. An earlier attempt may write its mark late, after it stood still: the registry
+decides then.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ _MOST_BYTES = 4096
 
 
 class Fence:
-    """The mark of one attempt, in the folder of its checkpoint."""
+    """The mark of one attempt, in the folder of its checkpoint.
 
-    def __init__(self, spark: SparkSession, storage: str, lease: Lease) -> None:
+    Args:
+        confirm: sees that the lease is still ours, and raises Replaced if it is not; False: it was not to be known.
+    """
+
+    def __init__(self, spark: SparkSession, storage: str, lease: Lease, confirm: Callable[[], bool]) -> None:
         self._instance = lease.instance
+        self._attempt = lease.attempt
+        self._confirm = confirm
         self._text = json.dumps({"run": lease.run, "attempt": lease.attempt, "instance": lease.instance})
         path = local_folder(storage)
         self._file: _LocalFile | _HadoopFile = (
@@ -54,8 +61,15 @@ class Fence:
         except (OSError, ValueError, Py4JError) as error:
             log.warning("the mark of this attempt cannot be read: %s", error)
             return
-        if isinstance(found, dict) and found.get("instance") != self._instance:
-            raise Replaced(f"attempt {found.get('attempt')} of run {found.get('run')} has begun")
+        if not isinstance(found, dict) or found.get("instance") == self._instance:
+            return
+        other = found.get("attempt")
+        if isinstance(other, int) and other < self._attempt:
+            if self._confirm():
+                log.warning("attempt %d, which was replaced by this one, wrote its mark late", other)
+                self.mark()
+            return
+        raise Replaced(f"attempt {other} of run {found.get('run')} has begun")
 
     def watch(self, on_replaced: Callable[[str], None]) -> None:
         """Look every second, in a thread that ends with this process."""

@@ -95,6 +95,18 @@ class Holding:
         """
         return self._until_taken(seconds, stopped)
 
+    def confirmed(self, seconds: float) -> bool:
+        """Do the same while the lease is held; return False if the registry did not answer, or it was let go.
+
+        Raises:
+            Replaced: the lease is not ours.
+        """
+        try:
+            return self._held and self.confirm(seconds, lambda: not self._held)
+        except RegistryUnavailable as error:
+            log.warning("%s", error)
+            return False
+
     def _until_taken(self, seconds: float, stopped: Callable[[], bool]) -> bool:
         reached = time.monotonic()
         while not stopped():
