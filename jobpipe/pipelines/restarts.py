@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 from jobpipe.pipelines.spec import RestartSpec
+
+JITTER = 0.1
+"""Part of a delay by which it is longer or shorter, so that jobs that failed of one cause do not start all at once."""
 
 FINAL = frozenset(
     {
@@ -32,10 +38,12 @@ class Restarts:
 
     Args:
         attempts: how many have failed in a row before.
+        spread: gives the factor of a delay.
     """
 
-    def __init__(self, spec: RestartSpec, attempts: int = 0) -> None:
+    def __init__(self, spec: RestartSpec, attempts: int = 0, spread: Callable[[], float] | None = None) -> None:
         self._spec = spec
+        self._spread = spread or _spread
         self.attempts = attempts
 
     def delay(self, error: str, seconds: float) -> float | None:
@@ -53,4 +61,8 @@ class Restarts:
             return None
         if spec.max_attempts is not None and self.attempts >= spec.max_attempts:
             return None
-        return float(min(spec.delay * 2 ** min(self.attempts - 1, 60), spec.max_delay))
+        return float(min(spec.delay * 2 ** min(self.attempts - 1, 60), spec.max_delay)) * self._spread()
+
+
+def _spread() -> float:
+    return random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,14 @@ jobs:
     sink: {type: json, path: audit}
     schedule: {crontab: "0 2 * * *"}
 """
+
+
+@pytest.fixture(autouse=True)
+def hang_up() -> Iterator[None]:
+    """SIGHUP ends a program, also where these tests are run by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

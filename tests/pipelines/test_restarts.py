@@ -12,12 +12,20 @@ from jobpipe.pipelines.spec import RestartSpec
 
 
 def restarts(**given: Any) -> Restarts:
-    return Restarts(RestartSpec.model_validate({key.replace("_", "-"): value for key, value in given.items()}))
+    spec = RestartSpec.model_validate({key.replace("_", "-"): value for key, value in given.items()})
+    return Restarts(spec, spread=lambda: 1.0)
 
 
 def test_delays_double_up_to_the_longest() -> None:
     counted = restarts(delay="5s", max_delay="1min", max_attempts=None)
     assert [counted.delay("", 1.0) for _ in range(6)] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+def test_jobs_that_fail_together_do_not_start_together() -> None:
+    """Each delay is a little longer or shorter; by how much, has a limit."""
+    delays = {Restarts(RestartSpec.model_validate({"delay": "10s"})).delay("", 1.0) for _ in range(50)}
+    assert len(delays) > 1
+    assert all(delay is not None and 9.0 <= delay <= 11.0 for delay in delays)
 
 
 def test_thousands_of_failures_are_counted() -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from jobpipe.errors import DataLoss
 from jobpipe.pipelines.runner.whereabouts import _ranges, file_in
 from jobpipe.pipelines.runner.work import failure
+
+
+class TheirConfigError(Exception):
+    """Of a user's code."""
+
 
 LOG = "0123456789abcdef"
 
@@ -51,3 +57,21 @@ def test_what_failed_says_where() -> None:
     assert failure("ValueError: no voice", place="topic t, offset 3").place == "topic t, offset 3"
     assert failure(RuntimeError("x\nEncountered error while reading file file:///a.csv.")).place == "file file:///a.csv"
     assert failure(DataLoss("gone", topic="t", offset=4)).place == "topic t, offset 4"
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (DataLoss("gone"), "DataLoss"),
+        (ValueError("x"), "ValueError"),
+        (AnalysisException("x"), "AnalysisException"),
+        (TheirConfigError("x"), f"{__name__}.TheirConfigError"),
+        ("DataLoss: gone", "DataLoss"),
+        ("pyspark.errors.exceptions.captured.AnalysisException: x", "AnalysisException"),
+        ("acme.config.ConfigError: x", "acme.config.ConfigError"),
+        ("[CAST_INVALID_INPUT] x", "StreamingQueryException"),
+    ],
+)
+def test_how_an_error_is_called(error: BaseException | str, named: str) -> None:
+    """One of other code is no error of ours, whatever its name: it does not end a job for good."""
+    assert failure(error).error == named

@@ -10,7 +10,8 @@ from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in
 
-_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |$)")
+_CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
+_KNOWN = ("builtins", "jobpipe", "py4j", "pyspark")  # packages whose errors go by their names alone
 _PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of errors that say where; no row's values
 
 
@@ -19,7 +20,7 @@ class Done:
     """How the work ended.
 
     Attributes:
-        error: the class of what it failed of; "" if it did not fail.
+        error: the class of what it failed of, with its module if it is of other code; "" if it did not fail.
         message: what is told in the log; it may hold values of rows.
         place: where it happened; it holds none.
         stopped: it was stopped before its end.
@@ -57,7 +58,14 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
         return Done(type(error).__name__, str(error), place, batches=batches, rows=rows)
     if isinstance(error, str):
         named = _CLASS.match(error)
-        return Done(named[1] if named else "StreamingQueryException", error, place, batches=batches, rows=rows)
+        name = _named(*named[1].rpartition(".")[::2]) if named else "StreamingQueryException"
+        return Done(name, error, place, batches=batches, rows=rows)
     lines = str(error).strip().splitlines() or [""]
     said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])  # Java's, by py4j
-    return Done(type(error).__name__, said, place or file_in(str(error)), batches=batches, rows=rows)
+    name = _named(type(error).__module__, type(error).__name__)
+    return Done(name, said, place or file_in(str(error)), batches=batches, rows=rows)
+
+
+def _named(module: str, name: str) -> str:
+    """Return how an error is called; a class of the user's may have the name of one of ours, and is another one."""
+    return name if not module or module.partition(".")[0] in _KNOWN else f"{module}.{name}"
