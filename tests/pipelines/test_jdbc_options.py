@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from pyspark.sql import types as st
 
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError, UnsupportedType
-from jobpipe.pipelines.postgres import PostgresDatabase, split_name
+from jobpipe.pipelines.databases.base import Database, split_name
+from jobpipe.pipelines.databases.mysql import MySqlDatabase
+from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.sinks.jdbc_rows import type_of
+from jobpipe.pipelines.sinks.jdbc_postgres import PostgresTarget
 from tests.pipelines.conftest import Write, loaded, problems
 
 FILE = """
@@ -77,6 +80,90 @@ def test_good_urls(write: Write, url: str) -> None:
     "url",
     [
         "jdbc:mysql://db/shop",
+        "mariadb://[::1]:3307/shop?sslMode=verify-full&serverSslCert=/etc/ca.pem",
+        "jdbc:mariadb://db/shop?sslMode=VERIFY_IDENTITY",
+        "mysql://db/shop?sslMode=REQUIRED",
+    ],
+)
+def test_urls_of_mysql(write: Write, url: str) -> None:
+    """Both names, and TLS as their drivers for Java call it."""
+    sink = sink_of(write(text(url=f"'{url}'", table="shop.orders")))
+    assert sink.options.url == "mysql://" + url.partition("://")[2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "verified"),
+    [
+        ("sslMode=REQUIRED", (ssl.CERT_NONE, False)),
+        ("sslMode=trust", (ssl.CERT_NONE, False)),
+        ("sslMode=VERIFY_CA", (ssl.CERT_REQUIRED, False)),
+        ("sslMode=verify-ca", (ssl.CERT_REQUIRED, False)),
+        ("sslMode=VERIFY_IDENTITY", (ssl.CERT_REQUIRED, True)),
+        ("sslMode=verify-full", (ssl.CERT_REQUIRED, True)),
+    ],
+)
+def test_tls_of_mysql(mode: str, verified: tuple[ssl.VerifyMode, bool]) -> None:
+    """A context makes the driver insist on TLS."""
+    context = MySqlDatabase(f"mysql://db/shop?{mode}")._tls()["ssl"]
+    assert (context.verify_mode, context.check_hostname) == verified
+
+
+def test_tls_of_mysql_where_it_need_not_be() -> None:
+    assert MySqlDatabase("mysql://db/shop")._tls() == MySqlDatabase("mysql://db/shop?sslMode=PREFERRED")._tls() == {}
+    assert MySqlDatabase("mysql://db/shop?sslMode=disable")._tls() == {"ssl_disabled": True}
+
+
+def test_a_file_of_certificates_that_is_missing() -> None:
+    database = MySqlDatabase("mysql://db/shop?sslMode=verify-full&serverSslCert=/nowhere/ca.pem")
+    with (
+        pytest.raises(ConfigError, match=r"serverSslCert of MySQL at db/shop: .*No such file"),
+        database.connection("x"),
+    ):
+        pass
+
+
+def test_urls_of_sqlite(write: Write) -> None:
+    """Paths start from the file's folder."""
+    path = write(text(url="'jdbc:sqlite:data/shop #1.db'", password=None, table="orders"))
+    assert sink_of(path).options.url == f"sqlite:{path.parent}/data/shop #1.db"
+
+
+def test_sqlite_has_no_users(write: Write) -> None:
+    """Two problems, at once."""
+    found = problems(write(text(url="'sqlite:shop.db'", user="me", table="orders")))
+    assert [(problem.key, "SQLite has no users" in problem.what) for problem in found] == [
+        ("sink.user", True),
+        ("sink.password", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("mysql://me@db/shop", "it has a user in it"),
+        ("mysql://db/shop?useSSL=true", "it has the parameter useSSL"),
+        ("mariadb://db/shop?sslMode=maybe", "sslMode is maybe"),
+    ],
+)
+def test_wrong_urls_of_mysql(write: Write, url: str, what: str) -> None:
+    (problem,) = problems(write(text(url=f"'{url}'")))
+    assert problem.key == "sink.url"
+    assert what in str(problem)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:oracle:thin://db/shop",
+        "mysql://db",
+        "mysql://a,b/shop",
+        "mysql://db:port/shop",
+        "mysql:///shop",
+        "mysql://db/shop/orders",
+        "sqlite:",
+        "sqlite::memory:",
+        "sqlite:///data/shop.db",
+        "sqlite:shop.db?mode=ro",
         "postgresql://db",
         "postgresql:///",
         "db:5432/shop",
@@ -133,13 +220,17 @@ def test_wrong_options(write: Write, options: dict[str, str | None], key: str, w
     assert "hunter2" not in str(problem)
 
 
-def test_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("database", "package", "remedy"),
+    [
+        (PostgresDatabase("postgresql://db/shop"), "psycopg", r"pip install 'psycopg\[binary\]>=3\.2'"),
+        (MySqlDatabase("mysql://db/shop"), "pymysql", r"pip install 'pymysql>=1\.2'"),
+    ],
+)
+def test_without_the_driver(monkeypatch: pytest.MonkeyPatch, database: Database, package: str, remedy: str) -> None:
     """It is said how to install it."""
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with (
-        pytest.raises(ConfigError, match=r"pip install 'psycopg\[binary\]>=3\.2'"),
-        PostgresDatabase("postgresql://db/shop").connection("test"),
-    ):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=remedy), database.connection("test"):
         pass
 
 
@@ -170,10 +261,10 @@ def test_names() -> None:
     ],
 )
 def test_types(kind: st.DataType, expected: str) -> None:
-    assert type_of("a", kind) == expected
+    assert PostgresTarget.type_of("a", kind) == expected
 
 
 def test_types_that_do_not_pass() -> None:
     for kind in (st.NullType(), st.DayTimeIntervalType(), st.ArrayType(st.VariantType())):
         with pytest.raises(UnsupportedType, match=r"column a: type .* cannot be written"):
-            type_of("a", kind)
+            PostgresTarget.type_of("a", kind)

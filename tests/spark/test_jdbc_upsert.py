@@ -30,8 +30,8 @@ from jobpipe.errors import (
     UnsupportedType,
 )
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.postgres import PostgresDatabase
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode, TriggerSpec

@@ -1,9 +1,10 @@
-"""Sink ``jdbc-upsert``: rows into a table of PostgreSQL, by key, exactly once.
+"""Sink ``jdbc-upsert``: rows into a table of a database, by key, exactly once.
 
 Tasks copy the rows of a micro-batch into a staging table; then the driver, in one transaction, checks that no later
 attempt has begun and that the micro-batch was not written, writes and deletes by key, and notes the micro-batch in a
-ledger. :mod:`jobpipe.pipelines.sinks.jdbc_table` has the transaction, :mod:`~jobpipe.pipelines.sinks.jdbc_rows` the
-tasks. Tasks are given the reference to the password, and read the secret where they run.
+ledger. :mod:`jobpipe.pipelines.sinks.jdbc_table` has the rules, a module for each database the statements, and
+:mod:`~jobpipe.pipelines.sinks.jdbc_rows` the tasks. Tasks are given the reference to the password, and read the secret
+where they run.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.databases.base import Database, TableName, split_name
+from jobpipe.pipelines.databases.mysql import MySqlDatabase
+from jobpipe.pipelines.databases.sqlite import SqliteDatabase
+from jobpipe.pipelines.databases.urls import DatabaseUrl, database_of
 from jobpipe.pipelines.kinds import Columns, Duration, Flag, SecretReference, Text
 from jobpipe.pipelines.plugins import PluginOptions, Promise, Sink
-from jobpipe.pipelines.postgres import DatabaseUrl, PostgresDatabase, TableName, split_name
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
@@ -31,9 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class JdbcUpsertSink(Sink):
-    """Writes rows into a table of PostgreSQL: those with a new key are inserted, others replace the row of their key.
+    """Writes rows into a table of PostgreSQL, MySQL, MariaDB or SQLite, by key.
 
-    Rows for which delete-when is true delete the row of their key. Needs pip install 'psycopg[binary]>=3.2'.
+    Rows with a new key are inserted, others replace the row of their key, and those for which delete-when is true
+    delete it. Needs pip install 'psycopg[binary]>=3.2' for PostgreSQL, 'pymysql>=1.2' for MySQL and MariaDB.
     """
 
     type = "jdbc-upsert"
@@ -43,7 +48,10 @@ class JdbcUpsertSink(Sink):
     class Options(PluginOptions):
         """Where, what, and by which key."""
 
-        url: DatabaseUrl = Field(description="The database, in the form of JDBC or libpq, with libpq's parameters.")
+        url: DatabaseUrl = Field(
+            description="The database, as in JDBC. Parameters: of PostgreSQL, those of libpq; of MySQL and MariaDB, "
+            "sslMode and serverSslCert; SQLite has none, and is for jobs with master: local."
+        )
         table: TableName = Field(description="The table. Names are as in the database: case matters.")
         user: Text | None = Field(default=None, description="Name of the user in the database.")
         password: SecretReference | None = Field(
@@ -69,7 +77,9 @@ class JdbcUpsertSink(Sink):
             "that of the table.",
         )
         connect_timeout: Duration = Field(default=30.0, description="Timeout of a connection.")
-        statement_timeout: Duration = Field(default=600.0, description="Timeout of a statement; 0 = none.")
+        statement_timeout: Duration = Field(
+            default=600.0, description="Timeout of a statement and of a lock; 0 = none."
+        )
 
     options: Options
 
@@ -80,6 +90,10 @@ class JdbcUpsertSink(Sink):
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Keys are written too."""
         given = self.options
+        if isinstance(self._database(), SqliteDatabase):
+            for key, value in (("user", given.user), ("password", given.password)):
+                if value is not None:
+                    yield Complaint(key, "SQLite has no users", "leave it out: the rights are those of the file")
         if given.columns is not None and (missing := [key for key in given.keys if key not in given.columns]):
             yield Complaint("columns", f"the keys {', '.join(missing)} are not among them", "add them")
         if given.order_by in given.keys:
@@ -90,7 +104,11 @@ class JdbcUpsertSink(Sink):
         from jobpipe.spark.classic import require_classic
 
         require_classic(frame.sparkSession, "jdbc-upsert")
-        self._target = self._plan(frame, job).open()
+        database = self._database()
+        if isinstance(database, SqliteDatabase) and not str(frame.sparkSession.sparkContext.master).startswith("local"):
+            what = f"SQLite at {database.name} is a file of this host, and tasks run on others; use master: local[N]"
+            raise ConfigError(f"{what}, or another database", key="url")
+        self._target = _target_of(database).open(self._plan(frame, job))
         log.info("%s has fence %d of %s", job.name, self._target.fence, ".".join(self._target.table))
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
@@ -111,12 +129,17 @@ class JdbcUpsertSink(Sink):
         """Forget the table; no connection is open between two calls."""
         self._target = None
 
+    def _database(self) -> Database:
+        given = self.options
+        return database_of(given.url, given.user, given.password, given.connect_timeout, given.statement_timeout)
+
     def _plan(self, frame: DataFrame, job: JobContext) -> TargetPlan:
         """Return what is to be written of rows as those of ``frame``; opens nothing."""
-        from jobpipe.pipelines.sinks.jdbc_rows import require_columns, type_of
+        from jobpipe.pipelines.sinks.jdbc_rows import require_columns
         from jobpipe.pipelines.sinks.jdbc_table import TargetPlan
 
-        given, there = self.options, frame.columns
+        given, there, database = self.options, frame.columns, self._database()
+        target = _target_of(database)
         columns = given.columns or tuple(there)
         require_columns("columns", columns, there)
         require_columns("keys", given.keys, columns)
@@ -124,26 +147,23 @@ class JdbcUpsertSink(Sink):
         ordered = None
         if given.order_by is not None:
             require_columns("order-by", [given.order_by], there)
-            ordered = type_of(given.order_by, kinds[given.order_by])
-            if ordered == "jsonb" or ordered.endswith("[]"):
-                what = (
-                    f"order-by names {given.order_by}, whose type has no order: {kinds[given.order_by].simpleString()}"
-                )
+            kind = kinds[given.order_by]
+            ordered = target.order_type(kind)
+            if ordered is None:
+                what = f"order-by names {given.order_by}, whose type has no order here: {kind.simpleString()}"
                 raise ConfigError(what, key="order-by")
         if given.delete_when is not None:
             _check_condition(frame, given.delete_when)
         (schema, table), (ledger_schema, ledger) = split_name(given.table), split_name(given.ledger)
         return TargetPlan(
-            database=PostgresDatabase(
-                given.url, given.user, given.password, given.connect_timeout, given.statement_timeout
-            ),
+            database=database,
             job=job.name,
             schema=schema,
             table=table,
             ledger_schema=ledger_schema,
             ledger=ledger,
             keys=given.keys,
-            columns={name: type_of(name, kinds[name]) for name in columns},
+            columns={name: target.type_of(name, kinds[name], key=name in given.keys) for name in columns},
             order_type=ordered,
             deletes=given.delete_when is not None,
             create=given.create,
@@ -153,16 +173,32 @@ class JdbcUpsertSink(Sink):
         """Return the rows as tasks copy them."""
         from pyspark.sql import functions as sf
 
-        from jobpipe.pipelines.sinks.jdbc_rows import named, of_rows
-
         kinds = {column.name: column.dataType for column in batch.schema.fields}
-        chosen = [of_rows(name, kinds[name], target.types[name]) for name in target.plan.columns]
+        chosen = [target.column(name, kinds[name]) for name in target.plan.columns]
         if self.options.delete_when is not None:
             chosen.append(sf.coalesce(sf.expr(self.options.delete_when), sf.lit(False)))
+        written = tuple(chosen)
         if self.options.order_by is not None:
-            chosen.append(named(self.options.order_by))
+            chosen.append(target.order_column(self.options.order_by, kinds[self.options.order_by]))
+        if target.hashes:
+            chosen.append(sf.xxhash64(*written))
         # Spark's mapInArrow reads names as expressions.
         return batch.select(*(column.alias(f"c{at}") for at, column in enumerate(chosen)))
+
+
+def _target_of(database: Database) -> type[Target]:
+    """Return the class of a database's tables; each needs PySpark."""
+    if isinstance(database, SqliteDatabase):
+        from jobpipe.pipelines.sinks.jdbc_sqlite import SqliteTarget
+
+        return SqliteTarget
+    if isinstance(database, MySqlDatabase):
+        from jobpipe.pipelines.sinks.jdbc_mysql import MySqlTarget
+
+        return MySqlTarget
+    from jobpipe.pipelines.sinks.jdbc_postgres import PostgresTarget
+
+    return PostgresTarget
 
 
 def _query_of(batch: DataFrame, job: JobContext) -> str:

@@ -1,22 +1,19 @@
-"""PostgreSQL for plug-ins: where a database is, connections with limits, and its errors in our words.
+"""PostgreSQL for plug-ins: connections with limits, and its errors in our words.
 
-Errors name tables, columns and constraints, and never what stands in a row: the server's own texts quote values, so
-parts of them are left out. Settings are made for each transaction, which works through a pooler too. The driver
-(psycopg) is an extra, and loaded with the first connection.
+Settings are made for each transaction, which works through a pooler too.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobpipe.config.secrets import Secret
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from jobpipe.errors import (
     ConfigError,
     JobpipeError,
@@ -26,7 +23,7 @@ from jobpipe.errors import (
     NotAuthorized,
     SchemaMismatch,
 )
-from jobpipe.pipelines.kinds import expected, holds_secret, wrong_key
+from jobpipe.pipelines.databases.base import IDLE_SECONDS, Database, driver_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,85 +31,21 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 INSTALL = "pip install 'psycopg[binary]>=3.2'"
-IDLE_SECONDS = 60  # in the middle of a transaction; those of a process that stands still hold locks no longer
 KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-_URL = "jdbc:postgresql://HOST:PORT/DATABASE, or postgresql://..., without a password, which is a key of its own"
-_URL_PATTERN = r"(jdbc:)?postgres(ql)?://\S+"
-_NAME_PATTERN = r'[^."\x00]{1,63}(\.[^."\x00]{1,63})?'
 _SETTINGS = """
     SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true),
         CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 
 
-def _url(raw: Any, _folder: Path) -> str:
-    if isinstance(raw, str) and ("password" in unquote(raw).lower() or holds_secret(raw)):
-        raise wrong_key("it has a password in it", "take it out, and give password: env:NAME, file:PATH or enc:...")
-    if not isinstance(raw, str) or re.fullmatch(_URL_PATTERN, raw) is None:
-        raise ValueError
-    url = "postgresql://" + raw.partition("://")[2]
-    parts = urlsplit(url)
-    if not parts.path.strip("/") or parts.fragment:
-        raise ValueError
-    return url
+class PostgresDatabase(Database):
+    """A database of PostgreSQL; its URL is libpq's, without a password."""
 
-
-def _table(raw: Any, _folder: Path) -> str:
-    if not isinstance(raw, str) or re.fullmatch(_NAME_PATTERN, raw) is None:
-        raise ValueError
-    return raw
-
-
-DatabaseUrl = Annotated[str, *expected(_URL, _url, {"type": "string", "pattern": f"^{_URL_PATTERN}$"})]
-TableName = Annotated[
-    str, *expected("schema.table, or table", _table, {"type": "string", "pattern": "^[^.]+(\\.[^.]+)?$"})
-]
-
-
-def split_name(table: str) -> tuple[str | None, str]:
-    """Return schema, if there is one, and name.
-
-    >>> split_name("shop.orders")
-    ('shop', 'orders')
-    """
-    schema, _, name = table.rpartition(".")
-    return schema or None, name
-
-
-@dataclass(frozen=True)
-class PostgresDatabase:
-    """Where a database is, and as whom; what it holds is no secret, so it may go to tasks.
-
-    Attributes:
-        url: libpq's, without a password.
-        connect_timeout, statement_timeout: seconds.
-    """
-
-    url: str
-    user: str | None = None
-    password: Secret | None = None
-    connect_timeout: float = 30.0
-    statement_timeout: float = 600.0
-
-    @property
-    def name(self) -> str:
-        """Host and database, for messages."""
-        parts = urlsplit(self.url)
-        return parts.netloc.rpartition("@")[2] + parts.path
+    product: ClassVar[str] = "PostgreSQL"
 
     @contextmanager
     def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:
-        """Give a connection without a transaction; it is closed at the end.
-
-        Args:
-            application: how the server shows it.
-            columns: that an error may name.
-
-        Raises:
-            LinkError: the connection fails, or a statement takes too long; another attempt may work.
-            NotAuthorized, ConfigError: rights, or names, are wrong.
-            SchemaMismatch: the table cannot take the rows.
-        """
+        """Give a connection without a transaction; see :meth:`Database.connection`."""
         psycopg = _driver()
         given: dict[str, Any] = {"user": self.user} if self.user is not None else {}
         if self.password is not None:
@@ -141,15 +74,30 @@ class PostgresDatabase:
             connection.execute(_SETTINGS, limits)
             yield
 
+    def insert(
+        self, connection: Connection, table: tuple[str, str], columns: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Copy rows, in a transaction of their own: a task that stands still holds no lock for long."""
+        from psycopg import sql
+
+        names = sql.SQL(", ").join(map(sql.Identifier, columns))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*table), names)
+        with self.transaction(connection), connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def values(self, name: str, column: pa.Array[Any]) -> Sequence[Any]:
+        """Return the values of a column; see :meth:`Database.values`."""
+        texts = column
+        while isinstance(texts, (pa.ListArray, pa.LargeListArray)):
+            texts = texts.flatten()
+        if isinstance(texts, (pa.StringArray, pa.LargeStringArray)):
+            self._refuse(name, texts, "a text has a NUL character", pc.match_substring(texts, "\0"))
+        return super().values(name, column)
+
 
 def _driver() -> Any:
-    try:
-        import psycopg
-    except ImportError as error:  # without libpq it is no ModuleNotFoundError
-        raise ConfigError(
-            f"PostgreSQL needs psycopg, which cannot be imported: {INSTALL}", package="psycopg"
-        ) from error
-    return psycopg
+    return driver_of("psycopg", PostgresDatabase.product, INSTALL)
 
 
 _KINDS: tuple[tuple[str, type[JobpipeError]], ...] = (

@@ -1,0 +1,1 @@
+"""Databases that plug-ins write to: URLs, connections with limits, and their errors in our words."""

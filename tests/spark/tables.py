@@ -1,0 +1,168 @@
+"""Databases as the tests of sink jdbc-upsert use them: a table, sinks that write to it, and what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
+from jobpipe.pipelines.spec import Mode, TriggerSpec
+from jobpipe.spark.stopping import QUERY_ID
+from tests.mariadb import PASSWORD, SUPERUSER, MariaDb
+
+Rows = list[tuple[Any, ...]]
+SCHEMA = "id int, text string, n bigint"
+
+
+class Tables(ABC):
+    """A table ``t`` in a database, and sinks of a job that write to it."""
+
+    text: str
+    """The type of a text that may be a key."""
+    nocase: str
+    """The same, for one that does not tell cases apart."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.table(f"id int PRIMARY KEY, text {self.text}, n bigint")
+
+    @abstractmethod
+    def sql(self, statement: str) -> Rows:
+        """Run a statement; return its rows, if it has any."""
+
+    @abstractmethod
+    def where(self) -> dict[str, Any]:
+        """Return the sink's options that say where."""
+
+    @abstractmethod
+    def stagings(self) -> list[str]:
+        """Return the names of the staging tables."""
+
+    @abstractmethod
+    def trigger(self, when: str, body: str) -> None:
+        """Make trigger ``see`` of table ``t``: ``when`` such as AFTER INSERT, ``body`` one statement."""
+
+    def table(self, columns: str) -> None:
+        """Make table ``t`` again."""
+        self.sql("DROP TABLE IF EXISTS t")
+        self.sql(f"CREATE TABLE t ({columns})")
+
+    def rows(self) -> Rows:
+        """Return what is in the table."""
+        return self.sql("SELECT * FROM t ORDER BY 1")
+
+    def ledger(self) -> Rows:
+        """Return the ledger."""
+        return self.sql("SELECT job, target, fence, query, batch FROM jobpipe_ledger ORDER BY 1, 2")
+
+    def context(self, mode: Mode = Mode.STREAMING, job: str = "job", run: str = "run-1") -> JobContext:
+        """Return what the sink is told."""
+        return JobContext(
+            pipeline="p",
+            job=job,
+            mode=mode,
+            storage=str(self.folder / "state"),
+            folder=self.folder,
+            run=RunValues(run),
+            trigger=TriggerSpec.model_validate({"available-now": True}),
+        )
+
+    def sink(self, **options: Any) -> JdbcUpsertSink:
+        """Return a sink; options have ``_`` for ``-``."""
+        given = {
+            "table": "t",
+            "keys": "id",
+            **self.where(),
+            **{name.replace("_", "-"): value for name, value in options.items()},
+        }
+        return JdbcUpsertSink(JdbcUpsertSink.parse(given, self.folder))
+
+    def frame(self, rows: Rows, schema: str = SCHEMA, parts: int = 2) -> DataFrame:
+        """Return rows, in partitions."""
+        return self.spark.createDataFrame(rows, schema).repartition(parts)
+
+    def opened(self, **options: Any) -> JdbcUpsertSink:
+        """Return a sink that has opened, for rows such as those of :meth:`frame`."""
+        sink = self.sink(**options)
+        sink.open(self.frame([]), self.context())
+        return sink
+
+    def write(self, sink: JdbcUpsertSink, batch_id: int, rows: Rows, query: str = "q", **how: Any) -> None:
+        """Write a micro-batch, as a query of that id does."""
+        self.write_frame(sink, batch_id, self.frame(rows, **how), query)
+
+    def write_frame(self, sink: JdbcUpsertSink, batch_id: int, frame: DataFrame, query: str = "q") -> None:
+        """Write a micro-batch, as a query of that id does."""
+        context = self.spark.sparkContext
+        context.setLocalProperty(QUERY_ID, query)
+        try:
+            sink.write(frame, batch_id, self.context())
+        finally:
+            context.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
+
+
+class MariaDbTables(Tables):
+    """In a database of MariaDB."""
+
+    text = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    nocase = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+
+    def __init__(self, spark: SparkSession, folder: Path, server: MariaDb, database: str) -> None:
+        self.server = server
+        self.database = database
+        self.secret = folder / "password"
+        self.secret.write_text(PASSWORD)
+        self.secret.chmod(0o600)
+        super().__init__(spark, folder)
+
+    def sql(self, statement: str) -> Rows:
+        """Run a statement; return its rows, if it has any."""
+        return self.server.query(statement, self.database)
+
+    def where(self) -> dict[str, Any]:
+        """Return the sink's options that say where."""
+        return {"url": self.server.url(self.database), "user": SUPERUSER, "password": f"file:{self.secret}"}
+
+    def stagings(self) -> list[str]:
+        """Return the names of the staging tables."""
+        return [str(name) for (name,) in self.sql("SHOW TABLES LIKE 'jobpipe\\_staging\\_%'")]
+
+    def trigger(self, when: str, body: str) -> None:
+        """Make trigger ``see`` of table ``t``."""
+        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON t FOR EACH ROW {body}")
+
+
+class SqliteTables(Tables):
+    """In a file of SQLite."""
+
+    text = "text"
+    nocase = "text COLLATE NOCASE"
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.file = folder / "rows of #50%.db"
+        super().__init__(spark, folder)
+
+    def sql(self, statement: str) -> Rows:
+        """Run a statement; return its rows, if it has any."""
+        with contextlib.closing(sqlite3.connect(self.file, timeout=20)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    def where(self) -> dict[str, Any]:
+        """Return the sink's options that say where."""
+        return {"url": f"jdbc:sqlite:{self.file}"}
+
+    def stagings(self) -> list[str]:
+        """Return the names of the staging tables."""
+        return [str(name) for (name,) in self.sql("SELECT name FROM sqlite_master WHERE name LIKE 'jobpipe_staging_%'")]
+
+    def trigger(self, when: str, body: str) -> None:
+        """Make trigger ``see`` of table ``t``."""
+        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON t FOR EACH ROW BEGIN {body}; END")
