@@ -87,6 +87,16 @@ class SparkProgram(Program):
         """Return its JVM."""
         return next(process for process in self.family() if process.name() == "java")
 
+    def kill_some(self, victim: str) -> list[psutil.Process]:
+        """End its processes whose name begins so, or "all" of them, where they are; return those that lived before."""
+        family = self.family()
+        self.end_is_expected()
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):  # some end with others
+                if victim == "all" or process.name().startswith(victim):
+                    process.send_signal(signal.SIGKILL)
+        return family
+
     def end_is_expected(self) -> None:
         """Its end, that comes of itself, is no failure."""
         self._hurt = True

@@ -147,12 +147,7 @@ def test_killed(database: str, request: pytest.FixtureRequest, tmp_path: Path) -
             started()
             time.sleep(random.uniform(0.0, KILLED_WITHIN))
             victim = left.pop()
-            family = program.family()
-            program.end_is_expected()
-            for process in family:
-                if victim == "all" or process.name().startswith(victim):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(signal.SIGKILL)
+            program.kill_some(victim)
             print(f"killed {victim} after batch {last()}")
             program.process.wait(SPARK_PATIENCE)
         started()

@@ -87,12 +87,7 @@ def test_streams(tmp_path: Path) -> None:
             lives()
             time.sleep(random.uniform(0.0, KILLED_WITHIN))  # a moment is what is drawn, no event
             victim = random.choice(["python", "java", "all"])
-            family = program.family()
-            program.end_is_expected()
-            for process in family:
-                if victim == "all" or process.name().startswith(victim):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(signal.SIGKILL)
+            family = program.kill_some(victim)
             print(f"killed {victim}")
             program.process.wait(SPARK_PATIENCE)
             gone(family)
