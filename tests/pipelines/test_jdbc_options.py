@@ -203,6 +203,7 @@ def test_urls_with_a_password(write: Write, url: str) -> None:
         ({"table": "a.b.c"}, "table", "schema.table, or table"),
         ({"table": "'\"a\"'"}, "table", "schema.table, or table"),
         ({"ledger": "''"}, "ledger", "schema.table, or table"),
+        ({"table": "t" * 64}, "table", "PostgreSQL cuts off names of more than 63 bytes"),
         ({"keys": None}, "keys", "The columns of the primary key"),
         ({"keys": "[id, id]"}, "keys", "names of columns"),
         ({"keys": "[]"}, "keys", "names of columns"),

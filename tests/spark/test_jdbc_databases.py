@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +31,7 @@ from jobpipe.errors import (
     LinkError,
     LinkTimeout,
     NotAuthorized,
+    RowTooLarge,
     SchemaMismatch,
     UnsupportedType,
 )
@@ -38,6 +39,7 @@ from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
+from jobpipe.pipelines.sinks.jdbc_mysql import MySqlTarget
 from jobpipe.pipelines.spec import Mode
 from tests.mariadb import PASSWORD, SUPERUSER, MariaDb
 from tests.registry.secured import Authority
@@ -137,7 +139,7 @@ def test_rows_of_one_key(tables: Tables) -> None:
     tables.write(sink, 0, equal, schema=schema)
     assert tables.rows() == [(1, "b", None), (1, "secret", 0.1)]
     just_differing = [(1, "secret", 0.1), (1, "secret", 0.1 + 1e-16)]
-    for rows in (just_differing, [(1, "secret", None), (1, "secret", -1.0)]):
+    for rows in (just_differing, [(1, "secret", 0.0), (1, "secret", None)], [(1, "secret", None), (1, "secret", -1.0)]):
         with pytest.raises(
             SchemaMismatch, match=r"1 keys \(id, text\) have several rows .* that differ; order-by"
         ) as e:
@@ -693,4 +695,170 @@ def test_keys_of_a_server() -> None:
     database = MySqlDatabase("mysql://127.0.0.1:1/shop", "me", None, 2.0)
     with pytest.raises(LinkBroken, match=r"MySQL at 127\.0\.0\.1:1/shop"), database.connection("test"):
         pass
-    assert issubclass(pymysql.OperationalError, pymysql.MySQLError)
+
+
+def test_nulls_in_other_columns_differ(tables: Tables) -> None:
+    tables.table("id int PRIMARY KEY, a int, b int")
+    with pytest.raises(SchemaMismatch, match=r"1 keys \(id\) have several rows"):
+        tables.write(tables.sink(), 0, [(1, None, 7), (1, 7, None)], schema="id int, a int, b int")
+
+
+@pytest.mark.parametrize("moment", ["before the copy", "after the commit"])
+def test_a_later_attempt_drops_staging(maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """The earlier one is told that it is fenced; what it has written is written."""
+    first = maria.opened()
+    later: list[JdbcUpsertSink] = []
+    if moment == "before the copy":
+        copy = jdbc_rows.copy_rows
+
+        def overtaken(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+            later.append(maria.opened())
+            return copy(frame, order)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jdbc_rows, "copy_rows", overtaken)
+            with pytest.raises(Fenced, match="is gone, as after a later attempt has opened"):
+                maria.write(first, 0, [(1, "a", 1)])
+        assert maria.rows() == []
+    else:
+        tidy = MySqlTarget._tidy
+
+        def overtaken_late(target: MySqlTarget, connection: Any) -> None:
+            if not later:
+                later.append(maria.opened())
+            tidy(target, connection)
+
+        monkeypatch.setattr(MySqlTarget, "_tidy", overtaken_late)
+        maria.write(first, 0, [(1, "a", 1)])
+        assert maria.rows() == [(1, "a", 1)]
+        maria.write(later[0], 0, [(1, "twice", 1)])
+        assert maria.rows() == [(1, "a", 1)]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_another_writer_inserts_a_key_meanwhile(
+    maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Between looking for a key and inserting it: nothing of the batch is lost, and another try writes it."""
+    sink = maria.opened(columns="id,text")
+    run = MySqlTarget.run
+    other = maria.server.connect(maria.database)
+
+    def late(target: MySqlTarget, connection: Any, statement: str, *values: Any) -> Any:
+        if statement.startswith('INSERT INTO "'):
+            other.begin()
+            other.cursor().execute("INSERT INTO t VALUES (5, 'theirs', 9)")
+            if done:
+                other.commit()
+            else:
+                committing = threading.Timer(0.5, other.commit)  # while ours waits
+                committing.start()
+        return run(target, connection, statement, *values)
+
+    with monkeypatch.context() as patch, closing(other):
+        patch.setattr(MySqlTarget, "run", late)
+        with pytest.raises(LinkError, match="another writer inserted a key of the micro-batch"):
+            maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
+    assert maria.rows() == [(5, "theirs", 9)]
+    maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
+    assert maria.rows() == [(5, "ours", 9), (6, "ours", None)]
+
+
+def test_a_key_of_zero(maria: MariaDbTables) -> None:
+    maria.table("id int AUTO_INCREMENT PRIMARY KEY, text varchar(9), n bigint")
+    sink = maria.opened()
+    for batch in (0, 1):
+        maria.write(sink, batch, [(0, f"v{batch}", 1)])
+    assert maria.rows() == [(0, "v1", 1)]
+
+
+def test_a_date_of_zero(maria: MariaDbTables) -> None:
+    maria.table("id int PRIMARY KEY, text date")
+    with pytest.raises(SchemaMismatch, match="column text: Incorrect date value"):
+        maria.write(maria.sink(columns="id,text"), 0, [(1, "0000-00-00", 1)])
+
+
+@pytest.mark.parametrize("code", [1048, 1054, 1146, 1213, 30001])
+def test_a_trigger_with_a_code_of_the_servers(maria: MariaDbTables, code: int) -> None:
+    """Its text may have values of the row, whatever its code says."""
+    maria.sql(
+        "CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW "
+        f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'secret of a row', MYSQL_ERRNO = {code}"
+    )
+    with pytest.raises(JobpipeError, match=rf"Error, {code}\)") as caught:
+        maria.write(maria.sink(), 0, [(1, "secret", 1)])
+    assert "secret" not in f"{caught.value} {caught.value.fields}"
+
+
+def test_a_row_outside_of_all_partitions(maria: MariaDbTables) -> None:
+    maria.table("id bigint PRIMARY KEY, text varchar(9), n bigint")
+    maria.sql("ALTER TABLE t PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (100))")
+    with pytest.raises(SchemaMismatch, match="1526") as caught:
+        maria.write(maria.sink(), 0, [(41111111, "a", 1)], schema="id bigint, text string, n bigint")
+    assert "4111" not in str(caught.value)
+
+
+def test_a_row_that_is_too_large(maria: MariaDbTables) -> None:
+    maria.table("id int PRIMARY KEY, text longtext, n bigint")
+    with pytest.raises(RowTooLarge, match="larger than the server's max_allowed_packet"):
+        maria.write(maria.sink(), 0, [(1, "'" * 9_000_000, 1)])
+
+
+def test_a_server_that_demands_primary_keys(maria: MariaDbTables) -> None:
+    maria.sql("SET GLOBAL innodb_force_primary_key = 1")
+    try:
+        maria.write(maria.opened(), 0, [(1, "a", 1)])
+    finally:
+        maria.sql("SET GLOBAL innodb_force_primary_key = 0")
+    assert maria.rows() == [(1, "a", 1)]
+
+
+def test_a_ledger_that_was_deleted(maria: MariaDbTables) -> None:
+    """Fences begin again; a staging table with the number of one is in nobody's way."""
+    for _ in range(2):
+        maria.opened()
+    maria.sql("DELETE FROM jobpipe_ledger")
+    for batch in range(2):
+        maria.write(maria.opened(), batch, [(1, "a", batch)])
+    assert maria.rows() == [(1, "a", 1)]
+
+
+def test_a_server_that_says_nothing() -> None:
+    """The time of a connection is bounded by its own timeout, also before the server has greeted."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database = MySqlDatabase(f"mysql://127.0.0.1:{silent.getsockname()[1]}/shop", "me", None, 1.0, 0.0)
+        with pytest.raises(LinkError), database.connection("test"):
+            pass
+
+
+def test_an_index_with_a_collation_of_its_own(lite: SqliteTables) -> None:
+    """Rows are deleted by the keys of the index, as they are replaced."""
+    lite.table("id text, n bigint")
+    lite.sql("CREATE UNIQUE INDEX i ON t (id COLLATE NOCASE)")
+    sink, schema = lite.sink(delete_when="n < 0"), "id string, n bigint"
+    for batch, row in enumerate([("A", 1), ("a", 2), ("a", -1)]):
+        lite.write(sink, batch, [row], schema=schema)
+    assert lite.rows() == []
+
+
+def test_a_strict_table(lite: SqliteTables) -> None:
+    """A column of type ANY keeps texts as they are; declared types may have any characters."""
+    lite.sql("DROP TABLE t")
+    lite.sql("CREATE TABLE t (id int PRIMARY KEY, text ANY) STRICT")
+    lite.write(lite.sink(columns="id,text"), 0, [(1, "007", 1), (2, " 1e3", 1)])
+    assert lite.rows() == [(1, "007"), (2, " 1e3")]
+    lite.table('id int PRIMARY KEY, text "my type; (x)"')
+    lite.write(lite.sink(columns="id,text"), 0, [(1, "a", 1)], query="q2")
+    assert lite.rows() == [(1, "a")]
+
+
+def test_a_statement_that_takes_too_long(lite: SqliteTables) -> None:
+    lite.trigger(
+        "AFTER INSERT",
+        "UPDATE t SET n = (WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 100000000) "
+        "SELECT count(*) FROM r)",
+    )
+    with pytest.raises(LinkTimeout, match="SQLITE_INTERRUPT"):
+        lite.write(lite.opened(statement_timeout="1s"), 0, [(1, "a", 1)])
+    assert lite.rows() == []
+    lite.opened(statement_timeout="365d")

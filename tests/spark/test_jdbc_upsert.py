@@ -511,6 +511,13 @@ def test_texts_go_into_other_types(place: Place) -> None:
     ]
 
 
+def test_a_first_column_without_an_order(place: Place) -> None:
+    place.table("doc json, id int PRIMARY KEY")
+    frame = place.frame([('{"a": 1}', 1), ('{"a": 1}', 1)], "doc string, id int")
+    place.write_frame(place.sink(), 0, frame)
+    assert place.sql("SELECT doc, id FROM t") == [({"a": 1}, 1)]
+
+
 def test_odd_names(place: Place) -> None:
     """Names are quoted wherever they stand: in SQL, and in Spark."""
     for name in ('a"b', "a%b", "a%s", "a`b", "select", "A", "a.b", "a'b", "a{}b"):

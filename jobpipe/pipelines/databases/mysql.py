@@ -19,11 +19,13 @@ import pyarrow.compute as pc
 
 from jobpipe.errors import (
     ConfigError,
+    Fenced,
     JobpipeError,
     LinkBroken,
     LinkError,
     LinkTimeout,
     NotAuthorized,
+    RowTooLarge,
     SchemaMismatch,
 )
 from jobpipe.pipelines.databases.base import IDLE_SECONDS, Database, driver_of, without_zone
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'pymysql>=1.2'"
 PORT = 3306
+NO_TABLE, DUPLICATE = 1146, (1022, 1062, 1586)  # codes
 MODE, CA_FILE = "sslMode", "serverSslCert"  # as MariaDB's driver for Java calls them; MySQL's has the first
 MODES = {
     "disabled": "disable",
@@ -50,7 +53,8 @@ MODES = {
 _PACKET_SECONDS = 30.0  # more than a statement may take, until its answer is given up
 _NO_LIMIT = 31_536_000  # seconds; the most that the server takes for a lock
 _SETTINGS = (
-    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES', "
+    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES', "
     "time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
 )
 
@@ -71,6 +75,7 @@ class MySqlDatabase(Database):
         pymysql = _driver()
         parts = urlsplit(self.url)
         answer = self.statement_timeout + _PACKET_SECONDS if self.statement_timeout else None
+        tls, first = self._tls(), max(1.0, self.connect_timeout)
         try:
             connection = pymysql.connect(
                 host=parts.hostname,
@@ -80,22 +85,25 @@ class MySqlDatabase(Database):
                 password=self.password.reveal().encode() if self.password is not None else b"",
                 database=self.schema,
                 charset="utf8mb4",
-                connect_timeout=max(1, math.ceil(self.connect_timeout)),
-                read_timeout=answer,
-                write_timeout=answer,
+                connect_timeout=first,
+                read_timeout=first,  # until it is connected
+                write_timeout=first,
                 client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
                 program_name=application[:100],
                 autocommit=True,
-                **self._tls(),
+                **tls,
             )
-            try:
-                self._set(connection)
-                yield connection
-            finally:
-                with suppress(pymysql.MySQLError, OSError):
-                    connection.close()
         except pymysql.MySQLError as error:
-            raise _told(error, self.name, columns) from None
+            raise _told(error, self.name, None) from None
+        try:
+            connection._read_timeout = connection._write_timeout = answer
+            self._set(connection)
+            yield connection
+        except pymysql.MySQLError as error:
+            raise _told(error, self.name, columns or None) from None
+        finally:
+            with suppress(pymysql.MySQLError, OSError):
+                connection.close()
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -109,11 +117,22 @@ class MySqlDatabase(Database):
     def insert(
         self, connection: Connection, table: tuple[str, str], columns: Sequence[str], rows: Iterable[Sequence[Any]]
     ) -> None:
-        """Add rows, many in a statement; each statement is on its own."""
+        """Add rows, many in a statement; each statement is on its own.
+
+        Raises:
+            Fenced: the table is gone.
+        """
+        pymysql = _driver()
         marks = ", ".join(["%s"] * len(columns))
         names = ", ".join(map(quoted, columns))
-        with connection.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {dotted(table)} ({names}) VALUES ({marks})", list(rows))  # noqa: S608 - quoted
+        try:
+            with connection.cursor() as cursor:
+                cursor.executemany(f"INSERT INTO {dotted(table)} ({names}) VALUES ({marks})", list(rows))  # noqa: S608 - quoted
+        except pymysql.ProgrammingError as error:
+            if error.args[0] != NO_TABLE:
+                raise
+            what = f"MySQL at {self.name}: table {'.'.join(table)} is gone, as after a later attempt has opened"
+            raise Fenced(what, table=".".join(table)) from None
 
     def values(self, name: str, column: pa.Array[Any]) -> Sequence[Any]:
         """Return the values of a column; see :meth:`Database.values`."""
@@ -192,24 +211,44 @@ _KINDS: dict[type[JobpipeError], tuple[int, ...]] = {
     LinkBroken: (
         *(0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2026, 2027, 2055, 4031),
     ),
-    NotAuthorized: (1044, 1045, 1130, 1142, 1143, 1227, 1370, 1698),
+    NotAuthorized: (1044, 1045, 1130, 1142, 1143, 1227, 1370, 1698, 1820, 1862, 3118, 4151),
     ConfigError: (
-        *(1046, 1049, 1054, 1059, 1064, 1067, 1071, 1072, 1074, 1118, 1146, 1166, 1170, 1235, 1267, 1347, 1348, 1425),
-        *(1426, 1906, 3105),
+        *(1046, 1049, 1054, 1059, 1064, 1067, 1071, 1072, 1074, 1118, 1146, 1166, 1170, 1173, 1235, 1267, 1347, 1348),
+        *(1425, 1426, 1906, 3105, 3750),
     ),
+    RowTooLarge: (1153,),
     SchemaMismatch: (
-        *(1022, 1048, 1062, 1216, 1217, 1264, 1265, 1292, 1300, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526),
-        *(1586, 1690, 1761, 1762, 3140, 3156, 3819, 4025, 4038),
+        *(1022, 1048, 1062, 1216, 1217, 1264, 1265, 1292, 1300, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1525),
+        *(1526, 1586, 1690, 1761, 1762, 3140, 3156, 3616, 3617, 3819, 3854, 4025, 4038),
     ),
     JobpipeError: (1644,),  # of a trigger
 }
 _KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
-_WITHOUT_VALUES = (1048, 1216, 1217, 1364, 1451, 1452, 3819, 4025)
-_DUPLICATE = (1022, 1062, 1586)
+# What may be shown of a text about rows: what a group holds. A trigger can raise any text, with any code.
+_SHOWN = (
+    r"(Column '[^']*' cannot be null)",
+    r"(Field '[^']*' doesn't have a default value)",
+    r"(Data too long|Out of range value|Data truncated) for column '[^']*' at row \d+",
+    r"((?:Incorrect|Truncated incorrect|Invalid) \w+ value): .*",
+    r"(CONSTRAINT `[^`]*` failed) for .*",
+    r"(Check constraint '[^']*' is violated)\.",
+    r"Cannot (?:add|delete) or update a (?:child|parent) row: (a foreign key constraint fails) .*",
+    r"Duplicate entry '.*' for (key '[^']*')",
+)
+_OWN_WORDS: dict[type[JobpipeError], str] = {
+    LinkTimeout: "a statement, or its wait for a lock, took too long",
+    LinkBroken: "the connection was lost",
+    JobpipeError: "a trigger raised an error",
+    RowTooLarge: "a row is larger than the server's max_allowed_packet: raise that, or leave out columns",
+}
 
 
-def _told(error: pymysql.MySQLError, where: str, columns: Collection[str]) -> JobpipeError:
-    """Return our error for one of the driver's."""
+def _told(error: pymysql.MySQLError, where: str, columns: Collection[str] | None) -> JobpipeError:
+    """Return our error for one of the driver's.
+
+    Args:
+        columns: of the rows that the statement had; None: it had none, and the whole text can be shown.
+    """
     pymysql = _driver()
     code = error.args[0] if error.args and isinstance(error.args[0], int) else None
     text = " ".join(str(error.args[-1] if error.args else error).split())
@@ -220,15 +259,12 @@ def _told(error: pymysql.MySQLError, where: str, columns: Collection[str]) -> Jo
     if code == 2013 and "timed out" in text:
         kind = LinkTimeout
     column = None
-    if kind in (SchemaMismatch, JobpipeError):
+    if columns is not None:
         column = next((name for name in columns if re.search(rf"[`'.]{re.escape(name)}[`'] at row \d+$", text)), None)
-        if kind is JobpipeError:
-            text = "a trigger raised an error"
-        elif code in _DUPLICATE:
-            key = re.search(r" for key '([^']*)'$", text)
-            text = f"another row has the same values in unique constraint {key[1] if key else 'of the table'}"
-        elif code not in _WITHOUT_VALUES:
-            text = re.split(r"['\":]", text)[0].strip()
+        found = next((match[1] for pattern in _SHOWN if (match := re.fullmatch(pattern, text))), None)
+        if found is not None and found.startswith("key "):
+            found = f"another row has the same values in unique {found}"
+        text = found or _OWN_WORDS.get(kind, "an error whose text is not shown, since it may have values of rows")
     what = f"column {column}: {text}" if column else text
     return kind(
         f"MySQL at {where}: {what} ({type(error).__name__}, {code})",

@@ -42,6 +42,7 @@ class PostgresDatabase(Database):
     """A database of PostgreSQL; its URL is libpq's, without a password."""
 
     product: ClassVar[str] = "PostgreSQL"
+    name_bytes: ClassVar[int] = 63  # longer names are cut off
 
     @contextmanager
     def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:

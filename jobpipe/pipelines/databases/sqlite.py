@@ -7,6 +7,7 @@ them; decimals are texts, since its numbers have 15 digits.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
@@ -23,7 +24,8 @@ from jobpipe.pipelines.databases.base import Database, without_zone
 Connection = sqlite3.Connection
 SCHEMA = "main"
 SCHEME = "sqlite:"
-_NO_LIMIT = 1_000_000.0  # seconds
+_LONGEST = 2_000_000.0  # seconds; SQLite counts milliseconds in 32 bits
+_STEPS = 10_000  # of SQLite's machine between two looks at the clock; some 0.1 ms
 
 
 class SqliteDatabase(Database):
@@ -56,12 +58,16 @@ class SqliteDatabase(Database):
     def transaction(self, connection: Connection) -> Iterator[None]:
         """Make the block one transaction, which nothing else writes meanwhile; an error, or the end, undoes it."""
         connection.execute("BEGIN IMMEDIATE")
+        deadline = time.monotonic() + self._limit
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         try:
             yield
         except BaseException:
             if connection.in_transaction:  # some errors end it
                 connection.execute("ROLLBACK")
             raise
+        finally:
+            connection.set_progress_handler(None, 0)
         connection.execute("COMMIT")
 
     def make(self) -> None:
@@ -100,12 +106,16 @@ class SqliteDatabase(Database):
             return [None if value is None else _plain(value) for value in values]
         return values
 
+    @property
+    def _limit(self) -> float:
+        return min(self.statement_timeout or _LONGEST, _LONGEST)
+
     def _open(self, mode: str) -> Connection:
         return sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             uri=True,
             isolation_level=None,
-            timeout=self.statement_timeout or _NO_LIMIT,
+            timeout=self._limit,
         )
 
 
@@ -132,6 +142,7 @@ _KINDS: dict[int, type[JobpipeError]] = {
     sqlite3.SQLITE_NOTADB: ConfigError,
     sqlite3.SQLITE_BUSY: LinkTimeout,
     sqlite3.SQLITE_LOCKED: LinkTimeout,
+    sqlite3.SQLITE_INTERRUPT: LinkTimeout,
     sqlite3.SQLITE_CONSTRAINT: SchemaMismatch,
     sqlite3.SQLITE_MISMATCH: SchemaMismatch,
     sqlite3.SQLITE_TOOBIG: SchemaMismatch,

@@ -19,6 +19,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.databases.base import Database, TableName, split_name
 from jobpipe.pipelines.databases.mysql import MySqlDatabase
+from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
 from jobpipe.pipelines.databases.urls import DatabaseUrl, database_of
 from jobpipe.pipelines.kinds import Columns, Duration, Flag, SecretReference, Text
@@ -94,6 +95,10 @@ class JdbcUpsertSink(Sink):
             for key, value in (("user", given.user), ("password", given.password)):
                 if value is not None:
                     yield Complaint(key, "SQLite has no users", "leave it out: the rights are those of the file")
+        if isinstance(self._database(), PostgresDatabase):
+            for key, name in (("table", given.table), ("ledger", given.ledger)):
+                if any(len(part.encode()) > PostgresDatabase.name_bytes for part in name.split(".")):
+                    yield Complaint(key, "PostgreSQL cuts off names of more than 63 bytes", "give a shorter one")
         if given.columns is not None and (missing := [key for key in given.keys if key not in given.columns]):
             yield Complaint("columns", f"the keys {', '.join(missing)} are not among them", "add them")
         if given.order_by in given.keys:
@@ -173,6 +178,8 @@ class JdbcUpsertSink(Sink):
         """Return the rows as tasks copy them."""
         from pyspark.sql import functions as sf
 
+        from jobpipe.pipelines.sinks.jdbc_rows import hash_of
+
         kinds = {column.name: column.dataType for column in batch.schema.fields}
         chosen = [target.column(name, kinds[name]) for name in target.plan.columns]
         if self.options.delete_when is not None:
@@ -181,7 +188,7 @@ class JdbcUpsertSink(Sink):
         if self.options.order_by is not None:
             chosen.append(target.order_column(self.options.order_by, kinds[self.options.order_by]))
         if target.hashes:
-            chosen.append(sf.xxhash64(*written))
+            chosen.append(hash_of(written))
         # Spark's mapInArrow reads names as expressions.
         return batch.select(*(column.alias(f"c{at}") for at, column in enumerate(chosen)))
 

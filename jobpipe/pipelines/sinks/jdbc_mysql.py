@@ -7,6 +7,7 @@ fence, and drops those of earlier ones.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import functions as sf
@@ -29,8 +30,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from jobpipe.errors import ConfigError
-from jobpipe.pipelines.databases.mysql import MySqlDatabase, dotted, execute, is_mariadb, quoted
+from jobpipe.errors import ConfigError, LinkError
+from jobpipe.pipelines.databases.mysql import DUPLICATE, MySqlDatabase, dotted, execute, is_mariadb, quoted
 from jobpipe.pipelines.sinks.jdbc_plain import NESTED, PlainTarget, has_json
 from jobpipe.pipelines.sinks.jdbc_rows import DELETED, HASH, ORDER, TAG, Copied, named
 from jobpipe.pipelines.sinks.jdbc_table import (
@@ -128,7 +129,7 @@ class MySqlTarget(PlainTarget):
 
     @classmethod
     def open(cls, plan: TargetPlan) -> MySqlTarget:
-        """Take a table over; see :meth:`Target.open`."""
+        """Take a table over; see :meth:`Target.open`. If staging cannot be made, earlier attempts are shut out too."""
         database = plan.database
         assert isinstance(database, MySqlDatabase)  # noqa: S101 - it made the plan
         schema = plan.schema or database.schema
@@ -159,12 +160,23 @@ class MySqlTarget(PlainTarget):
         if execute(connection, f"SELECT 1 FROM {name} LIMIT 1").fetchone() is not None:
             execute(connection, f"TRUNCATE TABLE {name}")
 
+    def _tidy(self, connection: Connection) -> None:
+        """Do not let a micro-batch fail that is written: the next one empties staging too."""
+        import pymysql
+
+        try:
+            self._emptied(connection)
+        except pymysql.MySQLError as error:
+            log.info("%s is not emptied: %s", ".".join(self.staging), error)
+
     def _merge(self, connection: Connection, copied: Copied) -> tuple[int, int]:
         """Write and delete; return how many rows.
 
         Not by ``ON DUPLICATE KEY UPDATE``, which would write over a row with another key, if a unique constraint of
         other columns says that it is the same.
         """
+        import pymysql
+
         table, rows = dotted(self.table), f"({self._rows(copied)}) AS new"
         same = " AND ".join(f"old.{quoted(key)} = new.{quoted(key)}" for key in self.plan.keys)
         lives = f"NOT new.{quoted(DELETED)}" if self.plan.deletes else "TRUE"
@@ -181,7 +193,27 @@ class MySqlTarget(PlainTarget):
             f"INSERT INTO {table} ({self.names(columns)}) SELECT {self.names(columns, 'new.')} FROM {rows} "
             f"LEFT JOIN {table} AS old ON {same} WHERE old.{quoted(self.plan.keys[0])} IS NULL AND {lives}"
         )
-        return written + int(self.run(connection, statement).rowcount), deleted
+        try:
+            written += int(self.run(connection, statement).rowcount)
+        except pymysql.IntegrityError as error:
+            if error.args[0] in DUPLICATE and self._is_of_keys(connection, str(error.args[-1])):
+                raise self._another_writer() from None
+            raise
+        (wanted,) = self.run(connection, f"SELECT COUNT(*) FROM {rows} WHERE {lives}").fetchone()
+        if self._others and written != wanted:
+            raise self._another_writer()
+        return written, deleted
+
+    def _is_of_keys(self, connection: Connection, text: str) -> bool:
+        """Whether a duplicate is one of the keys, and not of another unique constraint."""
+        found = re.search(r" for key '(?:[^']*\.)?([^'.]*)'$", text)
+        names = _unique(connection, self.table).get(found[1], []) if found else []
+        return set(names) == set(self.plan.keys)
+
+    def _another_writer(self) -> LinkError:
+        """Return the error of rows that came between looking for their keys and writing them: a repeat finds them."""
+        called = ".".join(self.table)
+        return LinkError(f"another writer inserted a key of the micro-batch into {called} meanwhile", table=called)
 
 
 def _make_missing(connection: Connection, plan: TargetPlan, table: tuple[str, str], ledger: tuple[str, str]) -> None:
@@ -217,13 +249,20 @@ def _check(connection: Connection, plan: TargetPlan, table: tuple[str, str]) -> 
         name: f"{kind} CHARACTER SET {charset} COLLATE {collation}" if charset else str(kind)
         for name, kind, charset, collation in execute(connection, _COLUMNS, *table).fetchall()
     }
-    unique: dict[str, list[str | None]] = {}
-    for index, column, part in execute(connection, _UNIQUE, *table).fetchall():
-        unique.setdefault(index, []).append(column if part is None else None)  # a part of a column is no key
-    whole = [tuple(name for name in names if name is not None) for names in unique.values() if None not in names]
+    whole = [
+        tuple(name for name in names if name) for names in _unique(connection, table).values() if None not in names
+    ]
     types = check_columns(plan, called, there)
     check_keys(plan, called, whole)
     return types
+
+
+def _unique(connection: Connection, table: tuple[str, str]) -> dict[str, list[str | None]]:
+    """Return the columns of each unique index; None is a part of a column, which is no key."""
+    found: dict[str, list[str | None]] = {}
+    for index, column, part in execute(connection, _UNIQUE, *table).fetchall():
+        found.setdefault(index, []).append(column if part is None else None)
+    return found
 
 
 def _make_staging(
@@ -232,7 +271,9 @@ def _make_staging(
     """Make the staging table of an attempt, and drop those of earlier ones; return its schema and name."""
     schema, prefix = base[0], f"{base[1]}_"
     for (name,) in execute(connection, _STAGING, schema, len(prefix), prefix).fetchall():
-        if (number := name.removeprefix(prefix)).isdecimal() and int(number) < fence:
+        if (number := name.removeprefix(prefix)).isdecimal() and int(
+            number
+        ) <= fence:  # one that is equal is of a ledger that was deleted
             execute(connection, f"DROP TABLE IF EXISTS {dotted((schema, name))}")
     # Types and collations of the table, so that keys are told apart as there; none of its constraints.
     columns = [f"{quoted(name)} {kind.replace('%', '%%')} NULL" for name, kind in types.items()]
@@ -242,6 +283,7 @@ def _make_staging(
     if plan.order_type is not None:
         columns.append(f"{quoted(ORDER)} {plan.order_type}")
     columns.append(f"{quoted(HASH)} bigint")
+    columns.append('"_jobpipe_row" bigint unsigned AUTO_INCREMENT PRIMARY KEY')  # some servers demand a key
     staging = (schema, f"{prefix}{fence}")
     about = f"Rows of jobpipe's job {plan.job} on their way into a table"
     execute(connection, f"CREATE TABLE {dotted(staging)} ({', '.join(columns)}) ENGINE = InnoDB COMMENT = %s", about)

@@ -220,8 +220,9 @@ class PostgresTarget(Target):
 
         plan = self.plan
         parts = self._parts(copied)
+        parts["last"] = _list([parts["keys"], *([parts["order"]] if plan.order_type is not None else [])])
         parts["rows"] = sql.SQL(
-            "(SELECT DISTINCT ON ({keys}) * FROM {staging} WHERE {ours} ORDER BY {keys}, {order}) new"
+            "(SELECT DISTINCT ON ({keys}) * FROM {staging} WHERE {ours} ORDER BY {last}) new"
         ).format(**parts)
         deleted = 0
         if plan.deletes:

@@ -61,6 +61,12 @@ def as_json(name: str) -> Column:
     return sf.to_json(named(name), {"ignoreNullFields": "false"})
 
 
+def hash_of(columns: Sequence[Column]) -> Column:
+    """Return a hash by which rows are told apart, those with nulls in other columns too."""
+    parts = [part for column in columns for part in (column.isNull(), column)]  # Spark's hash passes over nulls
+    return sf.xxhash64(*parts)
+
+
 def named(name: str) -> Column:
     """Return the column of exactly that name, dots and all."""
     return sf.col("`" + name.replace("`", "``") + "`")

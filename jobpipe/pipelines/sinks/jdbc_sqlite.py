@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import functions as sf
@@ -65,13 +67,20 @@ _PLAIN: dict[type[DataType], str] = {
 _FIND = "SELECT type FROM sqlite_master WHERE name = ?"
 
 
+@dataclass(frozen=True)
 class SqliteTarget(PlainTarget):
-    """A table of SQLite that this attempt has taken over."""
+    """A table of SQLite that this attempt has taken over.
+
+    Attributes:
+        collations: by which the unique index of the keys compares them.
+    """
 
     product: ClassVar[str] = SqliteDatabase.product
     mark: ClassVar[str] = "?"
     now: ClassVar[str] = "datetime('now')"
     quote = staticmethod(quoted)
+
+    collations: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def _type_of(cls, kind: DataType, *, key: bool = False) -> str | None:
@@ -129,7 +138,7 @@ class SqliteTarget(PlainTarget):
             statement = f"SELECT fence FROM {quoted(plan.ledger)} WHERE job = ? AND target = ?"
             (fence,) = connection.execute(statement, ours).fetchone()
             _make_staging(connection, plan, staging[1], types, collations)
-        return cls(plan, table, ledger, staging, fence, types)
+        return cls(plan, table, ledger, staging, fence, types, collations)
 
     # -- a micro-batch -------------------------------------------------------------------------------------------------
 
@@ -141,13 +150,20 @@ class SqliteTarget(PlainTarget):
         table, rows, keys = quoted(self.table[1]), self._rows(copied), self.names(self.plan.keys)
         deleted, lives = 0, "TRUE"
         if self.plan.deletes:
-            statement = f"DELETE FROM {table} WHERE ({keys}) IN (SELECT {keys} FROM ({rows}) WHERE {quoted(DELETED)})"
+            compared = ", ".join(quoted(key) + _collate(self.collations, key) for key in self.plan.keys)
+            statement = (
+                f"DELETE FROM {table} WHERE ({compared}) IN (SELECT {keys} FROM ({rows}) WHERE {quoted(DELETED)})"
+            )
             deleted, lives = connection.execute(statement).rowcount, f"NOT {quoted(DELETED)}"
         columns = self.names(self.plan.columns)
         values = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in self._others)
         change = f"UPDATE SET {values}" if values else "NOTHING"
         statement = f"INSERT INTO {table} ({columns}) SELECT {columns} FROM ({rows}) WHERE {lives}"
         return connection.execute(f"{statement} ON CONFLICT ({keys}) DO {change}").rowcount, deleted
+
+
+def _collate(collations: Mapping[str, str], name: str) -> str:
+    return f" COLLATE {quoted(collations[name])}" if name in collations else ""
 
 
 def _make_missing(connection: Connection, plan: TargetPlan) -> None:
@@ -175,15 +191,16 @@ def _check(connection: Connection, plan: TargetPlan) -> tuple[dict[str, str], di
     there = connection.execute(f"PRAGMA table_info({name})").fetchall()
     types = check_columns(plan, plan.table, {column: kind for _, column, kind, *_ in there})
     primary = tuple(column for _, column, *_, place in sorted(there, key=lambda row: row[-1]) if place)
-    unique, collations = [primary] if primary else [], {}
-    for _, index, is_unique, _, partial in connection.execute(f"PRAGMA index_list({name})").fetchall():
+    unique = [primary] if primary else []
+    collations: dict[str, str] = {}
+    for _, index, is_unique, origin, partial in connection.execute(f"PRAGMA index_list({name})").fetchall():
         parts = connection.execute(f"PRAGMA index_xinfo({quoted(index)})").fetchall()
         columns = {part[2]: part[4] for part in parts if part[5]}
         if not is_unique or partial or None in columns:
             continue
         if tuple(columns) != primary:
             unique.append(tuple(columns))
-        if set(columns) == set(plan.keys):
+        if set(columns) == set(plan.keys) and (not collations or origin == "pk"):
             collations = columns
     check_keys(plan, plan.table, unique)
     return types, collations
@@ -196,7 +213,8 @@ def _make_staging(
     connection.execute(f"DROP TABLE IF EXISTS {quoted(staging)}")
     # Types and collations of the table, so that keys are told apart as there; none of its constraints.
     columns = [
-        f"{quoted(name)} {kind}{f' COLLATE {quoted(collations[name])}' if name in collations else ''}"
+        # In such a table "any" is a number, if the value looks like one.
+        f"{quoted(name)} {'' if kind.upper() in ('', 'ANY') else quoted(kind)}{_collate(collations, name)}"
         for name, kind in types.items()
     ]
     columns.append(f"{quoted(TAG)} text")

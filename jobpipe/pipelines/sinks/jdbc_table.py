@@ -181,7 +181,7 @@ class Target(ABC):
                     counts = self._merge(connection, copied)
                     self._empty(connection)
                 self._note(connection, query, batch_id)
-            self._emptied(connection)
+            self._tidy(connection)
         log.info("%s: batch %d: %d rows written, %d deleted", ".".join(self.table), batch_id, *counts)
 
     def _is_written(self, connection: Any, query: str, batch_id: int) -> bool:
@@ -242,6 +242,9 @@ class Target(ABC):
 
     def _emptied(self, connection: Any) -> None:  # noqa: B027 - most need nothing
         """Remove them after the transaction, where that cannot be a part of it."""
+
+    def _tidy(self, connection: Any) -> None:  # noqa: B027
+        """Do the same after a micro-batch is written."""
 
     @abstractmethod
     def _counts(self, connection: Any, copied: Copied) -> Sequence[int]:
