@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.letter_notes import LetterNotes
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.columns import dead_struct
 from jobpipe.spark.sink import JobPipeSink
 
 log = logging.getLogger(__name__)
+
+Marked = list[tuple[DataFrame, Column, Column]]
+"""Of each tolerant stage: its rows, which of them are dead, and the letter of one."""
+Looks = list[tuple[int, str]]
+"""Of each tolerant stage: how many rows are dead, and the sum of their hashes."""
+_HASHED = ("row", "topic", "offset", "partition", "row_number")
 
 COLUMNS = (
     "row STRING, error_class STRING, error_message STRING, stage STRING, pipeline STRING, job STRING, run STRING, "
@@ -49,6 +59,7 @@ class DeadLetters:
         self._stages = stages
         self._max_ratio = max_ratio
         self._sink: JobPipeSink | None = None
+        self._notes: LetterNotes | None = None
 
     def open(self, frame: DataFrame) -> DataFrame:
         """Take the topic over; return the good rows of no rows at all: their columns.
@@ -72,24 +83,48 @@ class DeadLetters:
     def handle(self, batch: DataFrame, batch_id: int, write: Callable[[DataFrame, int], None]) -> None:
         """Publish the dead letters of a micro-batch, and then write its good rows.
 
+        What becomes of a row if it is dead at one look and good at the next: it is published as a dead letter, and may
+        be written as well. It is not lost.
+
         Raises:
             TooManyDeadLetters: there are too many; nothing is published or written.
         """
+        if self._notes is None:
+            self._notes = LetterNotes(batch.sparkSession, self._job.storage)
+        name = self._note_of(batch_id)
         with ExitStack() as stack:
             if self._max_ratio is not None and UNPARSED not in batch.columns:
                 batch = _kept(batch, stack)  # so that to count it does not read the source again
             good, marked = self.parted(batch, stack)
-            counts = [frame.where(is_dead).count() for frame, is_dead, _ in marked]  # this computes the rows
-            if dead := sum(counts):
+            looks = _looked(marked)  # this computes the rows
+            if dead := sum(count for count, _ in looks):
                 self._check(dead, batch, batch_id)
-                letters = [
-                    frame.where(is_dead).select(letter)
-                    for (frame, is_dead, letter), count in zip(marked, counts, strict=True)
-                    if count
-                ]
-                self._publish(reduce(DataFrame.unionAll, letters), batch_id)
+                self._publish_noted(marked, looks, batch_id, name)
                 log.warning("batch %d: %d dead letters went to topic %s", batch_id, dead, self._topic)
             write(good, batch_id)
+            if marked and _may_lose_rows(batch) and (again := _looked(marked)) != looks:
+                self._publish_again(_letters(marked, again), batch_id, "an executor was lost")
+        self._notes.forget(name)
+
+    def _publish_noted(self, marked: Marked, looks: Looks, batch_id: int, name: str) -> None:
+        """Publish the letters; if others were noted for the same micro-batch, under an id of their own."""
+        assert self._notes is not None  # noqa: S101 - handle made them
+        digest = " ".join(f"{count}:{sum_}" for count, sum_ in looks)
+        noted = self._notes.of(name)
+        if noted is None:
+            self._notes.note(name, digest)
+        letters = _letters(marked, looks)
+        assert letters is not None  # noqa: S101 - there are some
+        if noted is None or noted == digest:
+            self._publish(letters, batch_id)
+        else:
+            self._publish_again(letters, batch_id, "it was repeated")
+
+    def _note_of(self, batch_id: int) -> str:
+        """Return the name of the note of a micro-batch; runs of a BATCH job have the same batch id."""
+        if self._job.mode is Mode.BATCH:
+            return hashlib.sha256(self._job.run.id.encode()).hexdigest()[:16]
+        return str(batch_id)
 
     def _check(self, dead: int, batch: DataFrame, batch_id: int) -> None:
         """Check that a micro-batch, which is kept, has not too many dead letters; stages may make more rows, or fewer.
@@ -104,12 +139,12 @@ class DeadLetters:
                 topic=self._topic,
             )
 
-    def parted(self, batch: DataFrame, stack: ExitStack) -> tuple[DataFrame, list[tuple[DataFrame, Column, Column]]]:
+    def parted(self, batch: DataFrame, stack: ExitStack) -> tuple[DataFrame, Marked]:
         """Return the good rows; and, of each tolerant stage, its rows, which of them are dead, and the letter of one.
 
         The rows of a tolerant stage are kept until ``stack`` ends, so that what is good at one look is at the next.
         """
-        marked: list[tuple[DataFrame, Column, Column]] = []
+        marked: Marked = []
         good = batch
         if UNPARSED in batch.columns:
             frame, text = _kept(batch, stack), sf.col(UNPARSED)
@@ -143,12 +178,19 @@ class DeadLetters:
 
     def _publish(self, letters: DataFrame, batch_id: int) -> None:
         assert self._sink is not None  # noqa: S101 - open made it
-        rows = letters.select("letter.*", sf.lit(batch_id).cast("bigint").alias("batch_id"))
-        rows = rows.withColumn("at", sf.current_timestamp()).coalesce(1)
+        rows = _with_batch(letters, batch_id)
         if self._job.mode is Mode.BATCH:
             self._sink.publish(rows, batch_id, series=f"{self._job.name}:{self._job.run.id}:dead")
         else:
             self._sink(rows, batch_id)
+
+    def _publish_again(self, letters: DataFrame | None, batch_id: int, why: str) -> None:
+        """Publish letters of a micro-batch some of whose letters were published before."""
+        assert self._sink is not None  # noqa: S101 - open made it
+        if letters is not None:
+            said = "batch %d: %s, and other rows were dead: its dead letters are published again"
+            log.warning(said, batch_id, why)
+            self._sink.publish(_with_batch(letters, batch_id), 0, series=f"{self._job.name}:dead:{uuid.uuid4()}")
 
     def close(self, *, ended: bool) -> None:
         """Give the topic up; it ends with the job."""
@@ -161,3 +203,35 @@ def _kept(frame: DataFrame, stack: ExitStack) -> DataFrame:
     kept = frame.persist()
     stack.callback(kept.unpersist)
     return kept
+
+
+def _looked(marked: Marked) -> Looks:
+    """Return how many rows of each stage are dead, and a sum that depends on which ones."""
+    found = []
+    for frame, is_dead, letter in marked:
+        dead = frame.where(is_dead).select(letter)
+        hashed = sf.xxhash64(*(sf.col(f"letter.{name}") for name in _HASHED)).cast("decimal(20, 0)")
+        (row,) = dead.agg(sf.count(sf.lit(1)).alias("count"), sf.sum(hashed).alias("sum")).collect()
+        found.append((int(row["count"]), str(row["sum"] or 0)))
+    return found
+
+
+def _letters(marked: Marked, looks: Looks) -> DataFrame | None:
+    """Return the letters of those stages that have some."""
+    found = [
+        frame.where(is_dead).select(letter)
+        for (frame, is_dead, letter), (count, _) in zip(marked, looks, strict=True)
+        if count
+    ]
+    return reduce(DataFrame.unionAll, found) if found else None
+
+
+def _with_batch(letters: DataFrame, batch_id: int) -> DataFrame:
+    rows = letters.select("letter.*", sf.lit(batch_id).cast("bigint").alias("batch_id"))
+    return rows.withColumn("at", sf.current_timestamp()).coalesce(1)
+
+
+def _may_lose_rows(frame: DataFrame) -> bool:
+    """Whether rows that are kept may be lost with an executor, and then be computed again."""
+    context: Any = frame.sparkSession.sparkContext
+    return not context._jsc.sc().isLocal()
