@@ -246,7 +246,8 @@ def _several_sinks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
 def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     errors = job.spec.errors
     if errors.tolerance != "all":
-        for name, value in (("dead-letters", errors.dead_letters), ("max-ratio", errors.max_ratio)):
+        given = {"dead-letters": errors.dead_letters, "retention": errors.retention, "max-ratio": errors.max_ratio}
+        for name, value in given.items():
             if value is not None:
                 what = "without tolerance: all there are no dead letters: a bad row fails the job"
                 yield ("errors", name), what, "give errors.tolerance: all, or leave it out", "error"

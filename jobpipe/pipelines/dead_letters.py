@@ -15,7 +15,9 @@ from pyspark.sql import functions as sf
 
 from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.graph import dead_letters_of
 from jobpipe.pipelines.letter_notes import LetterNotes
+from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.columns import dead_struct
@@ -23,6 +25,7 @@ from jobpipe.spark.sink import JobPipeSink
 
 log = logging.getLogger(__name__)
 
+RETENTION_SECONDS = 7 * 24 * 3600.0  # that a topic keeps dead letters which no job of the file reads
 Marked = list[tuple[DataFrame, Column, Column]]
 """Of each tolerant stage: its rows, which of them are dead, and the letter of one."""
 Looks = list[tuple[int, str]]
@@ -35,6 +38,17 @@ COLUMNS = (
 )
 
 
+def dead_letters_for(pipeline: Pipeline, job: Job, context: JobContext) -> DeadLetters | None:
+    """Return what takes the micro-batches of a job apart; None if a bad row fails the job."""
+    topic = dead_letters_of(pipeline, job)
+    if topic is None:
+        return None
+    errors = job.spec.errors
+    stages = [(stage.type, stage.make(context.run)) for stage in job.transforms]
+    source = next(iter(job.sources.values())).type
+    return DeadLetters(context, topic, source, stages, errors.max_ratio, retention=errors.retention)
+
+
 class DeadLetters:
     """Takes each micro-batch of a job apart: each row is computed once, and is good or dead.
 
@@ -43,6 +57,7 @@ class DeadLetters:
         source: the type of the job's source.
         stages: the job's transforms with their types.
         max_ratio: of dead letters to the rows that a micro-batch brings, before any stage; None for no limit.
+        retention: seconds that the topic keeps letters which no job of the file waits for; None: as by default.
     """
 
     def __init__(
@@ -52,12 +67,15 @@ class DeadLetters:
         source: str,
         stages: Sequence[tuple[str, Transform]],
         max_ratio: float | None,
+        *,
+        retention: float | None = None,
     ) -> None:
         self._job = job
         self._topic = topic
         self._source = source
         self._stages = stages
         self._max_ratio = max_ratio
+        self._retention = retention
         self._sink: JobPipeSink | None = None
         self._notes: LetterNotes | None = None
 
@@ -67,18 +85,25 @@ class DeadLetters:
         Args:
             frame: rows as those that will come, a stream or not.
         """
-        job = self._job
-        self._sink = JobPipeSink(
-            job.topic(self._topic),
-            name=job.name,
-            parallelism=1,
-            schema=COLUMNS,
-            required_subscribers=job.subscribers.get(self._topic, ()),
-        )
+        self._sink = JobPipeSink(**self.arguments())
         empty = frame.sparkSession.createDataFrame([], frame.schema)
         with ExitStack() as stack:
             good, _ = self.parted(empty, stack)
         return good
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the topic's JobPipeSink."""
+        job = self._job
+        subscribers = job.subscribers.get(self._topic, ())
+        found: dict[str, Any] = {
+            "topic": job.topic(self._topic),
+            "name": job.name,
+            "parallelism": 1,
+            "schema": COLUMNS,
+            "required_subscribers": subscribers,
+        }
+        retention = RETENTION_SECONDS if self._retention is None and not subscribers else self._retention
+        return found if retention is None else {**found, "retention_time": f"{round(retention * 1000)}ms"}
 
     def handle(self, batch: DataFrame, batch_id: int, write: Callable[[DataFrame, int], None]) -> None:
         """Publish the dead letters of a micro-batch, and then write its good rows.

@@ -172,10 +172,11 @@ STAGES: tuple[Wrong, ...] = (
         "dead letters that there are not",
         """
         source: {type: rate}
-        errors: {dead-letters: bad, max-ratio: 0.1}
+        errors: {dead-letters: bad, max-ratio: 0.1, retention: 1d}
         sink: {type: console}
         """,
         (5, "errors.dead-letters", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+        (5, "errors.retention", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
         (5, "errors.max-ratio", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
     ),
     job(

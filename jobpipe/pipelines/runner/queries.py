@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.dead_letters import DeadLetters
-from jobpipe.pipelines.graph import dead_letters_of, subscriptions_of
+from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
+from jobpipe.pipelines.graph import subscriptions_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import Sink
 from jobpipe.pipelines.queries import start_for_each_batch
@@ -97,19 +97,11 @@ class QueryWork:
             frame = stage.make(context.run).apply(frame, context)
         return frame
 
-    def _dead_letters(self) -> DeadLetters | None:
-        topic = dead_letters_of(self._pipeline, self._job)
-        if topic is None:
-            return None
-        stages = [(stage.type, stage.make(self._context.run)) for stage in self._job.transforms]
-        source = next(iter(self._job.sources.values())).type
-        return DeadLetters(self._context, topic, source, stages, self._job.spec.errors.max_ratio)
-
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _batch(self, sinks: Sequence[Sink]) -> Done:
         frames = self._sources()
-        dead = self._dead_letters()
+        dead = dead_letters_for(self._pipeline, self._job, self._context)
         frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
         good = frame if dead is None else dead.open(frame)
         for sink in sinks:
@@ -126,7 +118,7 @@ class QueryWork:
     def _stream(self, sinks: Sequence[Sink], stop: StopRequest) -> Done:
         with stop.interrupting():  # topics are waited for
             frames = self._sources()
-            dead = self._dead_letters()
+            dead = dead_letters_for(self._pipeline, self._job, self._context)
             frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
             good = frame if dead is None else dead.open(frame)
             for sink in sinks:
