@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import FormatOptions, absolute, read_schema
 from jobpipe.pipelines.kinds import Text, revealed
@@ -16,6 +17,7 @@ from jobpipe.pipelines.spec import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
@@ -70,7 +72,9 @@ class FormatSource(Source):
                 return {}  # a column for the texts of such rows, under Spark's own name
         return {"mode": "FAILFAST"}
 
-    def _load(self, spark: SparkSession, job: JobContext, schema: str | None, more: Mapping[str, str]) -> DataFrame:
+    def _load(
+        self, spark: SparkSession, job: JobContext, schema: StructType | str | None, more: Mapping[str, str]
+    ) -> DataFrame:
         reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
         reader = reader.format(self.format).options(**revealed(self.options.options, job.folder), **more)
         if schema is not None:
@@ -100,7 +104,12 @@ class _ParsedSource(FileSource):
         schema = self._schema(job)
         if schema is None or not self._strict(spark, schema):
             return None
-        columns = f"{schema}, {UNPARSED} STRING"
+        from pyspark.sql.types import StringType, StructType
+
+        columns = StructType.fromDDL(schema)  # which may end with a comment, so nothing can be put after it
+        if not isinstance(columns, StructType):
+            raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
+        columns = columns.add(UNPARSED, StringType())
         return self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
 
 
