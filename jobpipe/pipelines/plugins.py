@@ -188,6 +188,10 @@ class Source(Plugin):
         """
         return None
 
+    def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
+        """Yield what is wrong with the options in a job with dead letters: why a bad row would pass, or be lost."""
+        return ()
+
     def flow_options(self) -> Mapping[str, Any]:
         """Return the arguments of ``jobpipe.flow`` that its options stand for; of a source of one topic.
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.plugins import UNPARSED, Source
-from jobpipe.pipelines.sources.formats import CsvSource
+from jobpipe.pipelines.sources.formats import CsvSource, JsonSource, ParquetSource, SparkSource
 from jobpipe.pipelines.spec import Mode
 
 pytestmark = pytest.mark.spark
@@ -40,3 +41,41 @@ def test_a_schema_in_any_form(spark: SparkSession, tmp_path: Path, schema: str) 
     frame = loaded(spark, CsvSource, tmp_path, schema=schema)
     assert frame is not None
     assert sorted((row.name or "", row[UNPARSED]) for row in frame.collect()) == [("ada", None), ("ben", "two,ben")]
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "bad"),
+    [("CSV", "1,ada\ntwo,ben\n", "two,ben"), ("json", '{"id": 1, "name": "ada"}\n{"id": "two"}\n', '{"id": "two"}')],
+)
+def test_a_format_by_its_name(spark: SparkSession, tmp_path: Path, format_: str, text: str, bad: str) -> None:
+    """`type: spark` with `format: csv` is Spark's csv as well."""
+    write(tmp_path, text)
+    frame = loaded(spark, SparkSource, tmp_path, format=format_)
+    assert frame is not None
+    assert sorted(row[UNPARSED] or "" for row in frame.collect()) == ["", bad]
+
+
+def test_a_format_that_parses_no_texts(spark: SparkSession, tmp_path: Path) -> None:
+    assert loaded(spark, ParquetSource, tmp_path) is None
+
+
+def test_a_schema_in_a_file_that_takes_bad_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Only where the job runs is it read."""
+    write(tmp_path, "1,ada\n")
+    (tmp_path / "rows.ddl").write_text("id BIGINT, _corrupt_record STRING")
+    with pytest.raises(ConfigError, match="to the dead letters"):
+        loaded(spark, CsvSource, tmp_path, schema="file:rows.ddl")
+
+
+def test_an_array_on_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """With one element that is bad all are, each with the text of the line: as docs/pipelines.md says."""
+    line = '[{"id": 1, "name": "ada"}, {"id": "two"}]'
+    write(tmp_path, f'{line}\n[{{"id": 3}}, {{"id": 4}}]\n')
+    frame = loaded(spark, JsonSource, tmp_path)
+    assert frame is not None
+    assert sorted((row.id or 0, row[UNPARSED]) for row in frame.collect()) == [
+        (0, line),
+        (1, line),
+        (3, None),
+        (4, None),
+    ]
