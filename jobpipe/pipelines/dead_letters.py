@@ -46,7 +46,10 @@ def dead_letters_for(pipeline: Pipeline, job: Job, context: JobContext) -> DeadL
     errors = job.spec.errors
     stages = [(stage.type, stage.make(context.run)) for stage in job.transforms]
     source = next(iter(job.sources.values())).type
-    return DeadLetters(context, topic, source, stages, errors.max_ratio, retention=errors.retention)
+    final = job.spec.schedule is None and all(
+        getattr(stage.plugin.options, "final", False) for stage in job.sinks if stage.plugin.topics().names
+    )
+    return DeadLetters(context, topic, source, stages, errors.max_ratio, retention=errors.retention, final=final)
 
 
 class DeadLetters:
@@ -58,6 +61,7 @@ class DeadLetters:
         stages: the job's transforms with their types.
         max_ratio: of dead letters to the rows that a micro-batch brings, before any stage; None for no limit.
         retention: seconds that the topic keeps letters which no job of the file waits for; None: as by default.
+        final: no letters will follow when the job has come to its end, so that readers of the topic may end as well.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class DeadLetters:
         max_ratio: float | None,
         *,
         retention: float | None = None,
+        final: bool = False,
     ) -> None:
         self._job = job
         self._topic = topic
@@ -76,6 +81,7 @@ class DeadLetters:
         self._stages = stages
         self._max_ratio = max_ratio
         self._retention = retention
+        self._final = final
         self._sink: JobPipeSink | None = None
         self._notes: LetterNotes | None = None
 
@@ -218,9 +224,9 @@ class DeadLetters:
             self._sink.publish(_with_batch(letters, batch_id), 0, series=f"{self._job.name}:dead:{uuid.uuid4()}")
 
     def close(self, *, ended: bool) -> None:
-        """Give the topic up; it ends with the job."""
+        """Give the topic up; with ``final`` it ends with the job."""
         if self._sink is not None:
-            self._sink.close(final=ended)
+            self._sink.close(final=ended and self._final)
             self._sink = None
 
 

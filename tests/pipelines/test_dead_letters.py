@@ -1,8 +1,9 @@
-"""The topic of a job's dead letters: how long it keeps them."""
+"""The topic of a job's dead letters: how long it keeps them, and whether it ends."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,37 @@ jobs:
 def test_a_job_without_tolerance_has_none(write: Write) -> None:
     path = write("pipeline: {name: x}\njobs: {a: {source: {type: rate}, sink: {type: console}}}\n")
     assert letters_of(path) is None
+
+
+class Sink:
+    """Keeps how it was closed."""
+
+    closed: bool | None = None
+
+    def close(self, *, final: bool) -> None:
+        self.closed = final
+
+
+@pytest.mark.parametrize(
+    ("job", "final"),
+    [
+        ("sink: {type: jobpipe, topic: t}", False),
+        ("sink: {type: jobpipe, topic: t, final: true}", True),
+        ("sinks: [{type: jobpipe, topic: t, final: true}, {type: jobpipe, topic: u}]", False),
+        ("sink: {type: json, path: out, at-least-once: true}", True),
+        ("sink: {type: json, path: out}, execution.runtime-mode: BATCH", True),
+        ("sink: {type: json, path: out}, execution.runtime-mode: BATCH, schedule: {every: day}", False),
+        ("sink: {type: jobpipe, topic: t, final: true}, schedule: {every: day, mode: available-now}", False),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_whether_the_topic_ends(write: Write, job: str, final: bool, ended: bool) -> None:
+    """As the job's own topics do; never while further runs follow: their letters would not be read."""
+    source = "{type: json, path: 'in/${run.id}', schema: id INT}"
+    path = write(f"pipeline: {{name: x}}\njobs: {{a: {{source: {source}, {job}, errors: {{tolerance: all}}}}}}\n")
+    if "every: day}" in job:
+        path.write_text(path.read_text().replace("run.id", "run.lower"))
+    letters: Any = letters_of(path)
+    sink = letters._sink = Sink()
+    letters.close(ended=ended)
+    assert sink.closed is (final and ended)
