@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -45,11 +46,13 @@ def dead_letters_for(pipeline: Pipeline, job: Job, context: JobContext) -> DeadL
         return None
     errors = job.spec.errors
     stages = [(stage.type, stage.make(context.run)) for stage in job.transforms]
-    source = next(iter(job.sources.values())).type
+    view, source = next(iter(job.sources.items()))
     final = job.spec.schedule is None and all(
         getattr(stage.plugin.options, "final", False) for stage in job.sinks if stage.plugin.topics().names
     )
-    return DeadLetters(context, topic, source, stages, errors.max_ratio, retention=errors.retention, final=final)
+    return DeadLetters(
+        context, topic, source.type, stages, errors.max_ratio, view=view, retention=errors.retention, final=final
+    )
 
 
 class DeadLetters:
@@ -60,6 +63,7 @@ class DeadLetters:
         source: the type of the job's source.
         stages: the job's transforms with their types.
         max_ratio: of dead letters to the rows that a micro-batch brings, before any stage; None for no limit.
+        view: the name of the source, by which a query can read its rows; None if it has none.
         retention: seconds that the topic keeps letters which no job of the file waits for; None: as by default.
         final: no letters will follow when the job has come to its end, so that readers of the topic may end as well.
     """
@@ -72,6 +76,7 @@ class DeadLetters:
         stages: Sequence[tuple[str, Transform]],
         max_ratio: float | None,
         *,
+        view: str | None = None,
         retention: float | None = None,
         final: bool = False,
     ) -> None:
@@ -80,6 +85,7 @@ class DeadLetters:
         self._source = source
         self._stages = stages
         self._max_ratio = max_ratio
+        self._view = view
         self._retention = retention
         self._final = final
         self._sink: JobPipeSink | None = None
@@ -183,10 +189,11 @@ class DeadLetters:
             value = dead_struct(frame, sf.lit("MALFORMED_RECORD"), why).withField("row", text)
             marked.append((frame, text.isNotNull(), self._letter(value, self._source)))
             good = frame.where(text.isNull()).drop(UNPARSED)
+        job = self._job if self._view is None else replace(self._job, views={self._view: good.drop(ORIGIN)})
         for kind, stage in self._stages:
-            tolerant = stage.apply_tolerant(good, self._job) if stage.tolerant else None
+            tolerant = stage.apply_tolerant(good, job) if stage.tolerant else None
             if tolerant is None:
-                good = stage.apply(good.drop(ORIGIN), self._job)
+                good = stage.apply(good.drop(ORIGIN), job)
                 continue
             frame = _kept(tolerant, stack)
             marked.append((frame, sf.col(DEAD).isNotNull(), self._letter(sf.col(DEAD), kind)))

@@ -211,7 +211,8 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
     frame = next(iter(frames.values()))
     made: list[tuple[Stage[Any], DataFrame]] = [(job.sources[view], each) for view, each in frames.items()]
     if job.spec.errors.tolerance == "all":
-        letters = DeadLetters(context, "", "", [(stage.type, stage.make(_RUN)) for stage in job.transforms], None)
+        stages = [(stage.type, stage.make(_RUN)) for stage in job.transforms]
+        letters = DeadLetters(context, "", "", stages, None, view=next(iter(frames)))
         with ExitStack() as stack, _finding(pipeline, made):
             good, marked = letters.parted(frame, stack)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
