@@ -181,7 +181,7 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
 
     keys = session_keys(pipeline, job, "file:/")
-    fixed = {"spark.master": "local[1]", "spark.sql.jsonGenerator.ignoreNullFields": "false"}
+    fixed = {"spark.master": "local[1]"}
     level = pipeline.configuration(job).get("spark.log.level", "OFF")
     prepare_jvm({**keys, **fixed, "spark.log.level": level})
     spark = SparkSession.builder.getOrCreate()
@@ -253,6 +253,8 @@ def _frame(spark: SparkSession, source: Source, rows: list[Row], folder: Path) -
 def _rows(frame: DataFrame) -> list[Row]:
     from pyspark.sql import functions as sf
 
+    from jobpipe.pipelines.transforms.columns import WHOLE_JSON
     from jobpipe.spark.collecting import collect_rows
 
-    return [json.loads(row["json"]) for row in collect_rows(frame.select(sf.to_json(sf.struct("*")).alias("json")))]
+    column = sf.to_json(sf.struct("*"), WHOLE_JSON).alias("json")
+    return [json.loads(row["json"]) for row in collect_rows(frame.select(column))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -147,11 +148,24 @@ def test_where_rows_come_from_is_not_the_function_s(make: Any) -> None:
 
 
 def test_values_that_json_has_not_are_texts() -> None:
-    from datetime import date
-
-    given = batch(-1, day=pa.array([date(2013, 1, 1)]), raw=pa.array([b"\xff"]))
+    """As Spark's to_json has them: whole, and such that from_json reads them."""
+    given = batch(
+        -1,
+        day=pa.array([date(2013, 1, 1)]),
+        at=pa.array([1_000_000_000_000_001], pa.timestamp("us", "UTC")),
+        local=pa.array([1_000_000_000_000_000], pa.timestamp("us")),
+        raw=pa.array([b"\xff\x00"]),
+        none=pa.nulls(1, pa.string()),
+    )
     (found,) = called(rows(half, tolerant=True), given)
-    assert json.loads(found[DEAD]["row"]) == {"id": -1, "day": "2013-01-01", "raw": "b'\\xff'"}
+    assert json.loads(found[DEAD]["row"]) == {
+        "id": -1,
+        "day": "2013-01-01",
+        "at": "2001-09-09T01:46:40.000001+00:00",
+        "local": "2001-09-09T01:46:40.000000",
+        "raw": "/wA=",
+        "none": None,
+    }
 
 
 def test_a_long_message_is_cut() -> None:

@@ -247,3 +247,18 @@ def test_notes_in_another_file_system(spark: SparkSession, tmp_path: Path, monke
         again.forget("6")
         again.forget("7")
         assert LetterNotes(spark, storage).of("5") is None
+
+
+def test_a_letter_has_the_whole_row(spark: SparkSession) -> None:
+    """Nulls, microseconds, bytes: what from_json makes of it is the row that came."""
+    columns = "at TIMESTAMP, local TIMESTAMP_NTZ, none STRING, raw BINARY, inside STRUCT<at: TIMESTAMP, none: INT>"
+    frame = spark.sql(
+        "SELECT TIMESTAMP'2026-01-02 03:04:05.000006' AS at, TIMESTAMP_NTZ'2026-01-02 03:04:05.000006' AS local, "
+        "CAST(NULL AS STRING) AS none, X'FF00' AS raw, "
+        "named_struct('at', TIMESTAMP'2026-01-02 03:04:05.999999', 'none', CAST(NULL AS INT)) AS inside"
+    )
+    text = frame.select(dead_struct(frame, sf.lit("Bad"), sf.lit("bad"))["row"].alias("row"))
+    (row,) = text.collect()
+    assert json.loads(row["row"])["none"] is None
+    assert json.loads(row["row"])["at"] == "2026-01-02T03:04:05.000006Z"
+    assert text.select(sf.from_json("row", columns).alias("found")).select("found.*").collect() == frame.collect()

@@ -155,9 +155,11 @@ def test_rows_as_spark_tells_them(tried: Any) -> None:
     same = {"type": "sql", "filter": "true"}
     assert tried(job_of(same, schema="id BIGINT, at TIMESTAMP")).rows == []
     assert tried(job_of(same, schema="id BIGINT, name STRING"), {"id": 1}, {"name": "ä\n"}).rows == [
-        {"id": 1},
-        {"name": "ä\n"},
+        {"id": 1, "name": None},
+        {"id": None, "name": "ä\n"},
     ]
+    at = "2026-01-02T03:04:05.000006Z"
+    assert tried(job_of(same, schema="at TIMESTAMP"), {"at": at}).rows == [{"at": at}]
 
 
 def test_secrets_are_given(tried: Any, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
@@ -201,7 +203,7 @@ def _dead(
         row = {name: _python_value(column) for name, column in zip(one.schema.names, one.columns, strict=True)}
     origin = batch.column(ORIGIN)[number].as_py() if ORIGIN in batch.schema.names else None
     value = {
-        "row": json.dumps(row, default=_text, ensure_ascii=False),
+        "row": json.dumps(row, default=_plain, ensure_ascii=False),
         "error_class": type(error).__name__,
         "error_message": _text(error)[:TEXT_MOST],
         **dict(origin or {}),
@@ -222,6 +224,15 @@ def _python_value(column: pa.Array[Any]) -> Any:
             return column.cast(pa.string())[0].as_py()
         except Exception:  # noqa: BLE001 - of a struct, for instance
             return column.to_string()
+
+
+def _plain(value: object) -> str:
+    """Return a value that JSON does not have as a text, the same as Spark does."""
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return _text(value)
 
 
 def _text(value: object) -> str:
