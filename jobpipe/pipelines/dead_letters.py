@@ -31,7 +31,7 @@ Marked = list[tuple[DataFrame, Column, Column]]
 """Of each tolerant stage: its rows, which of them are dead, and the letter of one."""
 Looks = list[tuple[int, str]]
 """Of each tolerant stage: how many rows are dead, and the sum of their hashes."""
-_HASHED = ("row", "topic", "offset", "partition", "row_number")
+_HASHED = ("row", "topic", "offset", "partition", "row_number", "file")
 
 COLUMNS = (
     "row STRING, error_class STRING, error_message STRING, stage STRING, pipeline STRING, job STRING, run STRING, "

@@ -17,7 +17,15 @@ from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls,
 from jobpipe.spark.schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
-ORIGINS = pa.struct({"topic": pa.string(), "offset": pa.int64(), "partition": pa.int32(), "row_number": pa.int64()})
+ORIGINS = pa.struct(
+    {
+        "topic": pa.string(),
+        "offset": pa.int64(),
+        "partition": pa.int32(),
+        "row_number": pa.int64(),
+        "file": pa.string(),
+    }
+)
 Rows = list[dict[str, Any]]
 
 
@@ -100,6 +108,7 @@ def test_bad_rows_are_dead() -> None:
             "offset": None,
             "partition": None,
             "row_number": None,
+            "file": None,
         }
         for id_ in (-1, -4, -5)
     ]

@@ -101,6 +101,11 @@ def test_dead_letters(tmp_path: Path, home: Path) -> None:
     }
     assert {(row["pipeline"], row["job"]) for row in dead} == {(runner.name, "shout")}
     assert [row["row"] for row in dead if row["stage"] == "csv"] == ["two,ben,20"]
+    assert {row["stage"]: str(row["file"]).rpartition("/input/")[2] for row in dead} == {
+        "csv": "0.csv",
+        "Cast": "1.csv",
+        "python": "0.csv",
+    }
     assert [json.loads(str(row["row"])) for row in dead if row["stage"] == "Cast"] == [
         {"id": 4, "name": "cleo", "amount": "much"}
     ]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import UNPARSED, Source
+from jobpipe.pipelines.plugins import ORIGIN, ORIGIN_FIELDS, UNPARSED, Source
 from jobpipe.pipelines.sources.formats import CsvSource, JsonSource, ParquetSource, SparkSource
 from jobpipe.pipelines.spec import Mode
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.spark
 COLUMNS = "id BIGINT, name STRING"
 
 
-def loaded(spark: SparkSession, kind: type[Source], folder: Path, **given: Any) -> DataFrame | None:
+def loaded(
+    spark: SparkSession, kind: type[Source], folder: Path, mode: Mode = Mode.BATCH, **given: Any
+) -> DataFrame | None:
     """Return the rows of a source in a job with dead letters, that reads what is in a folder."""
-    context = JobContext(
-        pipeline="p", job="a", mode=Mode.BATCH, storage="", folder=folder, run=RunValues("r1"), attempt=1
-    )
+    context = JobContext(pipeline="p", job="a", mode=mode, storage="", folder=folder, run=RunValues("r1"), attempt=1)
     source = kind(kind.parse({"path": "input", "schema": COLUMNS, **given}, folder))
     return source.load_tolerant(spark, context)
 
@@ -79,3 +79,16 @@ def test_an_array_on_one_line(spark: SparkSession, tmp_path: Path) -> None:
         (3, None),
         (4, None),
     ]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_where_a_row_comes_from(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
+    """The file, of good and of bad rows: a later stage may find that a row is bad."""
+    write(tmp_path, "1,ada\ntwo,ben\n")
+    frame = loaded(spark, CsvSource, tmp_path, mode=mode)
+    assert frame is not None
+    assert frame.schema[ORIGIN].dataType.simpleString() == f"struct<{ORIGIN_FIELDS}>".lower().replace(" ", "")
+    if mode is Mode.BATCH:
+        origins = [row[ORIGIN].asDict() for row in frame.collect()]
+        assert {each.pop("file").replace("file:///", "file:/") for each in origins} == {f"file:{tmp_path}/input/a"}
+        assert origins == 2 * [{"topic": None, "offset": None, "partition": None, "row_number": None}]

@@ -12,7 +12,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import FormatOptions, absolute, read_schema
 from jobpipe.pipelines.kinds import Text, revealed
-from jobpipe.pipelines.plugins import UNPARSED, Source
+from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
@@ -86,7 +86,7 @@ class FormatSource(Source):
         return self.format.lower() in _PARSED
 
     def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
-        """Return the rows, and the texts of those that do not fit the columns."""
+        """Return the rows with their files, and the texts of those that do not fit the columns."""
         if not self._parsed:
             return None
         from pyspark.sql.types import StringType, StructType
@@ -99,7 +99,8 @@ class FormatSource(Source):
         if not isinstance(columns, StructType):
             raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
         columns = columns.add(UNPARSED, StringType())
-        return self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
+        frame = self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
+        return frame.withColumn(ORIGIN, origin(file=frame.metadataColumn("_metadata")["file_path"]))
 
     def _strict(self, spark: SparkSession, schema: str | None) -> Mapping[str, str]:
         """Return the options by which a row that Spark cannot parse fails the job; without them it is nulls."""

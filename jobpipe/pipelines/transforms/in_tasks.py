@@ -28,6 +28,7 @@ _LETTER = (
     .add("offset", LongType())
     .add("partition", IntegerType())
     .add("row_number", LongType())
+    .add("file", StringType())
 )
 
 
