@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
+from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, UNPARSED
 from jobpipe.pipelines.transforms import in_tasks
 from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, with_dead
@@ -227,8 +228,9 @@ def test_columns_that_are_missing_are_an_error() -> None:
 def test_too_many_dead_rows_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_tasks, "DEAD_MOST", 3)
     assert len(called(batches(halves, tolerant=True), batch(-1, -2, -3), batch(-4))) == 4
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(TooManyDeadLetters, match=r"more than 3 rows .* give a row-function, or set spark") as told:
         called(batches(halves, tolerant=True), batch(-1, -2, 1, -3, -4))
+    assert isinstance(told.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("make", [rows, batches])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
 
 if TYPE_CHECKING:
@@ -156,7 +157,12 @@ class BatchCalls(InTasks):
                     continue  # an empty record batch: there is no row to be dead
                 dead += 1
                 if dead > DEAD_MOST:
-                    raise
+                    raise TooManyDeadLetters(
+                        f"the batch-function cannot take more than {DEAD_MOST} rows of one record batch, and is not "
+                        "asked about the others; give a row-function, or set "
+                        f"spark.sql.execution.arrow.maxRecordsPerBatch to {DEAD_MOST} at most",
+                        bound=DEAD_MOST,
+                    ) from error
                 yield start, error
 
 
