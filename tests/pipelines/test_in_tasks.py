@@ -186,6 +186,18 @@ def test_a_long_message_is_cut() -> None:
     assert found[DEAD]["error_message"] == "x" * in_tasks.TEXT_MOST
 
 
+@pytest.mark.parametrize("make", [RowCalls, BatchCalls])
+def test_secrets_are_not_in_a_message(make: type[InTasks]) -> None:
+    """Also where one is a part of another one, and where the message is cut."""
+
+    def fail(_: Any, password: str, **more: Any) -> None:
+        raise ValueError(f"no access by {password}: {more}" + "x" * in_tasks.TEXT_MOST)
+
+    options = {"password": "open", "token": "open sesame", "empty": ""}
+    (found,) = called(make(fail, options, COLUMNS, tolerant=True, secrets=options.values()), batch(1))
+    assert found[DEAD]["error_message"].startswith("no access by ***: {'token': '***', 'empty': ''}xxx")
+
+
 @pytest.mark.parametrize("tolerant", [False, True])
 def test_each_record_batch(tolerant: bool) -> None:
     found = called(batches(halves, tolerant=tolerant, by=4), batch(1, 2), batch(3))

@@ -307,6 +307,20 @@ def test_python(
     assert apply("ExtractField", apply("HoistField", people, field="a`b"), field="a`b").columns == people.columns
 
 
+def test_a_secret_is_not_in_a_dead_letter(people: DataFrame, job: JobContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_SECRET", "open sesame")
+    kind = PLUGINS.find(PlugInKind.TRANSFORM, "python")
+    options = {"password": "env:PIPELINE_SECRET", "place": "cave"}
+    given = {"row-function": "tests.spark.test_pipeline_transforms:refuse", "schema": "id int", "options": options}
+    found = kind(kind.parse(given, job.folder)).apply_tolerant(people, job)
+    assert {row[DEAD].error_message for row in found.collect()} == {"no access to cave by ***"}
+
+
+def refuse(row: dict[str, Any], password: str, place: str) -> None:
+    """Tell the secret."""
+    raise ValueError(f"no access to {place} by {password}")
+
+
 def twice(row: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Of a person with a name two rows, of others none."""
     if row["name"] is None:

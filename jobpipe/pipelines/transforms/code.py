@@ -168,7 +168,9 @@ class PythonTransform(Transform):
             raise ConfigError(f"schema {given.schema_!r}: give columns, as in 'id bigint, name string'", key="schema")
         name = str(given.row_function if given.row_function is not None else given.batch_function)
         calls = RowCalls if given.row_function is not None else BatchCalls
-        call = calls(import_object(name), options, schema, tolerant=tolerant, names=frame.columns)
+        secrets = [str(value) for key, value in options.items() if value != given.options[key]]
+        function = import_object(name)
+        call = calls(function, options, schema, tolerant=tolerant, names=frame.columns, secrets=secrets)
         # Spark's mapInArrow reads names as expressions.
         return frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).mapInArrow(
             call, with_dead(schema) if tolerant else schema

@@ -48,6 +48,7 @@ class InTasks:
         schema: of what it returns, as JSON.
         tolerant: rows for which it raises come back in column DEAD.
         names: of the columns, which come without; None if they come with their names.
+        secrets: texts that no dead letter may show.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class InTasks:
         *,
         tolerant: bool = False,
         names: Sequence[str] | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         self._function = function
         self._options = dict(options)
         self._schema = schema.json()
         self._tolerant = tolerant
         self._names = None if names is None else list(names)
+        self._secrets = sorted(filter(None, secrets), key=len, reverse=True)  # one may be a part of another one
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the function makes of each record batch."""
@@ -76,9 +79,15 @@ class InTasks:
             visible = batch.select([name for name in batch.schema.names if name not in (ORIGIN, UNPARSED)])
             for start, made in self.tried(visible, columns):
                 if isinstance(made, Exception):
-                    yield _dead(columns, batch, visible, start, made)
+                    yield _dead(columns, batch, visible, start, made, self._message(made))
                 else:
                     yield from _with_dead(made)
+
+    def _message(self, error: Exception) -> str:
+        text = _text(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:TEXT_MOST]
 
     def _columns(self) -> pa.Schema:
         from jobpipe.spark.schema import arrow_schema
@@ -199,7 +208,7 @@ def _with_dead(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _dead(
-    columns: pa.Schema, batch: pa.RecordBatch, visible: pa.RecordBatch, number: int, error: Exception
+    columns: pa.Schema, batch: pa.RecordBatch, visible: pa.RecordBatch, number: int, error: Exception, message: str
 ) -> pa.RecordBatch:
     """Return the dead letter of one row, as a record batch."""
     import pyarrow as pa
@@ -212,7 +221,7 @@ def _dead(
     value = {
         "row": json.dumps(row, default=_plain, ensure_ascii=False),
         "error_class": type(error).__name__,
-        "error_message": _text(error)[:TEXT_MOST],
+        "error_message": message,
         **dict(origin or {}),
     }
     kinds: list[Any] = [field.type for field in columns]
