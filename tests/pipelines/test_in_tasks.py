@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from jobpipe.errors import TooManyDeadLetters
+from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, UNPARSED
 from jobpipe.pipelines.transforms import in_tasks
-from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, with_dead
+from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, require_returns, with_dead
 from jobpipe.spark.schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
@@ -89,6 +91,53 @@ def test_what_is_no_row_is_an_error(returned: Any) -> None:
         called(rows(lambda row: returned), batch(1))
     (found,) = called(rows(lambda row: returned, tolerant=True), batch(1))
     assert found[DEAD]["row"] == '{"id": 1}'
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_rows_of_spark_are_rows(tolerant: bool) -> None:
+    """Alone, and in a list; one without names is no row."""
+    made = {1: Row(id=1, half=0.5), 2: [Row(id=2), {"id": 3}]}
+    found = called(rows(lambda row: made[row["id"]], tolerant=tolerant), batch(1, 2))
+    assert [(row["id"], row["half"]) for row in found] == [(1, 0.5), (2, None), (3, None)]
+    with pytest.raises(TypeError):
+        called(rows(lambda row: Row(1, 2)), batch(1))
+
+
+def yields(row: Any) -> Any:
+    yield row
+
+
+async def waits(row: Any) -> Any:
+    return row
+
+
+async def waits_and_yields(row: Any) -> Any:
+    yield row
+
+
+class Yields:
+    """An object that is called."""
+
+    def __call__(self, row: Any) -> Any:
+        yield row
+
+
+@pytest.mark.parametrize("function", [yields, Yields(), partial(yields)])
+def test_a_generator_is_refused(function: Any) -> None:
+    """It returns no row; in a job with dead letters each row would be one."""
+    with pytest.raises(ConfigError, match="own:rows is a generator: it yields; let it return a list"):
+        require_returns(function, "own:rows")
+
+
+@pytest.mark.parametrize("function", [waits, waits_and_yields])
+def test_what_is_asynchronous_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigError, match="own:rows is asynchronous"):
+        require_returns(function, "own:rows")
+
+
+@pytest.mark.parametrize("function", [half, lambda row: row, dict, partial(half, by=3)])
+def test_other_functions_are_not(function: Any) -> None:
+    require_returns(function, "own:rows")
 
 
 def test_one_bad_row_is_the_end_of_all() -> None:

@@ -286,6 +286,7 @@ def test_python(
         "import pyarrow.compute as pc\n"
         "def older(frame, years): return frame.where(frame.age > years)\n"
         "def nothing(frame): return 5\n"
+        "def each(row): yield row\n"
     )
     (tmp_path / "pipeline_functions.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -295,6 +296,8 @@ def test_python(
         apply("python", people, function="pipeline_functions:nothing")
     with pytest.raises(ConfigError, match="pipeline_functions:nosuch cannot be imported: AttributeError"):
         apply("python", people, function="pipeline_functions:nosuch")
+    with pytest.raises(ConfigError, match="pipeline_functions:each is a generator"):
+        apply("python", people, **{"row-function": "pipeline_functions:each", "schema": "id int"})
     name = "tests.spark.test_pipeline_transforms"
     twice = apply("python", people, **{"row-function": f"{name}:twice", "schema": "id int, name string"})
     assert sorted(rows(twice)) == [(1, "ada"), (1, "ada!"), (2, "ben"), (2, "ben!")]

@@ -17,7 +17,7 @@ from jobpipe.pipelines.kinds import Arguments, ObjectName, Text, revealed
 from jobpipe.pipelines.plugins import PluginOptions, Transform
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.transforms.in_tasks import BatchCalls, RowCalls, with_dead
+from jobpipe.pipelines.transforms.in_tasks import BatchCalls, RowCalls, require_returns, with_dead
 from jobpipe.pipelines.userobjects import import_object
 
 _COLUMNS = re.compile(r"[\w\s`.,*]*")  # with nothing that is computed: `*, id AS key`, `key IS NOT NULL`
@@ -170,6 +170,7 @@ class PythonTransform(Transform):
         calls = RowCalls if given.row_function is not None else BatchCalls
         secrets = [str(value) for key, value in options.items() if value != given.options[key]]
         function = import_object(name)
+        require_returns(function, name)
         call = calls(function, options, schema, tolerant=tolerant, names=frame.columns, secrets=secrets)
         # Spark's mapInArrow reads names as expressions.
         return frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).mapInArrow(

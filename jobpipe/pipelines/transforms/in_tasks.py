@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from jobpipe.errors import TooManyDeadLetters
+from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ _LETTER = (
     .add("row_number", LongType())
     .add("file", StringType())
 )
+
+
+def require_returns(function: Callable[..., Any], name: str) -> None:
+    """Check that a function returns rows: a generator, or a coroutine, is no row, so each row would be bad.
+
+    Raises:
+        ConfigError: it yields them, or is asynchronous.
+    """
+    for called in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - of an object, the method
+        if inspect.isgeneratorfunction(called):
+            raise ConfigError(f"{name} is a generator: it yields; let it return a list of rows instead", key="function")
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise ConfigError(f"{name} is asynchronous; let it return rows", key="function")
 
 
 def with_dead(schema: StructType) -> StructType:
@@ -192,7 +207,9 @@ def _python_row(one: pa.RecordBatch) -> Any:
 
 
 def _rows(returned: Any) -> list[Any]:
-    rows = [row for row in (returned if isinstance(returned, (list, tuple)) else [returned]) if row is not None]
+    several = isinstance(returned, (list, tuple)) and not isinstance(returned, Row)
+    rows = [row for row in (returned if several else [returned]) if row is not None]
+    rows = [row.asDict(recursive=True) if isinstance(row, Row) else row for row in rows]
     for row in rows:
         if not isinstance(row, Mapping):  # pyarrow takes a text, for instance, for a row of nulls
             raise TypeError(f"the function returned {type(row).__name__} for a row; a row is a dict")
