@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
@@ -223,3 +225,23 @@ def test_partitions_alone(writer: Writer) -> None:
     finally:
         writer.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert writer.rows() == [0, 2, 11]
+
+
+def test_all_files_if_there_are_no_partitions(writer: Writer) -> None:
+    """With Spark's key for partitions alone, Spark itself would delete the old files before it has written others."""
+    given = {"path": "out", "mode": "overwrite", "options": {"partitionOverwriteMode": "dynamic"}}
+    sink = ParquetSink(ParquetSink.parse(given, writer.folder))
+    job = JobContext(
+        pipeline="shop",
+        job="copy",
+        mode=Mode.BATCH,
+        storage=str(writer.folder / "state"),
+        folder=writer.folder,
+        run=RunValues("r1"),
+    )
+    sink.write(writer.spark.range(3), 0, job)
+    with pytest.raises(PySparkException):
+        sink.write(writer.spark.sql("SELECT raise_error('no') AS id"), 0, replace(job, run=RunValues("r2")))
+    assert writer.rows() == [0, 1, 2]
+    sink.write(writer.spark.range(2), 0, replace(job, run=RunValues("r3")))
+    assert writer.rows() == [0, 1]

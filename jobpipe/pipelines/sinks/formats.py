@@ -100,7 +100,9 @@ class FileSink(FormatSink):
         key, default = "partitionOverwriteMode", batch.sparkSession.conf.get(_PARTITIONS, "static")
         given = {name.lower(): value for name, value in self.options.options.items()}
         dynamic = str(given.get(key.lower(), default)).lower() == "dynamic"
-        return dynamic and getattr(self.options, "mode", None) == "overwrite"
+        if not dynamic or getattr(self.options, "partition_by", None) is None:
+            return False  # without partitions Spark would delete all old files first
+        return getattr(self.options, "mode", None) == "overwrite"
 
 
 class CsvSink(FileSink):
