@@ -93,6 +93,11 @@ class Writer:
         return chosen + [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
 
 
+def job_in(folder: Path, mode: Mode) -> JobContext:
+    storage = str(folder / "state")
+    return JobContext(pipeline="shop", job="copy", mode=mode, storage=storage, folder=folder, run=RunValues("r1"))
+
+
 @pytest.fixture
 def writer(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
     return Writer(spark, tmp_path, monkeypatch)
@@ -231,17 +236,27 @@ def test_all_files_if_there_are_no_partitions(writer: Writer) -> None:
     """With Spark's key for partitions alone, Spark itself would delete the old files before it has written others."""
     given = {"path": "out", "mode": "overwrite", "options": {"partitionOverwriteMode": "dynamic"}}
     sink = ParquetSink(ParquetSink.parse(given, writer.folder))
-    job = JobContext(
-        pipeline="shop",
-        job="copy",
-        mode=Mode.BATCH,
-        storage=str(writer.folder / "state"),
-        folder=writer.folder,
-        run=RunValues("r1"),
-    )
+    job = job_in(writer.folder, Mode.BATCH)
     sink.write(writer.spark.range(3), 0, job)
     with pytest.raises(PySparkException):
         sink.write(writer.spark.sql("SELECT raise_error('no') AS id"), 0, replace(job, run=RunValues("r2")))
     assert writer.rows() == [0, 1, 2]
     sink.write(writer.spark.range(2), 0, replace(job, run=RunValues("r3")))
     assert writer.rows() == [0, 1]
+
+
+def test_files_of_a_stream_that_had_no_dead_letters(writer: Writer) -> None:
+    """Spark's readers see only the files of its log: what is appended later, without it, would be lost to them."""
+    job = job_in(writer.folder, Mode.STREAMING)
+
+    def write(path: str) -> None:
+        sink = ParquetSink(ParquetSink.parse({"path": path, "options": {}}, writer.folder))
+        for batch_id in range(2):
+            sink.write(writer.spark.range(2), batch_id, job)
+
+    (writer.folder / "out" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"has written to .*/out, .* give another path"):
+        write("out")
+    assert [path.name for path in (writer.folder / "out").iterdir()] == ["_spark_metadata"]
+    write("other")
+    assert writer.spark.read.parquet(str(writer.folder / "other")).count() == 4
