@@ -26,6 +26,7 @@ from jobpipe.spark.sink import JobPipeSink
 
 log = logging.getLogger(__name__)
 
+ROWS_LEAST = 100  # of a stream, of which max-ratio is a part
 RETENTION_SECONDS = 7 * 24 * 3600.0  # that a topic keeps dead letters which no job of the file reads
 Marked = list[tuple[DataFrame, Column, Column]]
 """Of each tolerant stage: its rows, which of them are dead, and the letter of one."""
@@ -90,6 +91,7 @@ class DeadLetters:
         self._final = final
         self._sink: JobPipeSink | None = None
         self._notes: LetterNotes | None = None
+        self._dead = self._rows = 0  # of the micro-batches that are counted together
 
     def open(self, frame: DataFrame) -> DataFrame:
         """Take the topic over; return the good rows of no rows at all: their columns.
@@ -134,8 +136,9 @@ class DeadLetters:
                 batch = _kept(batch, stack)  # so that to count it does not read the source again
             good, marked = self.parted(batch, stack)
             looks = _looked(marked)  # this computes the rows
-            if dead := sum(count for count, _ in looks):
-                self._check(dead, batch, batch_id)
+            dead = sum(count for count, _ in looks)
+            self._check(dead, batch, batch_id)
+            if dead:
                 self._publish_noted(marked, looks, batch_id, name)
                 log.warning("batch %d: %d dead letters went to topic %s", batch_id, dead, self._topic)
             write(good, batch_id)
@@ -166,15 +169,26 @@ class DeadLetters:
     def _check(self, dead: int, batch: DataFrame, batch_id: int) -> None:
         """Check that a micro-batch, which is kept, has not too many dead letters; stages may make more rows, or fewer.
 
+        Micro-batches of a stream are counted together, from one with dead letters on, until they have ROWS_LEAST rows:
+        one bad row that comes alone says nothing. Of fewer rows those are too many that would be too many of
+        ROWS_LEAST.
+
         Raises:
             TooManyDeadLetters: it has.
         """
-        if self._max_ratio is not None and dead > self._max_ratio * (total := batch.count()):
+        if self._max_ratio is None or not (dead or self._dead):
+            return
+        self._dead += dead
+        self._rows += batch.count()
+        least = ROWS_LEAST if self._job.mode is Mode.STREAMING else 0
+        if self._dead > self._max_ratio * max(self._rows, least):
             raise TooManyDeadLetters(
-                f"job {self._job.name}, batch {batch_id}: {dead} dead letters of {total} rows are more than "
+                f"job {self._job.name}, batch {batch_id}: {self._dead} dead letters of {self._rows} rows are more than "
                 f"errors.max-ratio {self._max_ratio:g} allows",
                 topic=self._topic,
             )
+        if self._rows >= least:
+            self._dead = self._rows = 0
 
     def parted(self, batch: DataFrame, stack: ExitStack) -> tuple[DataFrame, Marked]:
         """Return the good rows; and, of each tolerant stage, its rows, which of them are dead, and the letter of one.

@@ -184,7 +184,9 @@ class ErrorsSpec(Section):
         "does.",
     )
     max_ratio: Ratio | None = Field(
-        default=None, description="The job fails if more than this part of a micro-batch is dead."
+        default=None,
+        description="The job fails if more than this part of a micro-batch is dead; of a stream, smaller ones are "
+        "counted together until they have 100 rows.",
     )
 
 

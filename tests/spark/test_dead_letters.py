@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,9 @@ class Stage(Transform):
         return found.withColumn("n", sf.explode(sf.sequence(sf.lit(0), copies))).where("n > 0").drop("n")
 
 
-def job_in(folder: Path) -> JobContext:
+def job_in(folder: Path, mode: Mode = Mode.BATCH) -> JobContext:
     run = RunValues("r1")
-    return JobContext(pipeline="p", job="a", mode=Mode.BATCH, storage=str(folder / "state"), folder=folder, run=run)
+    return JobContext(pipeline="p", job="a", mode=mode, storage=str(folder / "state"), folder=folder, run=run)
 
 
 @pytest.fixture
@@ -95,6 +96,27 @@ def test_a_later_stage_and_the_source(spark: SparkSession, handle: Handle) -> No
     assert handle(batch, 0.2, *stages) == [2, 3]
     with pytest.raises(TooManyDeadLetters, match="2 dead letters of 10 rows"):
         handle(batch, 0.19, *stages)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([1, 1, 99, 2, 1], None),  # together 101 rows with 3 bad ones, then 3 with 2, of which 100 may have 3
+        ([1, 1, 1, 1], "4 dead letters of 4 rows"),  # whatever the other 96 were
+        ([100, 1, 1], None),
+        ([1, 1, 1, 30, 1], "4 dead letters of 33 rows"),
+        ([130, 1, 130, 1, 1, 1, 1], "4 dead letters of 4 rows"),
+    ],
+)
+def test_small_micro_batches_of_a_stream_count_together(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], told: str | None
+) -> None:
+    """Each has one bad row; three of a hundred may be."""
+    letters = DeadLetters(job_in(tmp_path, Mode.STREAMING), "dead", "csv", [("stage", Stage(1, 0))], 0.03)
+    monkeypatch.setattr(letters, "_publish", lambda rows, batch_id: None)
+    with pytest.raises(TooManyDeadLetters, match=told) if told else nullcontext():
+        for batch_id, size in enumerate(sizes):
+            letters.handle(spark.range(1 - size, 1), batch_id, lambda rows, _: None)
 
 
 @pytest.mark.parametrize("ratio", [None, 0.5])

@@ -122,7 +122,7 @@ def test_dead_letters(tmp_path: Path, home: Path) -> None:
 
 def test_too_many_dead_letters(tmp_path: Path, home: Path) -> None:
     """The job fails at once, and for good; nothing of the micro-batch is published."""
-    write_input(tmp_path, ["x,ada,1", "y,ben,2", "3,cleo,3"])
+    write_input(tmp_path, [*(f"{'x' if n < 60 else ''}{n},ada,1" for n in range(100))])
     job = {
         "source": SOURCE,
         "trigger": {"available-now": True},
