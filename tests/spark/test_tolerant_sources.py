@@ -81,6 +81,13 @@ def test_an_array_on_one_line(spark: SparkSession, tmp_path: Path) -> None:
     ]
 
 
+def test_a_line_with_zero_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, b"1,ada\n\x00\x00\x001234\n")
+    frame = loaded(spark, CsvSource, tmp_path)
+    assert frame is not None
+    assert [(row.id, row[UNPARSED]) for row in frame.collect()] == [(1, None), (None, "\0\0\x001234")]
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 def test_where_a_row_comes_from(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
     """The file, of good and of bad rows: a later stage may find that a row is bad."""
