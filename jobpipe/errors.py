@@ -231,7 +231,10 @@ class QueryStopped(JobpipeError):
 
 
 class TooManyDeadLetters(JobpipeError):
-    """More rows of a micro-batch are dead letters than ``errors.max-ratio`` of a pipeline's job allows."""
+    """More rows of a micro-batch are dead letters than ``errors.max-ratio`` of a pipeline's job allows.
+
+    Or more rows of a record batch than a ``batch-function`` is asked about one by one.
+    """
 
 
 class PipelineNotFound(JobpipeError):

@@ -246,7 +246,8 @@ def _several_sinks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
 def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     errors = job.spec.errors
     if errors.tolerance != "all":
-        for name, value in (("dead-letters", errors.dead_letters), ("max-ratio", errors.max_ratio)):
+        given = {"dead-letters": errors.dead_letters, "retention": errors.retention, "max-ratio": errors.max_ratio}
+        for name, value in given.items():
             if value is not None:
                 what = "without tolerance: all there are no dead letters: a bad row fails the job"
                 yield ("errors", name), what, "give errors.tolerance: all, or leave it out", "error"
@@ -257,6 +258,10 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield _below(job, sink), what, "give at-least-once: true if that is acceptable, or publish a topic", "error"
     if len(job.sources) > 1:
         yield ("errors",), "a job with dead letters has one source", "let another job join them", "error"
+    for source in job.sources.values():
+        for found in source.plugin.check_tolerant(job.mode):
+            what = f"with errors.tolerance: {found.what}"
+            yield (*_below(job, source), *found.key.split(".")), what, found.remedy, found.severity
     for stage in job.transforms:
         path = _below(job, stage)
         if stage.plugin.stateful:

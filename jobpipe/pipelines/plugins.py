@@ -68,6 +68,7 @@ __all__ = [
     "Topics",
     "Transform",
     "column_named",
+    "origin",
     "require_columns",
 ]
 
@@ -86,7 +87,7 @@ OptionsModel = type[PluginOptions]
 UNPARSED = "_jobpipe_unparsed"
 ORIGIN = "_jobpipe_origin"
 """Where a row comes from, a struct of :data:`ORIGIN_FIELDS`: of sources that know it, in a job with dead letters."""
-ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT"
+ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT, file: STRING"
 DEAD = "_jobpipe_dead"
 DEAD_TYPE = f"STRUCT<row: STRING, error_class: STRING, error_message: STRING, {ORIGIN_FIELDS}>"
 """The row as it came to the stage, as JSON; the name of the error; what it says; where the row comes from, or nulls."""
@@ -129,6 +130,14 @@ def column_named(name: str) -> Column:
     from pyspark.sql import functions as sf
 
     return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def origin(**known: Column) -> Column:
+    """Return the value of column :data:`ORIGIN`: the fields that a source knows; the others are null."""
+    from pyspark.sql import functions as sf
+
+    fields = (part.split(": ") for part in ORIGIN_FIELDS.split(", "))
+    return sf.struct(*(known.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in fields))
 
 
 class Plugin(ABC):
@@ -187,6 +196,10 @@ class Source(Plugin):
         Column :data:`ORIGIN`, if there is one, says where each row comes from.
         """
         return None
+
+    def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
+        """Yield what is wrong with the options in a job with dead letters: why a bad row would pass, or be lost."""
+        return ()
 
     def flow_options(self) -> Mapping[str, Any]:
         """Return the arguments of ``jobpipe.flow`` that its options stand for; of a source of one topic.

@@ -178,8 +178,15 @@ class ErrorsSpec(Section):
         validation_alias=AliasChoices("dead-letters", AliasPath("deadletterqueue", "topic", "name")),
         description="The topic of dead letters; by default <pipeline>.<job>.dead-letters.",
     )
+    retention: Duration | None = Field(
+        default=None,
+        description="How long dead letters are kept after the jobs of the file that read them have done so; 7d if none "
+        "does.",
+    )
     max_ratio: Ratio | None = Field(
-        default=None, description="The job fails if more than this part of a micro-batch is dead."
+        default=None,
+        description="The job fails if more than this part of a micro-batch is dead; of a stream, smaller ones are "
+        "counted together until they have 100 rows.",
     )
 
 

@@ -181,7 +181,7 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
 
     keys = session_keys(pipeline, job, "file:/")
-    fixed = {"spark.master": "local[1]", "spark.sql.jsonGenerator.ignoreNullFields": "false"}
+    fixed = {"spark.master": "local[1]"}
     level = pipeline.configuration(job).get("spark.log.level", "OFF")
     prepare_jvm({**keys, **fixed, "spark.log.level": level})
     spark = SparkSession.builder.getOrCreate()
@@ -211,7 +211,8 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
     frame = next(iter(frames.values()))
     made: list[tuple[Stage[Any], DataFrame]] = [(job.sources[view], each) for view, each in frames.items()]
     if job.spec.errors.tolerance == "all":
-        letters = DeadLetters(context, "", "", [(stage.type, stage.make(_RUN)) for stage in job.transforms], None)
+        stages = [(stage.type, stage.make(_RUN)) for stage in job.transforms]
+        letters = DeadLetters(context, "", "", stages, None, view=next(iter(frames)))
         with ExitStack() as stack, _finding(pipeline, made):
             good, marked = letters.parted(frame, stack)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
@@ -252,6 +253,8 @@ def _frame(spark: SparkSession, source: Source, rows: list[Row], folder: Path) -
 def _rows(frame: DataFrame) -> list[Row]:
     from pyspark.sql import functions as sf
 
+    from jobpipe.pipelines.transforms.columns import WHOLE_JSON
     from jobpipe.spark.collecting import collect_rows
 
-    return [json.loads(row["json"]) for row in collect_rows(frame.select(sf.to_json(sf.struct("*")).alias("json")))]
+    column = sf.to_json(sf.struct("*"), WHOLE_JSON).alias("json")
+    return [json.loads(row["json"]) for row in collect_rows(frame.select(column))]

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
+from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, UNPARSED
 from jobpipe.pipelines.transforms import in_tasks
-from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, with_dead
+from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, require_returns, with_dead
 from jobpipe.spark.schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
-ORIGINS = pa.struct({"topic": pa.string(), "offset": pa.int64(), "partition": pa.int32(), "row_number": pa.int64()})
+ORIGINS = pa.struct(
+    {
+        "topic": pa.string(),
+        "offset": pa.int64(),
+        "partition": pa.int32(),
+        "row_number": pa.int64(),
+        "file": pa.string(),
+    }
+)
 Rows = list[dict[str, Any]]
 
 
@@ -81,6 +93,53 @@ def test_what_is_no_row_is_an_error(returned: Any) -> None:
     assert found[DEAD]["row"] == '{"id": 1}'
 
 
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_rows_of_spark_are_rows(tolerant: bool) -> None:
+    """Alone, and in a list; one without names is no row."""
+    made = {1: Row(id=1, half=0.5), 2: [Row(id=2), {"id": 3}]}
+    found = called(rows(lambda row: made[row["id"]], tolerant=tolerant), batch(1, 2))
+    assert [(row["id"], row["half"]) for row in found] == [(1, 0.5), (2, None), (3, None)]
+    with pytest.raises(TypeError):
+        called(rows(lambda row: Row(1, 2)), batch(1))
+
+
+def yields(row: Any) -> Any:
+    yield row
+
+
+async def waits(row: Any) -> Any:
+    return row
+
+
+async def waits_and_yields(row: Any) -> Any:
+    yield row
+
+
+class Yields:
+    """An object that is called."""
+
+    def __call__(self, row: Any) -> Any:
+        yield row
+
+
+@pytest.mark.parametrize("function", [yields, Yields(), partial(yields)])
+def test_a_generator_is_refused(function: Any) -> None:
+    """It returns no row; in a job with dead letters each row would be one."""
+    with pytest.raises(ConfigError, match="own:rows is a generator: it yields; let it return a list"):
+        require_returns(function, "own:rows")
+
+
+@pytest.mark.parametrize("function", [waits, waits_and_yields])
+def test_what_is_asynchronous_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigError, match="own:rows is asynchronous"):
+        require_returns(function, "own:rows")
+
+
+@pytest.mark.parametrize("function", [half, lambda row: row, dict, partial(half, by=3)])
+def test_other_functions_are_not(function: Any) -> None:
+    require_returns(function, "own:rows")
+
+
 def test_one_bad_row_is_the_end_of_all() -> None:
     with pytest.raises(ValueError, match="negative: -2"):
         called(rows(half), batch(1, -2, 3))
@@ -99,6 +158,7 @@ def test_bad_rows_are_dead() -> None:
             "offset": None,
             "partition": None,
             "row_number": None,
+            "file": None,
         }
         for id_ in (-1, -4, -5)
     ]
@@ -147,11 +207,24 @@ def test_where_rows_come_from_is_not_the_function_s(make: Any) -> None:
 
 
 def test_values_that_json_has_not_are_texts() -> None:
-    from datetime import date
-
-    given = batch(-1, day=pa.array([date(2013, 1, 1)]), raw=pa.array([b"\xff"]))
+    """As Spark's to_json has them: whole, and such that from_json reads them."""
+    given = batch(
+        -1,
+        day=pa.array([date(2013, 1, 1)]),
+        at=pa.array([1_000_000_000_000_001], pa.timestamp("us", "UTC")),
+        local=pa.array([1_000_000_000_000_000], pa.timestamp("us")),
+        raw=pa.array([b"\xff\x00"]),
+        none=pa.nulls(1, pa.string()),
+    )
     (found,) = called(rows(half, tolerant=True), given)
-    assert json.loads(found[DEAD]["row"]) == {"id": -1, "day": "2013-01-01", "raw": "b'\\xff'"}
+    assert json.loads(found[DEAD]["row"]) == {
+        "id": -1,
+        "day": "2013-01-01",
+        "at": "2001-09-09T01:46:40.000001+00:00",
+        "local": "2001-09-09T01:46:40.000000",
+        "raw": "/wA=",
+        "none": None,
+    }
 
 
 def test_a_long_message_is_cut() -> None:
@@ -160,6 +233,18 @@ def test_a_long_message_is_cut() -> None:
 
     (found,) = called(rows(fail, tolerant=True), batch(1))
     assert found[DEAD]["error_message"] == "x" * in_tasks.TEXT_MOST
+
+
+@pytest.mark.parametrize("make", [RowCalls, BatchCalls])
+def test_secrets_are_not_in_a_message(make: type[InTasks]) -> None:
+    """Also where one is a part of another one, and where the message is cut."""
+
+    def fail(_: Any, password: str, **more: Any) -> None:
+        raise ValueError(f"no access by {password}: {more}" + "x" * in_tasks.TEXT_MOST)
+
+    options = {"password": "open", "token": "open sesame", "empty": ""}
+    (found,) = called(make(fail, options, COLUMNS, tolerant=True, secrets=options.values()), batch(1))
+    assert found[DEAD]["error_message"].startswith("no access by ***: {'token': '***', 'empty': ''}xxx")
 
 
 @pytest.mark.parametrize("tolerant", [False, True])
@@ -204,8 +289,9 @@ def test_columns_that_are_missing_are_an_error() -> None:
 def test_too_many_dead_rows_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_tasks, "DEAD_MOST", 3)
     assert len(called(batches(halves, tolerant=True), batch(-1, -2, -3), batch(-4))) == 4
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(TooManyDeadLetters, match=r"more than 3 rows .* give a row-function, or set spark") as told:
         called(batches(halves, tolerant=True), batch(-1, -2, 1, -3, -4))
+    assert isinstance(told.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("make", [rows, batches])

@@ -172,11 +172,51 @@ STAGES: tuple[Wrong, ...] = (
         "dead letters that there are not",
         """
         source: {type: rate}
-        errors: {dead-letters: bad, max-ratio: 0.1}
+        errors: {dead-letters: bad, max-ratio: 0.1, retention: 1d}
         sink: {type: console}
         """,
         (5, "errors.dead-letters", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+        (5, "errors.retention", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
         (5, "errors.max-ratio", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+    ),
+    job(
+        "rows that tolerance would not see",
+        """
+        source: {type: csv, path: in, schema: "id INT, _corrupt_record STRING", options: {Mode: DROPMALFORMED}}
+        errors: {tolerance: all}
+        sink: {type: jobpipe, topic: t}
+        """,
+        (4, "source.schema", "column _corrupt_record takes the rows that do not fit", "to the dead letters"),
+        (4, "source.options.Mode", "says what Spark does with rows that do not fit", "to the dead letters"),
+    ),
+    job(
+        "rows that tolerance would not see in any format",
+        """
+        source: {type: spark, format: XML, path: in, options: {columnNameOfCorruptRecord: bad, rowTag: row}}
+        errors: {tolerance: all}
+        sink: {type: jobpipe, topic: t}
+        """,
+        (4, "source.schema", "no row is bad", "give schema"),
+        (4, "source.options.columnNameOfCorruptRecord", "says what Spark does", "leave out errors.tolerance"),
+    ),
+    job(
+        "rows that tolerance would not see in a run",
+        """
+        execution.runtime-mode: BATCH
+        source: {type: csv, path: in}
+        errors: {tolerance: all}
+        sink: {type: jobpipe, topic: t}
+        """,
+        (5, "source.schema", "with errors.tolerance: without it Spark makes columns", "give schema"),
+    ),
+    job(
+        "a file that would be a dead letter for each of its rows",
+        """
+        source: {type: json, path: in, schema: id INT, options: {multiLine: true}}
+        errors: {tolerance: all}
+        sink: {type: jobpipe, topic: t}
+        """,
+        (4, "source.options.multiLine", "with the text of its whole file", "jq -c"),
     ),
     job(
         "an option that a flow does not have",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -14,12 +14,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines import dead_letters
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.queries import QueryWork
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done, failure
+from jobpipe.pipelines.sinks.formats import JsonSink
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of
 
@@ -52,7 +55,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def run(job: dict[str, Any], *, batch: bool = False) -> Done:
         how: dict[str, Any] = {"execution.runtime-mode": "BATCH"} if batch else {"trigger": {"available-now": True}}
-        sink = {"type": "json", "path": "out"}
+        sink = {"type": "json", "path": "out", "at-least-once": not batch}
         file = tmp_path / "p.yaml"
         file.write_text(yaml.safe_dump({"pipeline": {"name": "p"}, "jobs": {"a": {**job, **how, "sink": sink}}}))
         file.chmod(0o600)
@@ -147,3 +150,27 @@ def test_a_topic(
         done = run({"source": source, "transform": [transform]})
     assert error in done.message
     assert done.place == f"topic {topic}, offset 2"
+
+
+def test_a_sink_that_cannot_be_opened(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic of the dead letters, which was taken over before, is given up."""
+
+    class Topic:
+        closed: ClassVar[list[bool]] = []
+
+        def __init__(self, **_: object) -> None:
+            return
+
+        def close(self, *, final: bool) -> None:
+            self.closed.append(final)
+
+    def fail(*_: object) -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(dead_letters, "JobPipeSink", Topic)
+    monkeypatch.setattr(JsonSink, "open", fail)
+    source = source_of("csv", tmp_path)
+    for batch in (True, False):
+        with pytest.raises(ConfigError, match="no"):
+            run({"source": source, "errors": {"tolerance": "all"}}, batch=batch)
+    assert Topic.closed == [False, False]

@@ -286,6 +286,7 @@ def test_python(
         "import pyarrow.compute as pc\n"
         "def older(frame, years): return frame.where(frame.age > years)\n"
         "def nothing(frame): return 5\n"
+        "def each(row): yield row\n"
     )
     (tmp_path / "pipeline_functions.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -295,6 +296,8 @@ def test_python(
         apply("python", people, function="pipeline_functions:nothing")
     with pytest.raises(ConfigError, match="pipeline_functions:nosuch cannot be imported: AttributeError"):
         apply("python", people, function="pipeline_functions:nosuch")
+    with pytest.raises(ConfigError, match="pipeline_functions:each is a generator"):
+        apply("python", people, **{"row-function": "pipeline_functions:each", "schema": "id int"})
     name = "tests.spark.test_pipeline_transforms"
     twice = apply("python", people, **{"row-function": f"{name}:twice", "schema": "id int, name string"})
     assert sorted(rows(twice)) == [(1, "ada"), (1, "ada!"), (2, "ben"), (2, "ben!")]
@@ -305,6 +308,20 @@ def test_python(
     named = apply("python", dotted, **{"row-function": f"{name}:twice", "schema": "id int, name string"})
     assert sorted(rows(named)) == sorted(rows(twice))
     assert apply("ExtractField", apply("HoistField", people, field="a`b"), field="a`b").columns == people.columns
+
+
+def test_a_secret_is_not_in_a_dead_letter(people: DataFrame, job: JobContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_SECRET", "open sesame")
+    kind = PLUGINS.find(PlugInKind.TRANSFORM, "python")
+    options = {"password": "env:PIPELINE_SECRET", "place": "cave"}
+    given = {"row-function": "tests.spark.test_pipeline_transforms:refuse", "schema": "id int", "options": options}
+    found = kind(kind.parse(given, job.folder)).apply_tolerant(people, job)
+    assert {row[DEAD].error_message for row in found.collect()} == {"no access to cave by ***"}
+
+
+def refuse(row: dict[str, Any], password: str, place: str) -> None:
+    """Tell the secret."""
+    raise ValueError(f"no access to {place} by {password}")
 
 
 def twice(row: dict[str, Any]) -> list[dict[str, Any]] | None:

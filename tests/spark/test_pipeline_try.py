@@ -115,8 +115,8 @@ def tried(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "own_of_a_try", raising=False)
     (tmp_path / "own_of_a_try.py").write_text(OWN)
 
-    def tried(job: object, *rows: dict[str, object]) -> trying.Tried:
-        return trying.try_job(load_pipeline(write_pipeline(tmp_path, {"a": job})), "a", {None: list(rows)})
+    def tried(job: object, *rows: dict[str, object], view: str | None = None) -> trying.Tried:
+        return trying.try_job(load_pipeline(write_pipeline(tmp_path, {"a": job})), "a", {view: list(rows)})
 
     return tried
 
@@ -155,9 +155,11 @@ def test_rows_as_spark_tells_them(tried: Any) -> None:
     same = {"type": "sql", "filter": "true"}
     assert tried(job_of(same, schema="id BIGINT, at TIMESTAMP")).rows == []
     assert tried(job_of(same, schema="id BIGINT, name STRING"), {"id": 1}, {"name": "ä\n"}).rows == [
-        {"id": 1},
-        {"name": "ä\n"},
+        {"id": 1, "name": None},
+        {"id": None, "name": "ä\n"},
     ]
+    at = "2026-01-02T03:04:05.000006Z"
+    assert tried(job_of(same, schema="at TIMESTAMP"), {"at": at}).rows == [{"at": at}]
 
 
 def test_secrets_are_given(tried: Any, tmp_path: Path) -> None:
@@ -179,3 +181,14 @@ def test_a_failure_as_a_user_sees_it(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "\tat " not in done.stderr
     assert "QueryContextLogger" not in done.stderr
+
+
+def test_a_query_over_the_source_by_its_name(tried: Any) -> None:
+    """With dead letters, too."""
+    sources = {"orders": {"type": "csv", "path": "input", "schema": "id STRING"}}
+    query = {"type": "sql", "query": "SELECT id FROM orders WHERE id <> '1'"}
+    job = {**job_of(query, CAST, errors={"tolerance": "all"}), "sources": sources}
+    del job["source"]
+    found = tried(job, {"id": "1"}, {"id": "2"}, {"id": "x"}, view="orders")
+    assert found.rows == [{"id": 2}]
+    assert [letter["row"] for letter in found.dead] == ['{"id":"x"}']

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
@@ -89,6 +91,11 @@ class Writer:
         """Return what is left of attempts."""
         chosen = [path.name for path in (self.folder / "out" / "_jobpipe_runs").glob("*.attempt")]
         return chosen + [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
+
+
+def job_in(folder: Path, mode: Mode) -> JobContext:
+    storage = str(folder / "state")
+    return JobContext(pipeline="shop", job="copy", mode=mode, storage=storage, folder=folder, run=RunValues("r1"))
 
 
 @pytest.fixture
@@ -223,3 +230,33 @@ def test_partitions_alone(writer: Writer) -> None:
     finally:
         writer.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert writer.rows() == [0, 2, 11]
+
+
+def test_all_files_if_there_are_no_partitions(writer: Writer) -> None:
+    """With Spark's key for partitions alone, Spark itself would delete the old files before it has written others."""
+    given = {"path": "out", "mode": "overwrite", "options": {"partitionOverwriteMode": "dynamic"}}
+    sink = ParquetSink(ParquetSink.parse(given, writer.folder))
+    job = job_in(writer.folder, Mode.BATCH)
+    sink.write(writer.spark.range(3), 0, job)
+    with pytest.raises(PySparkException):
+        sink.write(writer.spark.sql("SELECT raise_error('no') AS id"), 0, replace(job, run=RunValues("r2")))
+    assert writer.rows() == [0, 1, 2]
+    sink.write(writer.spark.range(2), 0, replace(job, run=RunValues("r3")))
+    assert writer.rows() == [0, 1]
+
+
+def test_files_of_a_stream_that_had_no_dead_letters(writer: Writer) -> None:
+    """Spark's readers see only the files of its log: what is appended later, without it, would be lost to them."""
+    job = job_in(writer.folder, Mode.STREAMING)
+
+    def write(path: str) -> None:
+        sink = ParquetSink(ParquetSink.parse({"path": path, "options": {}}, writer.folder))
+        for batch_id in range(2):
+            sink.write(writer.spark.range(2), batch_id, job)
+
+    (writer.folder / "out" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"has written to .*/out, .* give another path"):
+        write("out")
+    assert [path.name for path in (writer.folder / "out").iterdir()] == ["_spark_metadata"]
+    write("other")
+    assert writer.spark.read.parquet(str(writer.folder / "other")).count() == 4

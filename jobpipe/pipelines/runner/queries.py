@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from py4j.protocol import Py4JError
@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.dead_letters import DeadLetters
-from jobpipe.pipelines.graph import dead_letters_of, subscriptions_of
+from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
+from jobpipe.pipelines.graph import subscriptions_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import Sink
 from jobpipe.pipelines.queries import start_for_each_batch
@@ -51,18 +51,22 @@ class QueryWork:
         """Run it to its end."""
         run = self._context.run
         sinks = [stage.make(run) for stage in self._job.sinks] if self._routes is None else [self._routed(self._routes)]
+        dead = dead_letters_for(self._pipeline, self._job, self._context)
         ended = False
         try:
             if self._job.mode is Mode.BATCH:
                 with stop.interrupting():  # a run is repeated as a whole
-                    done = self._batch(sinks)
+                    done = self._batch(sinks, dead)
             else:
-                done = self._stream(sinks, stop)
+                done = self._stream(sinks, dead, stop)
             ended = not done.error and not done.stopped
             return done
         finally:
-            for sink in sinks:
-                sink.close(ended=ended)
+            with ExitStack() as closing:  # all of them, also those that follow one which raises
+                for sink in reversed(sinks):
+                    closing.callback(sink.close, ended=ended)
+                if dead is not None:
+                    closing.callback(dead.close, ended=ended)
 
     # -- putting together ----------------------------------------------------------------------------------------------
 
@@ -97,52 +101,31 @@ class QueryWork:
             frame = stage.make(context.run).apply(frame, context)
         return frame
 
-    def _dead_letters(self) -> DeadLetters | None:
-        topic = dead_letters_of(self._pipeline, self._job)
-        if topic is None:
-            return None
-        stages = [(stage.type, stage.make(self._context.run)) for stage in self._job.transforms]
-        source = next(iter(self._job.sources.values())).type
-        return DeadLetters(self._context, topic, source, stages, self._job.spec.errors.max_ratio)
-
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _batch(self, sinks: Sequence[Sink]) -> Done:
-        frames = self._sources()
-        dead = self._dead_letters()
-        frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
-        good = frame if dead is None else dead.open(frame)
-        for sink in sinks:
-            sink.open(good, self._context)
-        ended = False
-        try:
-            self._writer(sinks, dead)(frame, 0)
-            ended = True
-        finally:
-            if dead is not None:
-                dead.close(ended=ended)
+    def _batch(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Done:
+        frame = self._opened(sinks, dead)
+        self._writer(sinks, dead)(frame, 0)
         return Done(batches=1)
 
-    def _stream(self, sinks: Sequence[Sink], stop: StopRequest) -> Done:
+    def _stream(self, sinks: Sequence[Sink], dead: DeadLetters | None, stop: StopRequest) -> Done:
         with stop.interrupting():  # topics are waited for
-            frames = self._sources()
-            dead = self._dead_letters()
-            frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
-            good = frame if dead is None else dead.open(frame)
-            for sink in sinks:
-                sink.open(good, self._context)
+            frame = self._opened(sinks, dead)
         write = self._writer(sinks, dead)
         if dead is None and len(sinks) == 1:
             query = sinks[0].start(frame, self._context)
         else:
             query = start_for_each_batch(frame, self._context, write)
-        done: Done | None = None
-        try:
-            done = self._wait(query, stop)
-            return done
-        finally:
-            if dead is not None:
-                dead.close(ended=done is not None and not done.error and not done.stopped)
+        return self._wait(query, stop)
+
+    def _opened(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> DataFrame:
+        """Return the rows that will be written; those of a job with dead letters are not transformed yet."""
+        frames = self._sources()
+        frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
+        good = frame if dead is None else dead.open(frame)
+        for sink in sinks:
+            sink.open(good, self._context)
+        return frame
 
     def _writer(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Callable[[DataFrame, int], None]:
         """Return what is called with each micro-batch."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import FormatOptions, absolute
 from jobpipe.pipelines.kinds import Columns, Text, revealed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
+_LOG = "_spark_metadata"
 _BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and Spark's readers see only those"
 
 
@@ -85,9 +87,12 @@ class FileSink(FormatSink):
 
     Options = FileOptions
     promise = Promise(True, _BY_ITS_LOG)
+    _has_no_log = False
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Append a micro-batch; write the rows of a run as ``mode`` says, all of them or none."""
+        if job.mode is Mode.STREAMING:
+            self._require_no_log(batch, job)
         if job.mode is Mode.STREAMING or self._replaces_partitions(batch):
             super().write(batch, batch_id, job)
             return
@@ -95,12 +100,32 @@ class FileSink(FormatSink):
         files = RunFiles(batch.sparkSession, str(self._path(job)), job)
         files.write(mode, lambda folder: self._save(batch, "error", folder, job))
 
+    def _require_no_log(self, batch: DataFrame, job: JobContext) -> None:
+        """Check, once, that Spark keeps no log of the folder's files: its readers would not see those of :meth:`write`.
+
+        Raises:
+            ConfigError: it does, since a stream with this sink alone has written there.
+        """
+        if self._has_no_log:
+            return
+        jvm: Any = batch.sparkSession._jvm
+        path = jvm.org.apache.hadoop.fs.Path(str(self._path(job)), _LOG)
+        if path.getFileSystem(batch.sparkSession._jsc.hadoopConfiguration()).exists(path):
+            raise ConfigError(
+                f"a job without dead letters and other sinks has written to {path.getParent()}, and Spark keeps a log "
+                "of its files: readers in Spark would not see the files of this job; give another path",
+                path=str(path.getParent()),
+            )
+        self._has_no_log = True
+
     def _replaces_partitions(self, batch: DataFrame) -> bool:
         """Whether Spark is to overwrite those partitions alone that have rows; it is safe to do that twice."""
         key, default = "partitionOverwriteMode", batch.sparkSession.conf.get(_PARTITIONS, "static")
         given = {name.lower(): value for name, value in self.options.options.items()}
         dynamic = str(given.get(key.lower(), default)).lower() == "dynamic"
-        return dynamic and getattr(self.options, "mode", None) == "overwrite"
+        if not dynamic or getattr(self.options, "partition_by", None) is None:
+            return False  # without partitions Spark would delete all old files first
+        return getattr(self.options, "mode", None) == "overwrite"
 
 
 class CsvSink(FileSink):

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import FormatOptions, absolute, read_schema
 from jobpipe.pipelines.kinds import Text, revealed
-from jobpipe.pipelines.plugins import UNPARSED, Source
+from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+_CORRUPT_DEFAULT = "_corrupt_record"
+_SAY_WHAT_IS_MALFORMED = {"mode", "columnnameofcorruptrecord"}  # options by which the user says what becomes of them
+_LEAVE_OUT = "leave it out, so that these rows go to the dead letters, or leave out errors.tolerance"
 
 
 class FileOptions(FormatOptions):
@@ -54,13 +60,51 @@ class FormatSource(Source):
         schema = getattr(self.options, "schema_", None)
         return None if schema is None else read_schema(schema, job.folder)
 
-    def _says_what_is_malformed(self) -> bool:
-        """Whether the user says what happens to rows that Spark cannot parse."""
-        return bool({name.lower() for name in self.options.options} & {"mode", "columnnameofcorruptrecord"})
+    def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
+        """Rows that do not fit are found by the schema, and only if the user does not tell Spark what to do with them.
+
+        A JSON array that takes several lines is one text to Spark, of which each element would be a dead letter.
+        """
+        if not self._parsed:
+            return
+        schema = getattr(self.options, "schema_", None)
+        if schema is None:
+            remedy = "give schema: 'id bigint, name string', or file:PATH of a file with the columns"
+            yield Complaint("schema", "without it Spark makes columns that fit every row, so no row is bad", remedy)
+        elif re.search(rf"\b{_CORRUPT_DEFAULT}\b", schema):
+            yield Complaint("schema", f"column {_CORRUPT_DEFAULT} takes the rows that do not fit", _LEAVE_OUT)
+        for name, value in self.options.options.items():
+            if name.lower() in _SAY_WHAT_IS_MALFORMED:
+                yield Complaint(f"options.{name}", "it says what Spark does with rows that do not fit", _LEAVE_OUT)
+            elif name.lower() == "multiline" and str(value).lower() == "true" and self.format.lower() == "json":
+                remedy = "write an object on each line, as jq -c '.[]' does, or leave out errors.tolerance"
+                yield Complaint(f"options.{name}", "each element would come with the text of its whole file", remedy)
+
+    @property
+    def _parsed(self) -> bool:
+        """Whether Spark parses texts."""
+        return self.format.lower() in _PARSED
+
+    def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
+        """Return the rows with their files, and the texts of those that do not fit the columns."""
+        if not self._parsed:
+            return None
+        from pyspark.sql.types import StringType, StructType
+
+        schema = self._schema(job)
+        if schema is None or not self._strict(spark, schema):
+            said = f"the schema, or the options, say what Spark does with rows that do not fit; {_LEAVE_OUT}"
+            raise ConfigError(f"source {self.type} of a job with errors.tolerance: {said}", key="schema")
+        columns = StructType.fromDDL(schema)  # which may end with a comment, so nothing can be put after it
+        if not isinstance(columns, StructType):
+            raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
+        columns = columns.add(UNPARSED, StringType())
+        frame = self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
+        return frame.withColumn(ORIGIN, origin(file=frame.metadataColumn("_metadata")["file_path"]))
 
     def _strict(self, spark: SparkSession, schema: str | None) -> Mapping[str, str]:
         """Return the options by which a row that Spark cannot parse fails the job; without them it is nulls."""
-        if self.format.lower() not in _PARSED or self._says_what_is_malformed():
+        if not self._parsed or {name.lower() for name in self.options.options} & _SAY_WHAT_IS_MALFORMED:
             return {}
         if schema is not None:
             from pyspark.sql.types import StructType
@@ -70,7 +114,9 @@ class FormatSource(Source):
                 return {}  # a column for the texts of such rows, under Spark's own name
         return {"mode": "FAILFAST"}
 
-    def _load(self, spark: SparkSession, job: JobContext, schema: str | None, more: Mapping[str, str]) -> DataFrame:
+    def _load(
+        self, spark: SparkSession, job: JobContext, schema: StructType | str | None, more: Mapping[str, str]
+    ) -> DataFrame:
         reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
         reader = reader.format(self.format).options(**revealed(self.options.options, job.folder), **more)
         if schema is not None:
@@ -92,25 +138,13 @@ class FileSource(FormatSource):
             yield Complaint("schema", f"a stream of {self.type} files needs its columns", remedy)
 
 
-class _ParsedSource(FileSource):
-    """Rows of texts that Spark parses."""
-
-    def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
-        """Return the rows, and the texts of those that do not fit the columns."""
-        schema = self._schema(job)
-        if schema is None or not self._strict(spark, schema):
-            return None
-        columns = f"{schema}, {UNPARSED} STRING"
-        return self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
-
-
-class CsvSource(_ParsedSource):
+class CsvSource(FileSource):
     """Rows of CSV files, each file once."""
 
     type = "csv"
 
 
-class JsonSource(_ParsedSource):
+class JsonSource(FileSource):
     """Rows of files with a JSON object on each line, each file once."""
 
     type = "json"
@@ -128,7 +162,7 @@ class OrcSource(FileSource):
     type = "orc"
 
 
-class XmlSource(_ParsedSource):
+class XmlSource(FileSource):
     """Rows of XML files, each file once; `options: {rowTag: NAME}` says what a row is."""
 
     type = "xml"

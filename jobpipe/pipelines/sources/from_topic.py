@@ -12,7 +12,7 @@ from jobpipe.config.model import KEYS
 from jobpipe.config.source_options import SOURCE_OPTIONS
 from jobpipe.pipelines.context import JobContext, with_prefix
 from jobpipe.pipelines.definitions import options_model
-from jobpipe.pipelines.plugins import ORIGIN, Source, Topics
+from jobpipe.pipelines.plugins import ORIGIN, Source, Topics, origin
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
 from jobpipe.spark.metadata import METADATA
@@ -115,8 +115,8 @@ def _with_origin(frame: DataFrame, *, keep: bool) -> DataFrame:
     """Return the rows with column ORIGIN made of their metadata column, which goes unless the user asked for it."""
     from pyspark.sql import functions as sf
 
-    fields = (sf.col(f"{METADATA}.{field}").alias(name) for field, name in _ORIGIN.items())
-    marked = frame.withColumn(ORIGIN, sf.struct(*fields))
+    known = {name: sf.col(f"{METADATA}.{field}") for field, name in _ORIGIN.items()}
+    marked = frame.withColumn(ORIGIN, origin(**known))
     return marked if keep else marked.drop(METADATA)
 
 

@@ -17,7 +17,7 @@ from jobpipe.pipelines.kinds import Arguments, ObjectName, Text, revealed
 from jobpipe.pipelines.plugins import PluginOptions, Transform
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.transforms.in_tasks import BatchCalls, RowCalls, with_dead
+from jobpipe.pipelines.transforms.in_tasks import BatchCalls, RowCalls, require_returns, with_dead
 from jobpipe.pipelines.userobjects import import_object
 
 _COLUMNS = re.compile(r"[\w\s`.,*]*")  # with nothing that is computed: `*, id AS key`, `key IS NOT NULL`
@@ -168,7 +168,10 @@ class PythonTransform(Transform):
             raise ConfigError(f"schema {given.schema_!r}: give columns, as in 'id bigint, name string'", key="schema")
         name = str(given.row_function if given.row_function is not None else given.batch_function)
         calls = RowCalls if given.row_function is not None else BatchCalls
-        call = calls(import_object(name), options, schema, tolerant=tolerant, names=frame.columns)
+        secrets = [str(value) for key, value in options.items() if value != given.options[key]]
+        function = import_object(name)
+        require_returns(function, name)
+        call = calls(function, options, schema, tolerant=tolerant, names=frame.columns, secrets=secrets)
         # Spark's mapInArrow reads names as expressions.
         return frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).mapInArrow(
             call, with_dead(schema) if tolerant else schema

@@ -39,6 +39,7 @@ from jobpipe.pipelines.plugins import (
     PluginOptions,
     Transform,
     column_named,
+    origin,
     require_columns,
 )
 from jobpipe.pipelines.problems import Complaint
@@ -177,12 +178,21 @@ class Cast(Transform):
         return _replace(marked, casts)
 
 
+WHOLE_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options by which Spark writes rows as JSON without leaving anything out: it would drop nulls and microseconds."""
+
+
 def dead_struct(frame: DataFrame, kind: Column, message: Column) -> Column:
     """Return the value of column DEAD for rows of ``frame``, of type DEAD_TYPE."""
-    row = sf.to_json(sf.struct(*(column_named(name) for name in frame.columns if name not in (ORIGIN, UNPARSED))))
-    origin = sf.col(ORIGIN) if ORIGIN in frame.columns else sf.lit(None).cast(f"STRUCT<{ORIGIN_FIELDS}>")
+    columns = (column_named(name) for name in frame.columns if name not in (ORIGIN, UNPARSED))
+    row = sf.to_json(sf.struct(*columns), WHOLE_JSON)
+    place = sf.col(ORIGIN) if ORIGIN in frame.columns else origin()
     fields = [row.alias("row"), kind.alias("error_class"), message.alias("error_message")]
-    fields += [origin[part.split(":")[0]].alias(part.split(":")[0]) for part in ORIGIN_FIELDS.split(", ")]
+    fields += [place[part.split(":")[0]].alias(part.split(":")[0]) for part in ORIGIN_FIELDS.split(", ")]
     return sf.struct(*fields).cast(DEAD_TYPE)
 
 

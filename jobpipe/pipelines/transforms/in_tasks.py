@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
 
 if TYPE_CHECKING:
@@ -26,7 +31,21 @@ _LETTER = (
     .add("offset", LongType())
     .add("partition", IntegerType())
     .add("row_number", LongType())
+    .add("file", StringType())
 )
+
+
+def require_returns(function: Callable[..., Any], name: str) -> None:
+    """Check that a function returns rows: a generator, or a coroutine, is no row, so each row would be bad.
+
+    Raises:
+        ConfigError: it yields them, or is asynchronous.
+    """
+    for called in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - of an object, the method
+        if inspect.isgeneratorfunction(called):
+            raise ConfigError(f"{name} is a generator: it yields; let it return a list of rows instead", key="function")
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise ConfigError(f"{name} is asynchronous; let it return rows", key="function")
 
 
 def with_dead(schema: StructType) -> StructType:
@@ -44,6 +63,7 @@ class InTasks:
         schema: of what it returns, as JSON.
         tolerant: rows for which it raises come back in column DEAD.
         names: of the columns, which come without; None if they come with their names.
+        secrets: texts that no dead letter may show.
     """
 
     def __init__(
@@ -54,12 +74,14 @@ class InTasks:
         *,
         tolerant: bool = False,
         names: Sequence[str] | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         self._function = function
         self._options = dict(options)
         self._schema = schema.json()
         self._tolerant = tolerant
         self._names = None if names is None else list(names)
+        self._secrets = sorted(filter(None, secrets), key=len, reverse=True)  # one may be a part of another one
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the function makes of each record batch."""
@@ -72,9 +94,15 @@ class InTasks:
             visible = batch.select([name for name in batch.schema.names if name not in (ORIGIN, UNPARSED)])
             for start, made in self.tried(visible, columns):
                 if isinstance(made, Exception):
-                    yield _dead(columns, batch, visible, start, made)
+                    yield _dead(columns, batch, visible, start, made, self._message(made))
                 else:
                     yield from _with_dead(made)
+
+    def _message(self, error: Exception) -> str:
+        text = _text(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:TEXT_MOST]
 
     def _columns(self) -> pa.Schema:
         from jobpipe.spark.schema import arrow_schema
@@ -153,7 +181,12 @@ class BatchCalls(InTasks):
                     continue  # an empty record batch: there is no row to be dead
                 dead += 1
                 if dead > DEAD_MOST:
-                    raise
+                    raise TooManyDeadLetters(
+                        f"the batch-function cannot take more than {DEAD_MOST} rows of one record batch, and is not "
+                        "asked about the others; give a row-function, or set "
+                        f"spark.sql.execution.arrow.maxRecordsPerBatch to {DEAD_MOST} at most",
+                        bound=DEAD_MOST,
+                    ) from error
                 yield start, error
 
 
@@ -174,7 +207,9 @@ def _python_row(one: pa.RecordBatch) -> Any:
 
 
 def _rows(returned: Any) -> list[Any]:
-    rows = [row for row in (returned if isinstance(returned, (list, tuple)) else [returned]) if row is not None]
+    several = isinstance(returned, (list, tuple)) and not isinstance(returned, Row)
+    rows = [row for row in (returned if several else [returned]) if row is not None]
+    rows = [row.asDict(recursive=True) if isinstance(row, Row) else row for row in rows]
     for row in rows:
         if not isinstance(row, Mapping):  # pyarrow takes a text, for instance, for a row of nulls
             raise TypeError(f"the function returned {type(row).__name__} for a row; a row is a dict")
@@ -190,7 +225,7 @@ def _with_dead(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _dead(
-    columns: pa.Schema, batch: pa.RecordBatch, visible: pa.RecordBatch, number: int, error: Exception
+    columns: pa.Schema, batch: pa.RecordBatch, visible: pa.RecordBatch, number: int, error: Exception, message: str
 ) -> pa.RecordBatch:
     """Return the dead letter of one row, as a record batch."""
     import pyarrow as pa
@@ -201,9 +236,9 @@ def _dead(
         row = {name: _python_value(column) for name, column in zip(one.schema.names, one.columns, strict=True)}
     origin = batch.column(ORIGIN)[number].as_py() if ORIGIN in batch.schema.names else None
     value = {
-        "row": json.dumps(row, default=_text, ensure_ascii=False),
+        "row": json.dumps(row, default=_plain, ensure_ascii=False),
         "error_class": type(error).__name__,
-        "error_message": _text(error)[:TEXT_MOST],
+        "error_message": message,
         **dict(origin or {}),
     }
     kinds: list[Any] = [field.type for field in columns]
@@ -222,6 +257,15 @@ def _python_value(column: pa.Array[Any]) -> Any:
             return column.cast(pa.string())[0].as_py()
         except Exception:  # noqa: BLE001 - of a struct, for instance
             return column.to_string()
+
+
+def _plain(value: object) -> str:
+    """Return a value that JSON does not have as a text, the same as Spark does."""
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return _text(value)
 
 
 def _text(value: object) -> str:
