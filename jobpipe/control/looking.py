@@ -71,6 +71,7 @@ def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: JobRe
         order=_order(attempt, registered),
         exit_code=None if status is None else status.exit_code,
         rebooted=has_rebooted(attempt.holder),
+        stopping=attempt.stop_by is not None,
         forced=forced,
     )
 

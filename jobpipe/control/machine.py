@@ -132,7 +132,9 @@ class JobMachine:
             self._contacts.outdated()
             self.changed()
             now = self._read()
-            if now is not None and now.run is not None and not now.run.is_over and now.attempt is None:
+            if now is not None and now.attempt is not None:
+                self._stop_without_order(now.attempt)
+            elif now is not None and now.run is not None and not now.run.is_over:
                 self._book.to(now.run, now.run.state, str(error))
             return RETRY_SECONDS
 
@@ -311,17 +313,10 @@ class JobMachine:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
         tools, order = self._tools, registered.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
-        left = (attempt.stop_by or 0.0) - tools.clock()
-        if left > tools.stop_seconds:  # the clock was set back
-            tools.store.change_attempt(attempt.run, attempt.number, stop_by=tools.clock() + tools.stop_seconds)
-            self.changed()
+        left = self._left_to_stop(attempt)
         if mine and order is not None and order.want == "run":
             self._contacts.outdated()
-            try:
-                tools.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
-            except RegistryError:
-                if left > 0 or attempt.launched is None:
-                    raise  # and try again
+            tools.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
         if left > 0:
             return min(left, LOOK_SECONDS)
         if attempt.launched is None:
@@ -332,6 +327,27 @@ class JobMachine:
         else:
             self._contacts.cancel(attempt)
         return LOOK_SECONDS
+
+    def _left_to_stop(self, attempt: AttemptRow) -> float:
+        """Return in how many seconds an attempt that is to stop is ended where it is."""
+        tools = self._tools
+        left = (attempt.stop_by or 0.0) - tools.clock()
+        if left > tools.stop_seconds:  # the clock was set back
+            tools.store.change_attempt(attempt.run, attempt.number, stop_by=tools.clock() + tools.stop_seconds)
+            self.changed()
+        return left
+
+    def _stop_without_order(self, attempt: AttemptRow) -> None:
+        """The order cannot be changed now: let the launcher tell an attempt to stop, and end it when its time is over.
+
+        How it ended is stored once the registry answers.
+        """
+        if attempt.stop_by is None or attempt.ended is not None:
+            return
+        if self._left_to_stop(attempt) > 0:
+            self._contacts.ask_to_stop(attempt)
+        else:
+            self._contacts.cancel(attempt)
 
     def _clear(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -118,22 +120,47 @@ def test_a_stop_that_takes_too_long_ends_it(world: World) -> None:
     assert "ended in the middle" in wait(server, JobState.CANCELED).detail
 
 
+@contextmanager
+def registry_away() -> Iterator[None]:
+    """Neither reads nor changes are answered."""
+
+    def away(*_: object) -> Any:
+        raise Unavailable("memory", "it is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("state", "set_order", "remove_end", "evict_lease"):
+            patch.setattr(PatientJobs, name, away)
+        yield
+
+
 def test_a_stop_ends_in_time_without_the_registry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
     server = world.server(stop_seconds=0.2)
     server.submit(world.submission())
     worker = world.work(1)
     wait(server, JobState.RUNNING)
-
-    def away(*_: object) -> int:
-        raise Unavailable("memory", "it is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PatientJobs, "set_order", away)
+    with registry_away():
         server.stop(NAME, "report")
         eventually(lambda: world.cluster.canceled)
         assert status(server).state is JobState.STOPPING
+    assert world.cluster.asked_to_stop == [f"report-{worker.number}"]
     worker.handler.shutdown()
     wait(server, JobState.CANCELED)
+
+
+def test_one_that_stopped_without_the_registry_is_no_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its order says still that it should run: the launcher has asked it to stop."""
+    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    with registry_away():
+        server.stop(NAME, "report")
+        eventually(lambda: world.cluster.asked_to_stop)
+        worker.end("STOPPED", 0)
+    wait(server, JobState.STOPPED)
+    assert world.cluster.canceled == []
 
 
 def test_restart_is_a_new_run(world: World) -> None:

@@ -29,6 +29,7 @@ class Cluster:
     def __init__(self) -> None:
         self.submitted: list[Attempt] = []
         self.canceled: list[str] = []
+        self.asked_to_stop: list[str] = []
         self.fails: list[Exception] = []
         self.away = threading.Event()  # it does not answer
         self.gate = threading.Event()  # while it is not set, questions about attempts of `slow` wait
@@ -63,6 +64,9 @@ class _Fake(Launcher):
         if launched in self.where.ended:
             return LaunchStatus(LaunchState.ENDED, self.where.ended[launched])
         return LaunchStatus(LaunchState.RUNNING)
+
+    def ask_to_stop(self, launched: str) -> None:
+        self.where.asked_to_stop.append(launched)
 
     def cancel(self, launched: str) -> None:
         if self.where.away.is_set():
