@@ -15,9 +15,11 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.config.secrets import Secret
 from jobpipe.control.interface import Control, Event
+from jobpipe.control.room import LAGGING
 from jobpipe.control.webhook import Hook, HookError, HookRefused, Resolve, post, resolve
 from jobpipe.errors import ConfigError, JobpipeError, StoreError
-from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.alert_section import alerts_of
+from jobpipe.pipelines.lasting import Threshold
 from jobpipe.pipelines.places import write_private
 from jobpipe.pipelines.spec import AlertSpec
 
@@ -28,8 +30,8 @@ SENDERS = 4
 ATTEMPTS = 5
 FIRST_DELAY = 1.0
 POLL_SECONDS = 1.0
-TOLD = frozenset({"FAILED", "LOST", "BLOCKED"})  # what happens in this version, of what a file may name
-NAMES = TOLD | {"LAGGING", "GAP"}
+TOLD = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING"})  # what happens in this version, of what a file may name
+NAMES = TOLD | {"GAP"}
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,10 @@ class Alerts:
         return True
 
     def _alerts(self, event: Event) -> list[_Alert]:
+        if event.what == LAGGING:
+            wanted = Threshold(event.fields["lag-rows"], event.fields["lag-time"])
+            numbered = enumerate(self._specs(event.pipeline), 1)
+            return [_Alert(event, "LAGGING", n, spec.url) for n, spec in numbered if wanted in Threshold.of([spec])]
         name = event.what.upper() if event.what.upper() in NAMES else event.state or ""
         key = (event.pipeline, event.job)
         if event.what == "deleted":
@@ -137,14 +143,14 @@ class Alerts:
         return [_Alert(event, name, number, spec.url) for number, spec in specs if name in spec.on]
 
     def _specs(self, pipeline: str) -> tuple[AlertSpec, ...]:
-        """Return the alerts of a pipeline; none of one that is gone, or whose file cannot be read here any more.
+        """Return the alerts of a pipeline, also of one that cannot be started any more; none of one that is gone.
 
         Raises:
             StoreError: the store cannot be read now.
         """
         try:
             submission = self._control.submission(pipeline)
-            return load_tree(submission.tree, file=submission.file, folder=submission.folder).spec.alerts
+            return alerts_of(submission.tree, submission.folder)
         except StoreError:
             raise
         except JobpipeError as error:

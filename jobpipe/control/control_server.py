@@ -21,9 +21,9 @@ from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
-from jobpipe.control.room import RoomWatch
+from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.store import Store
-from jobpipe.control.supervisor import Key, Supervisor
+from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import pipeline_status, run_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
@@ -35,7 +35,6 @@ from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.serving_on import ServingOn
-from jobpipe.pipelines.states import JobState
 from jobpipe_registry.handler import RegisterServerHandler
 
 STOP_SECONDS = 60.0
@@ -118,7 +117,10 @@ class ControlServer(Control):
             self._supervisor = Supervisor(tools)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)
-            room = RoomWatch(admin, self._publishing, self._supervisor.block)
+            jobs_watched = WatchedJobs(self._store)
+            room = RoomWatch(
+                admin, jobs_watched.watched, self._supervisor.block, jobs_watched.tell, jobs_watched.lagging()
+            )
             stack.callback(room.close)
             bounded = TopicsOfJobs(self._store)
             stack.enter_context(ServingOn(self._config, admin, bounded.topics, bounded.is_active))
@@ -262,16 +264,6 @@ class ControlServer(Control):
 
     def _look(self, jobs: Iterable[JobRow]) -> None:
         self._supervisor.look((job.pipeline, job.name) for job in jobs)
-
-    def _publishing(self) -> dict[str, Key]:
-        """Return the topics of jobs that run, and who publishes each."""
-        found: dict[str, Key] = {}
-        for job in self._store.jobs():
-            if job.publishes:
-                run = self._store.run(job.run)
-                if run is not None and run.state in (JobState.RUNNING, JobState.BLOCKED):
-                    found.update(dict.fromkeys(job.publishes, (job.pipeline, job.name)))
-        return found
 
 
 def _require_absolute(submission: Submission) -> None:

@@ -67,6 +67,7 @@ class JobMachine:
         self._stale = True
         self._known_at: float | None = None
         self._blocked: str | None = None
+        self._room_known = False  # False: it is BLOCKED if it was when the server before this one ended
         self._rows: _Rows | None = None
 
     # -- from other threads --------------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ class JobMachine:
     def block(self, why: str | None) -> bool:
         """Note that a topic that it publishes has no room, or has room again; return whether that is new."""
         with self._lock:
-            changed, self._blocked = self._blocked != why, why
+            changed = self._blocked != why or not self._room_known
+            self._blocked, self._room_known = why, True
         return changed
 
     @property
@@ -294,6 +296,8 @@ class JobMachine:
             state = JobState.RUNNING  # it had its lease, and has lost its session
         with self._lock:
             blocked = self._blocked
+            if not self._room_known and run.state is JobState.BLOCKED:
+                blocked = run.detail
         if state is JobState.RUNNING and blocked is not None:
             state, detail = JobState.BLOCKED, blocked
         if state in (JobState.SUBMITTED, JobState.RUNNING) and attempt.stop_by is not None:

@@ -268,6 +268,10 @@ class AlertSpec(Section):
     on: tuple[Literal["FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"], ...] = Field(
         default=("FAILED", "LOST"), min_length=1, description="Which events to report."
     )
+    lag_rows: Count = Field(
+        default=100_000, description="LAGGING: a job lags that has not read so many rows of its topics."
+    )
+    lag_time: Duration = Field(default=300.0, description="LAGGING: how long without a break.")
 
 
 class PipelineSpec(Section):

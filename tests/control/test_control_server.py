@@ -430,11 +430,22 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 # -- what else there is ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let topics be looked at often, and what is seen twice have lasted."""
+    monkeypatch.setattr("jobpipe.control.room.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 0.03)
+    monkeypatch.setattr("jobpipe.pipelines.lasting.FREE_SECONDS", 0.03)
+
+
+PUBLISHES = {"report": job_of(sink={"type": "jobpipe", "topic": "flights"})}
+READS = {"report": job_of(source={"type": "jobpipe", "subscribe": "flights"})}
+
+
+@pytest.mark.usefixtures("quick_looks")
 def test_a_job_without_room_is_blocked(world: World) -> None:
     server = world.server()
-    sink = {"type": "jobpipe", "topic": "flights"}
-    server.submit(world.submission({"report": job_of(sink=sink)}))
+    server.submit(world.submission(PUBLISHES))
     worker = world.work(1)
     wait(server, JobState.RUNNING)
     world.topics.waiting["flights"] = "subscription slow"
@@ -444,6 +455,51 @@ def test_a_job_without_room_is_blocked(world: World) -> None:
     worker.end("FINISHED", 0)
     wait(server, JobState.FINISHED)
     assert len(world.cluster.submitted) == 1
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_blocked_job_is_blocked_for_the_next_server_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until that has seen that there is room: nothing has happened, so there is no event."""
+    first = world.server()
+    first.submit(world.submission(PUBLISHES))
+    world.work(1)
+    wait(first, JobState.RUNNING)
+    world.topics.waiting["flights"] = "subscription slow"
+    detail = wait(first, JobState.BLOCKED).detail
+    first.close()
+    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 3600.0)
+    asked = world.topics.asked
+    second = world.server()
+    known = second._supervisor.known_at
+    eventually(lambda: world.topics.asked > asked + 2 and known((NAME, "report")) is not None)
+    assert (status(second).state, status(second).detail) == (JobState.BLOCKED, detail)
+    assert states(second) == [JobState.SUBMITTED, JobState.RUNNING, JobState.BLOCKED]
+    world.topics.waiting.clear()
+    wait(second, JobState.RUNNING)
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_lag_that_lasts_is_told_once_over_all_servers(world: World) -> None:
+    alert = {"type": "webhook", "url": "env:URL", "on": ["LAGGING"], "lag-rows": 10, "lag-time": "1ms"}
+    first = world.server()
+    first.submit(world.submission(READS, alerts=[alert]))
+    world.work(1)
+    wait(first, JobState.RUNNING)
+
+    def told(server: ControlServer) -> list[str]:
+        return [event.what for event in server.events() if event.what in ("lagging", "caught up")]
+
+    world.topics.lags["flights"] = {f"{NAME}.report": 10, "other.report": 5000}
+    eventually(lambda: told(first) == ["lagging"])
+    (event,) = [event for event in first.events() if event.what == "lagging"]
+    assert (event.job, event.detail) == ("report", "it has lagged by 10 rows or more for 0 s, now 10")
+    first.close()
+    asked = world.topics.asked
+    second = world.server()
+    eventually(lambda: world.topics.asked > asked + 5)
+    assert told(second) == ["lagging"]
+    world.topics.lags["flights"] = {f"{NAME}.report": 9}
+    eventually(lambda: told(second) == ["lagging", "caught up"])
 
 
 def test_delete_drops_subscriptions_as_soon_as_it_can(world: World) -> None:

@@ -91,13 +91,27 @@ class Coordinators:
     """What is asked of the coordinators of topics."""
 
     waiting: dict[str, str] = field(default_factory=dict)  # a topic's publisher, for whom
+    lags: dict[str, dict[str, int]] = field(default_factory=dict)  # of a topic's subscriptions, in rows
+    asked: int = 0
     served: set[str] = field(default_factory=set)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
-        same = {"rows": 0, "bytes": 0, "subscriptions": [], "ended": False}
-        return {topic: {**same, "waiting": self.waiting.get(topic)} for topic in topics}
+        self.asked += bool(topics)
+        return {
+            topic: {
+                "rows": 0,
+                "bytes": 0,
+                "ended": False,
+                "waiting": self.waiting.get(topic),
+                "subscriptions": [
+                    {"name": name, "state": "connected", "lag": {"batches": 1, "rows": rows}, "reconnects": 0}
+                    for name, rows in self.lags.get(topic, {}).items()
+                ],
+            }
+            for topic in topics
+        }
 
     def drop(self, topic: str, name: str) -> None:
         if topic not in self.served:

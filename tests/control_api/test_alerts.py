@@ -112,6 +112,42 @@ def test_what_happens_is_told_once(control: MemoryControl, receiver: Receiver, t
     assert receiver.got.empty()
 
 
+def test_a_lag_is_told_to_those_that_named_it(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """Each time: that it is told once only while it lasts, its event says."""
+    made = tree()
+    lagging = {"type": "webhook", "url": "env:ALERT_URL", "on": ["LAGGING"]}
+    made["pipeline"]["alerts"] = [{**lagging, "lag-rows": 10}, {**lagging, "lag-rows": 20, "lag-time": "1m"}]
+    control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        for detail in ("once", "twice"):
+            control.tell("lagging", detail=detail, fields={"lag-rows": 20, "lag-time": 60.0})
+            control.tell("caught up", fields={"lag-rows": 20, "lag-time": 60.0})
+            told = receiver.next()
+            assert (told["alert"], told["job"], told["detail"]) == ("LAGGING", "report", detail)
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
+def test_a_pipeline_that_cannot_be_loaded_any_more_has_its_alerts(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """A plug-in is gone, for instance: just then it fails."""
+    made = tree(report={"source": {"type": "gone"}, "sink": {"type": "console"}})
+    del made["pipeline"]
+    made |= {"pipeline.name": "flights", "pipeline.alerts": [{"type": "webhook", "url": "env:ALERT_URL"}]}
+    control.submissions["flights"] = Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made)
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        control.tell("state", state=JobState.FAILED)
+        assert receiver.next()["alert"] == "FAILED"
+    finally:
+        alerts.close()
+
+
 @pytest.mark.slow
 def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
     """With what happened while there was none; not with what was told."""
@@ -156,10 +192,9 @@ def test_alerts_wait_for_a_store_that_fails(
     assert next(failures, None) is None
 
 
-@pytest.mark.parametrize("name", ["LAGGING", "GAP"])
-def test_what_is_not_told_is_refused(tmp_path: Path, name: str) -> None:
-    """At the submission: the schema has names that this version never sends."""
-    made = tree()
+def test_what_is_not_told_is_refused(tmp_path: Path) -> None:
+    """At the submission: the schema has a name that this version never sends."""
+    name, made = "GAP", tree()
     made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL", "on": ["FAILED", name]}]
     server = ControlServer(config_of(tmp_path))
     with pytest.raises(PipelineError) as caught:
