@@ -70,7 +70,7 @@ class Alerts:
         self._place = config.home / "server" / "alerts.json"
         self._queue: queue.Queue[_Alert] = queue.Queue(WAITING)
         self._closed = threading.Event()
-        self._last: dict[tuple[str, str | None], str] = {}  # what each job was last told of
+        self._last: dict[tuple[str, str | None], tuple[str, str | None]] = {}  # each job's name and run, as told last
         self._lock = threading.Lock()
         self._pending: dict[int, int] = {}  # by event: alerts that are not done
         self._read = 0  # the last event that was read
@@ -134,12 +134,13 @@ class Alerts:
         if event.what == "deleted":
             for known in [each for each in self._last if each[0] == event.pipeline]:
                 del self._last[known]
-        if not name or self._last.get(key) == name:
+        said = (name, event.fields.get("run"))
+        if not name or self._last.get(key) == said:
             return []
         # The store is read before the event counts as known: if it fails, the event is taken again.
         specs = enumerate(self._specs(event.pipeline) if name in NAMES else (), 1)
         if event.job is not None:
-            self._last[key] = name
+            self._last[key] = said
         return [_Alert(event, name, number, spec.url) for number, spec in specs if name in spec.on]
 
     def _specs(self, pipeline: str) -> tuple[AlertSpec, ...]:

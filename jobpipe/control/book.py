@@ -121,7 +121,7 @@ class JobBook:
         with store.write():
             store.change_run(run.id, state=state, detail=detail, since=since)
             if state is not run.state:
-                self.event(state, detail)
+                self.event(run, state, detail)
         self._changed()
 
     def end_run(self, run: RunRow, state: JobState, detail: str) -> None:
@@ -129,9 +129,9 @@ class JobBook:
         now = self._tools.clock()
         with self._tools.store.write():
             self._tools.store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
-            self.event(state, detail)
+            self.event(run, state, detail)
         self._changed()
 
-    def event(self, state: JobState, detail: str) -> None:
+    def event(self, run: RunRow, state: JobState, detail: str) -> None:
         """Add an event."""
-        self._tools.store.add_event(*self._key, "state", state=state, detail=detail)
+        self._tools.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})

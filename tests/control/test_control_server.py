@@ -45,6 +45,7 @@ def test_a_job_runs_to_its_end(world: World) -> None:
     (view,) = run.attempts
     assert (view.number, view.state, view.exit_code, view.application) == (1, JobState.FINISHED, 0, "app-1")
     assert states(server) == [JobState.SUBMITTED, JobState.RUNNING, JobState.FINISHED]
+    assert {event.fields["run"] for event in server.events() if event.what == "state"} == {run.id}
     eventually(lambda: world.jobs.state(NAME, "report").end is None)  # once it was stored
     eventually(lambda: not attempt.snapshot.exists())
 

@@ -112,6 +112,22 @@ def test_what_happens_is_told_once(control: MemoryControl, receiver: Receiver, t
     assert receiver.got.empty()
 
 
+def test_a_run_that_fails_before_its_first_attempt_is_told(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """It is another failure, though the job was in no other state in between."""
+    submitted(control, tmp_path)
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        for run in ("one", "one", "two"):
+            control.tell("state", state=JobState.FAILED, detail=run, fields={"run": run})
+        assert sorted(receiver.next()["detail"] for _ in range(2)) == ["one", "two"]
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
 def test_a_lag_is_told_to_those_that_named_it(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
     """Each time: that it is told once only while it lasts, its event says."""
     made = tree()
