@@ -261,7 +261,8 @@ class JobMachine:
         # After the launcher was asked: what an attempt left before it ended is there.
         registered = self._contacts.registered(fresh=not runs)
         if lease_is_own(attempt, registered) and registered.lease is not None:
-            self._note_holder(attempt, holder_of(registered.lease), registered.lease.application)
+            since = _held_since(attempt) or self._tools.clock()
+            self._note_holder(attempt, holder_of(registered.lease, since), registered.lease.application)
         verdict = judge(facts_of(attempt, status, registered, forced=run.forced))
         return self._act(verdict, run, attempt, registered)
 
@@ -292,7 +293,7 @@ class JobMachine:
         return LOOK_SECONDS
 
     def _show(self, state: JobState, detail: str, run: RunRow, attempt: AttemptRow) -> None:
-        if state is JobState.SUBMITTED and run.state in (JobState.RUNNING, JobState.BLOCKED, JobState.LOST):
+        if state is JobState.SUBMITTED and _held_since(attempt):
             state = JobState.RUNNING  # it had its lease, and has lost its session
         with self._lock:
             blocked = self._blocked
@@ -382,3 +383,7 @@ class JobMachine:
     def _confirm(self) -> None:
         with self._lock:
             self._known_at = self._tools.clock()
+
+
+def _held_since(attempt: AttemptRow) -> float:
+    return 0.0 if attempt.holder is None else attempt.holder.since

@@ -61,6 +61,32 @@ def test_a_failure_is_followed_by_another_attempt_up_to_the_last(world: World) -
     assert len(world.cluster.submitted) == 3
 
 
+def test_waiting_for_the_lease_is_no_run_that_lasted(world: World) -> None:
+    """An attempt that ran for `reset-after` counts as the first one: by the time for which it had the lease."""
+    offset = [-time.time()]
+    server = world.server(clock=lambda: 1.5e9 + offset[0] + time.time())
+    server.submit(world.submission(restart={"delay": "20ms", "max-attempts": 2, "reset-after": "1h"}))
+    world.work(1).end("FAILED", 1, error="Oops")
+    world.attempt(2)
+    offset[0] += 7200.0
+    worker = world.work(2)
+    wait(server, JobState.RUNNING)
+    worker.end("FAILED", 1, error="Oops")
+    wait(server, JobState.FAILED)
+
+
+def test_a_restart_policy_holds_for_the_attempt_that_runs(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    again = server.submit(world.submission(restart={"policy": "never"}))
+    assert again.unchanged == ("report",)
+    worker.end("FAILED", 1, error="Oops")
+    wait(server, JobState.FAILED)
+    assert len(world.cluster.submitted) == 1
+
+
 @pytest.mark.parametrize(
     ("code", "state", "detail"),
     [
@@ -218,6 +244,20 @@ def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
     world.work(2)
     wait(server, JobState.RUNNING)
     assert [run.state for run in server.runs(NAME)] == [JobState.RUNNING, JobState.CANCELED]
+
+
+def test_one_that_was_lost_before_it_ran_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a worker still."""
+    monkeypatch.setattr("jobpipe.control.machine.LOOK_SECONDS", 0.05)
+    server = world.server()
+    server.submit(world.submission())
+    world.attempt(1)
+    wait(server, JobState.SUBMITTED)
+    world.cluster.away.set()
+    wait(server, JobState.LOST)
+    world.cluster.away.clear()
+    wait(server, JobState.SUBMITTED)
+    assert states(server) == [JobState.SUBMITTED, JobState.LOST, JobState.SUBMITTED]
 
 
 @pytest.mark.slow
