@@ -27,10 +27,10 @@ from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import pipeline_status, run_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.locks import holder, locked
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
@@ -157,6 +157,7 @@ class ControlServer(Control):
                 what = f"there is no job {name!r:.120}"
                 raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
         _require_supported(pipeline)
+        self._require_no_foreground(pipeline.name)
         Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock())
         self._loaded.put(pipeline, submitted.version)
@@ -190,11 +191,13 @@ class ControlServer(Control):
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
+        self._require_no_foreground(pipeline)
         self._look(self._changes.resume(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
         """See :class:`Control`."""
+        self._require_no_foreground(pipeline)
         self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
@@ -261,6 +264,13 @@ class ControlServer(Control):
             self._news.notify_all()
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def _require_no_foreground(self, pipeline: str) -> None:
+        process = holder(Places.of(self._config.home, pipeline).lock)
+        if process is not None:
+            raise ControlConflict(
+                f"pipeline {pipeline} is run in the foreground by process {process}; stop that first", pipeline=pipeline
+            )
 
     def _look(self, jobs: Iterable[JobRow]) -> None:
         self._supervisor.look((job.pipeline, job.name) for job in jobs)

@@ -18,7 +18,10 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 from jobpipe_registry.errors import NotOrdered, Unavailable
@@ -26,6 +29,7 @@ from jobpipe_registry.job_records import Lease, Order
 from jobpipe_registry.machine import Place, start_ticks
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
+from tests.troubleshooting import on_page
 
 
 def test_a_job_runs_to_its_end(world: World) -> None:
@@ -392,6 +396,33 @@ def test_a_run_that_another_one_has_replaced_is_not_started_again(world: World) 
     assert len(world.cluster.submitted) == 1
     server.resume(NAME)
     assert world.attempt(2).number == number + 1
+
+
+def test_a_pipeline_of_the_server_is_not_run_in_the_foreground_too(world: World) -> None:
+    """The jobs live on when the server is killed, so its store says it, and not whether it runs."""
+    require_no_run_of_server(world.config.home, NAME)
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.close()
+    with pytest.raises(ControlConflict) as told:
+        require_no_run_of_server(world.config.home, NAME)
+    on_page(told.value, "ControlConflict: pipeline … is run by the control server")
+    require_no_run_of_server(world.config.home, "another")
+    worker.end("FINISHED", 0)
+    wait(world.server(), JobState.FINISHED)
+    require_no_run_of_server(world.config.home, NAME)
+
+
+def test_a_pipeline_in_the_foreground_is_not_run_by_the_server_too(world: World) -> None:
+    server = world.server()
+    with locked(Places.of(world.config.home, NAME).lock, f"pipeline {NAME}", "stop it first", NAME):
+        with pytest.raises(ControlConflict) as told:
+            server.submit(world.submission())
+        on_page(told.value, "ControlConflict: pipeline … is run in the foreground")
+    server.submit(world.submission())
+    world.attempt(1)
 
 
 def test_a_second_server_is_refused(world: World) -> None:
