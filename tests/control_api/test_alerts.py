@@ -18,10 +18,10 @@ from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Submission
-from jobpipe.control.webhook import Hook, HookError, HookRefused, post
 from jobpipe.errors import PipelineError, StoreError
 from jobpipe.net.certs import BOTH, init_ca, issue
 from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, post
 from tests.control_api.kit import DEADLINE, MemoryControl, tree, until
 
 
@@ -218,6 +218,37 @@ def test_what_is_not_told_is_refused(tmp_path: Path) -> None:
     (problem,) = caught.value.fields["problems"]
     assert problem["key"] == "pipeline.alerts[0].on"
     assert name in problem["what"]
+
+
+def test_only_what_was_not_delivered_is_sent_by_the_next_server(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Though it is older than what was; by a webhook that answers again, since the time at which it was first tried."""
+    made, away = tree(), Receiver(503)
+    urls = ("env:GOOD", "env:AWAY")
+    made["pipeline"]["alerts"] = [{"type": "webhook", "url": url} for url in urls]
+    control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+    config = config_of(tmp_path)
+    environ = {"GOOD": receiver.url, "AWAY": away.url}
+    alerts = Alerts(control, config, environ=environ, first_delay=60.0)
+    alerts.start()
+    first = control.tell("state", state=JobState.FAILED)
+    control.tell("state", state=JobState.RUNNING)
+    second = control.tell("state", state=JobState.FAILED)
+    assert [receiver.next()["event"] for _ in range(2)] == [first.id, second.id]
+    assert away.next()["event"] == first.id
+    alerts.close()
+    away.close()
+    back = Receiver(200)
+    alerts = Alerts(control, config, environ={**environ, "AWAY": back.url})
+    alerts.start()
+    try:
+        assert [back.next()["event"] for _ in range(2)] == [first.id, second.id]
+    finally:
+        alerts.close()
+        back.close()
+    assert receiver.got.empty()
+    assert json.loads((config.home / "server" / "alerts.json").read_bytes()) == {"told": second.id, "waiting": []}
 
 
 def test_it_is_tried_again_and_its_address_is_not_logged(
