@@ -66,6 +66,11 @@ class Receiver:
         self._thread.join()
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobpipe.control.alerts.POLL_SECONDS", 0.02)
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver(200)
