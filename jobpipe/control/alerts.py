@@ -100,6 +100,8 @@ class Alerts:
             self._progress.read = 0
             while events := self._control.events(self._progress.read):
                 self._progress.read = events[-1].id
+        elif self._progress.read and not self._control.events(self._progress.read - 1, limit=1):
+            self._progress = _Progress(read=0)  # of another store: its newest event would still be there
         self._outbox.start()
         self._thread.start()
 
@@ -142,6 +144,8 @@ class Alerts:
     def _take(self, event: Event) -> None:
         """Let an event be told."""
         key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
+        if event.what in ("resume", "restart"):
+            self._last.pop(key, None)
         if event.what == "deleted":
             for known in [each for each in self._last if each[0] == event.pipeline]:
                 del self._last[known]

@@ -225,6 +225,20 @@ def test_what_is_not_told_is_refused(tmp_path: Path) -> None:
     assert name in problem["what"]
 
 
+def test_a_place_of_another_store_is_not_waited_for(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """One that began later with lower numbers: the host's clock was set back."""
+    submitted(control, tmp_path)
+    config = config_of(tmp_path)
+    (config.home / "server" / "alerts.json").write_text('{"told": 5000}')
+    failed = control.tell("state", state=JobState.FAILED)
+    alerts = Alerts(control, config, environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        assert receiver.next()["event"] == failed.id
+    finally:
+        alerts.close()
+
+
 def test_only_what_was_not_delivered_is_sent_by_the_next_server(
     control: MemoryControl, receiver: Receiver, tmp_path: Path
 ) -> None:
