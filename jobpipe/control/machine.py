@@ -25,7 +25,7 @@ from jobpipe.pipelines.ends import BY_ANOTHER
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
-from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.errors import OrderChanged, RegistryError
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.machine import lives
@@ -135,7 +135,8 @@ class JobMachine:
             self.changed()
             now = self._read()
             if now is not None and now.attempt is not None:
-                self._stop_without_order(now.attempt)
+                if not isinstance(error, OrderChanged):  # the registry does not answer
+                    self._stop_without_order(now.attempt)
             elif now is not None and now.run is not None and not now.run.is_over:
                 self._book.to(now.run, now.run.state, str(error))
             return RETRY_SECONDS

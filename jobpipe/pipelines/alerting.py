@@ -58,7 +58,9 @@ class Alert:
             "detail": self.detail[:2000],
         }
 
-    def __str__(self) -> str:
+    @property
+    def undelivered(self) -> str:
+        """What is logged of one that could not be delivered; the address is not in it."""
         where = f"{self.pipeline}/{self.job}" if self.job else self.pipeline
         return f"alert {self.name} of {where} could not be delivered to webhook {self.number}"
 
@@ -217,7 +219,8 @@ class Outbox:
             delay = min(self._first_delay * 2 ** min(destination.failures - 1, 30), MOST_DELAY)
             destination.due = time.monotonic() + delay
             if destination.failures == 1:
-                log.warning("%s: %s; it is tried again for %.0f minutes", alert, error, GIVE_UP_SECONDS / 60)
+                hours = GIVE_UP_SECONDS / 3600
+                log.warning("%s: %s; trying again for up to %.0f h", alert.undelivered, error, hours)
             if destination.rejected < REJECTED_ATTEMPTS and self._clock() - alert.since < GIVE_UP_SECONDS:
                 return ""
             destination.rejected = 0
@@ -225,5 +228,5 @@ class Outbox:
             return str(error)
 
     def _give_up(self, alert: Alert, why: str) -> None:
-        log.error("%s, and is given up: %s", alert, why)
+        log.error("%s, and is given up: %s", alert.undelivered, why)
         self._done(alert)

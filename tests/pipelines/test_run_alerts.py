@@ -14,6 +14,7 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
 from tests.pipelines.conftest import Write, loaded
+from tests.pipelines.waiting import eventually
 
 FILE = """
 pipeline:
@@ -93,10 +94,14 @@ def test_a_lag_is_told_once(pipeline: Pipeline) -> None:
         return TopicView("flights", "live", subscriptions=(SubscriptionView("flights.report", "x", 1, rows, 0),))
 
     with RunAlerts(pipeline, ["flights"], outbox) as alerts:
-        for rows in (9, 10):
-            while not outbox.alerts and rows == 10:
-                alerts.look([view(JobState.RUNNING)], [topic(rows)])
-            alerts.look([view(JobState.RUNNING)], [topic(rows)])
+        alerts.look([view(JobState.RUNNING)], [topic(9)])
+
+        def told() -> bool:
+            alerts.look([view(JobState.RUNNING)], [topic(10)])
+            return bool(outbox.alerts)
+
+        eventually(told)
+        told()
     assert outbox.told == [("LAGGING", "report", 2)]
 
 
