@@ -156,6 +156,7 @@ def run(
     Exits with 0 if all jobs ended normally, 1 if one failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from jobpipe.config.sources import settled_environment
+    from jobpipe.control.runs_here import require_no_run_of_server
     from jobpipe.pipelines.board import BoardConsole
     from jobpipe.pipelines.foreground import last_lines, run_pipeline
     from jobpipe.pipelines.states import JobState
@@ -163,6 +164,7 @@ def run(
     found = load(file, given, overlays)
     for warning in _warnings(found):
         click.echo(printable(str(warning)), err=True)
+    require_no_run_of_server(settings.config.home, found.name)
     console = BoardConsole(stderr=True)
     ran = run_pipeline(
         found,

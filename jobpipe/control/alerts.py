@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import queue
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.config.secrets import Secret
 from jobpipe.control.interface import Control, Event
-from jobpipe.control.webhook import Hook, HookError, HookRefused, Resolve, post, resolve
-from jobpipe.errors import ConfigError, JobpipeError, StoreError
-from jobpipe.pipelines.loading import load_tree
+from jobpipe.control.room import LAGGING
+from jobpipe.errors import JobpipeError, StoreError
+from jobpipe.pipelines.alert_section import alerts_of
+from jobpipe.pipelines.alerting import FIRST_DELAY, Alert, Outbox
+from jobpipe.pipelines.lasting import Threshold
 from jobpipe.pipelines.places import write_private
 from jobpipe.pipelines.spec import AlertSpec
+from jobpipe.pipelines.webhook import Resolve, resolve
 
 log = logging.getLogger(__name__)
 
-WAITING = 256
-SENDERS = 4
-ATTEMPTS = 5
-FIRST_DELAY = 1.0
 POLL_SECONDS = 1.0
-TOLD = frozenset({"FAILED", "LOST", "BLOCKED"})  # what happens in this version, of what a file may name
-NAMES = TOLD | {"LAGGING", "GAP"}
+TOLD = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING"})  # what happens in this version, of what a file may name
+NAMES = TOLD | {"GAP"}
+MOST_BYTES = 4 * 1024 * 1024  # of the file
 
 
-@dataclass(frozen=True)
-class _Alert:
-    event: Event
-    name: str
-    number: int  # of the webhook in the file, from 1
-    url: Secret = field(repr=False)
+@dataclass
+class _Progress:
+    """How far the alerts are; it is kept in a file.
+
+    Attributes:
+        read: the last event that was read; -1: that is not known.
+        waiting: by event and webhook, since when each alert waits that is neither sent nor given up.
+    """
+
+    read: int = -1
+    waiting: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        waiting = [[*key, since] for key, since in sorted(self.waiting.items())]
+        return json.dumps({"told": self.read, "waiting": waiting}).encode()
+
+    @classmethod
+    def load(cls, path: Path) -> _Progress:
+        try:
+            with path.open("rb") as file:
+                found = json.loads(file.read(MOST_BYTES))
+            read = int(found["told"])
+            waiting = {(int(event), int(number)): float(since) for event, number, since in found.get("waiting", ())}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+        return cls(read, waiting) if read >= 0 else cls()
 
 
 class Alerts:
-    """Follows a core's events, with one thread, and sends with a few; :meth:`close` ends them.
+    """Follows a core's events, with one thread, and lets an outbox send; :meth:`close` ends both.
 
     How far it is stands in a file, so that what happened while no server ran is told by the next one. At the first
     start it begins with what happens from then on.
@@ -61,43 +78,49 @@ class Alerts:
         first_delay: float = FIRST_DELAY,
     ) -> None:
         self._control = control
-        self._environ = environ
-        self._allowed = frozenset(config.server_webhooks or ())
-        self._resolver = resolver
-        self._first_delay = first_delay
         self._place = config.home / "server" / "alerts.json"
-        self._queue: queue.Queue[_Alert] = queue.Queue(WAITING)
+        self._outbox = Outbox(
+            allowed=config.server_webhooks or (),
+            environ=environ,
+            resolver=resolver,
+            done=self._done,
+            first_delay=first_delay,
+        )
         self._closed = threading.Event()
-        self._last: dict[tuple[str, str | None], str] = {}  # what each job was last told of
+        self._last: dict[tuple[str, str | None], tuple[str, str | None]] = {}  # each job's name and run, as told last
         self._lock = threading.Lock()
-        self._pending: dict[int, int] = {}  # by event: alerts that are not done
-        self._read = 0  # the last event that was read
-        self._threads = [threading.Thread(target=self._follow, name="alerts", daemon=True)]
-        self._threads += [threading.Thread(target=self._send_all, name="alert", daemon=True) for _ in range(SENDERS)]
+        self._progress = _Progress()
+        self._kept = b""  # what is in the file
+        self._thread = threading.Thread(target=self._follow, name="alerts", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._read = _read_place(self._place)
-        if self._read < 0:
-            self._read = 0
-            while events := self._control.events(self._read):
-                self._read = events[-1].id
-        for thread in self._threads:
-            thread.start()
+        self._progress = _Progress.load(self._place)
+        if self._progress.read < 0:
+            self._progress.read = 0
+            while events := self._control.events(self._progress.read):
+                self._progress.read = events[-1].id
+        elif self._progress.read and not self._control.events(self._progress.read - 1, limit=1):
+            self._progress = _Progress(read=0)  # of another store: its newest event would still be there
+        self._outbox.start()
+        self._thread.start()
 
     def close(self) -> None:
         """End; what is not sent yet is sent after the next start."""
         self._closed.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
+        self._outbox.close()
         self._keep()
 
     def _follow(self) -> None:
+        resumed = False
         while not self._closed.is_set():
             try:
-                for event in self._control.events(self._read, wait=POLL_SECONDS, limit=100):
-                    if not self._take(event):
-                        return
+                if not resumed:
+                    self._resume()
+                    resumed = True
+                for event in self._control.events(self._progress.read, wait=POLL_SECONDS, limit=100):
+                    self._take(event)
                 self._keep()
             except StoreError as error:
                 log.warning("events cannot be read; alerts wait: %s", error.message)
@@ -106,116 +129,94 @@ class Alerts:
                 log.exception("events cannot be read; alerts wait")
                 self._closed.wait(POLL_SECONDS)
 
-    def _take(self, event: Event) -> bool:
-        """Let an event be told; False: we are to end."""
-        alerts = self._alerts(event)
+    def _resume(self) -> None:
+        """Send what the server before this one did not; what is known no more is forgotten."""
+        waiting, found = dict(self._progress.waiting), []
+        for number in sorted({event for event, _ in waiting}):
+            events = self._control.events(number - 1, limit=1)
+            if events and events[0].id == number:
+                found += self._alerts(events[0], waiting)
         with self._lock:
-            if alerts:
-                self._pending[event.id] = len(alerts)
-            self._read = event.id
-        for alert in alerts:
-            while True:
-                with contextlib.suppress(queue.Full):
-                    self._queue.put(alert, timeout=POLL_SECONDS)
-                    break
-                if self._closed.is_set():
-                    return False
-        return True
+            self._progress.waiting = {(alert.event, alert.number): alert.since for alert in found}
+        for alert in found:
+            self._outbox.add(alert)
 
-    def _alerts(self, event: Event) -> list[_Alert]:
-        name = event.what.upper() if event.what.upper() in NAMES else event.state or ""
-        key = (event.pipeline, event.job)
+    def _take(self, event: Event) -> None:
+        """Let an event be told."""
+        key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
+        if event.what in ("resume", "restart"):
+            self._last.pop(key, None)
         if event.what == "deleted":
             for known in [each for each in self._last if each[0] == event.pipeline]:
                 del self._last[known]
-        if not name or self._last.get(key) == name:
-            return []
         # The store is read before the event counts as known: if it fails, the event is taken again.
-        specs = enumerate(self._specs(event.pipeline) if name in NAMES else (), 1)
-        if event.job is not None:
-            self._last[key] = name
-        return [_Alert(event, name, number, spec.url) for number, spec in specs if name in spec.on]
+        again = event.what != LAGGING and self._last.get(key) == said
+        alerts = [] if again else self._alerts(event)
+        with self._lock:
+            self._progress.waiting |= {(alert.event, alert.number): alert.since for alert in alerts}
+            self._progress.read = event.id
+        if said[0] and event.job is not None and event.what != LAGGING:
+            self._last[key] = said
+        for alert in alerts:
+            self._outbox.add(alert)
+
+    def _alerts(self, event: Event, waiting: Mapping[tuple[int, int], float] | None = None) -> list[Alert]:
+        """Return what is told of an event, or of that what waits already."""
+        name = _name(event)
+        if name not in NAMES:
+            return []
+        found = []
+        for number, spec in enumerate(self._specs(event.pipeline), 1):
+            wanted = name in spec.on
+            if event.what == LAGGING:
+                wanted = Threshold(event.fields["lag-rows"], event.fields["lag-time"]) in Threshold.of([spec])
+            since = time.time() if waiting is None else waiting.get((event.id, number))
+            if wanted and since is not None:
+                alert = Alert(
+                    name=name,
+                    pipeline=event.pipeline,
+                    job=event.job,
+                    at=event.at,
+                    event=event.id,
+                    detail=event.detail,
+                    number=number,
+                    since=since,
+                    url=spec.url,
+                )
+                found.append(alert)
+        return found
 
     def _specs(self, pipeline: str) -> tuple[AlertSpec, ...]:
-        """Return the alerts of a pipeline; none of one that is gone, or whose file cannot be read here any more.
+        """Return the alerts of a pipeline, also of one that cannot be started any more; none of one that is gone.
 
         Raises:
             StoreError: the store cannot be read now.
         """
         try:
             submission = self._control.submission(pipeline)
-            return load_tree(submission.tree, file=submission.file, folder=submission.folder).spec.alerts
+            return alerts_of(submission.tree, submission.folder)
         except StoreError:
             raise
         except JobpipeError as error:
             log.warning("pipeline %s: its alerts cannot be read: %s", pipeline, error.message.partition("\n")[0])
             return ()
 
-    def _send_all(self) -> None:
-        while not self._closed.is_set():
-            try:
-                alert = self._queue.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if self._send(alert):
-                self._done(alert.event.id)
-
-    def _send(self, alert: _Alert) -> bool:
-        """Send one, again and again within bounds; False: we are to end before that."""
-        event, why = alert.event, ""
-        what = f"alert {alert.name} of {event.pipeline}" + (f"/{event.job}" if event.job else "")
-        for attempt in range(ATTEMPTS):
-            if attempt and self._closed.wait(self._first_delay * 2 ** (attempt - 1)):
-                return False
-            try:
-                hook = Hook.parse(alert.url.reveal(self._environ))
-                post(hook, _message(alert), allowed=self._allowed, resolver=self._resolver)
-                return True
-            except HookRefused as error:
-                why = str(error)
-                break
-            except HookError as error:
-                why = str(error)
-            except ConfigError:
-                why = "its secret cannot be read"
-        log.error("%s could not be delivered to webhook %d: %s", what, alert.number, why)
-        return True
-
-    def _done(self, event: int) -> None:
+    def _done(self, alert: Alert) -> None:
         with self._lock:
-            left = self._pending.pop(event) - 1
-            if left:
-                self._pending[event] = left
+            self._progress.waiting.pop((alert.event, alert.number), None)
 
     def _keep(self) -> None:
-        """Write down up to which event all is told."""
+        """Write down up to which event all is told, and what waits."""
         with self._lock:
-            place = min(self._pending, default=self._read + 1) - 1
+            content = self._progress.dump()
+        if content == self._kept:
+            return
         try:
-            if _read_place(self._place) == place:
-                return
-            write_private(self._place, json.dumps({"told": place}).encode())
+            write_private(self._place, content)
+            self._kept = content
         except OSError as error:
             log.warning("%s cannot be written: %s", self._place, error.strerror)
 
 
-def _message(alert: _Alert) -> dict[str, Any]:
-    event = alert.event
-    return {
-        "alert": alert.name,
-        "pipeline": event.pipeline,
-        "job": event.job,
-        "at": event.at,
-        "event": event.id,
-        "detail": event.detail[:2000],
-    }
-
-
-def _read_place(path: Path) -> int:
-    """Return up to which event all was told; -1 if that is not known."""
-    try:
-        found = json.loads(path.read_bytes()[:1000])
-        place = found["told"] if isinstance(found, dict) else -1
-    except (OSError, ValueError, KeyError):
-        return -1
-    return place if isinstance(place, int) and place >= 0 else -1
+def _name(event: Event) -> str:
+    return event.what.upper() if event.what.upper() in NAMES else event.state or ""

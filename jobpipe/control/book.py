@@ -12,6 +12,7 @@ from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.pipelines.restarts import Restarts
+from jobpipe.pipelines.spec import RestartSpec
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe_registry.job_records import EndRecord
 
@@ -25,6 +26,12 @@ RETRY_MOST_SECONDS = 60.0
 def is_to_stop(job: JobRow, run: RunRow | None) -> bool:
     """Whether the present run of a job should end."""
     return job.want is Want.STOP or not job.present or job.following is not None or (run is not None and run.stop)
+
+
+def _seconds_held(attempt: AttemptRow, ended: float) -> float:
+    """Return how long an attempt had its lease: waiting for it, or for a host, is no work."""
+    since = 0.0 if attempt.holder is None else attempt.holder.since
+    return max(0.0, ended - since) if since else 0.0
 
 
 class JobBook:
@@ -45,6 +52,7 @@ class JobBook:
         """Store how an attempt ended, and what follows; then only is its end record removed."""
         tools = self._tools
         now, state = tools.clock(), verdict.state or JobState.FAILED
+        ended = now if end is None else min(now, end.at)
         error, detail = verdict.error, verdict.detail
         if end is not None:
             error = end.error
@@ -68,11 +76,19 @@ class JobBook:
             if end is not None:
                 run = replace(run, batches=run.batches + end.batches, rows=run.rows + end.rows)
                 tools.store.change_run(run.id, batches=run.batches, rows=run.rows)
-            self._follow(state, error, detail, run, attempt, started=verdict.started)
+            self._follow(state, error, detail, run, attempt, ended, started=verdict.started)
         self._changed()
 
     def _follow(
-        self, state: JobState, error: str, detail: str, run: RunRow, attempt: AttemptRow, *, started: bool
+        self,
+        state: JobState,
+        error: str,
+        detail: str,
+        run: RunRow,
+        attempt: AttemptRow,
+        ended: float,
+        *,
+        started: bool,
     ) -> None:
         """Decide what becomes of the run whose attempt has ended; inside a change, by what is wanted now."""
         tools = self._tools
@@ -90,16 +106,31 @@ class JobBook:
             self.end_run(run, state, detail)
             return
         try:
-            restarts = Restarts(tools.loaded.get(self._key[0], attempt.version).spec.restart, run.failures)
+            restarts = Restarts(self._restart_policy(attempt), run.failures)
         except ConfigError as wrong:  # another attempt could not be started either
             self.end_run(run, JobState.FAILED, f"{detail}; and {wrong}")
             return
-        delay = restarts.delay(error, max(0.0, tools.clock() - attempt.began))
+        delay = restarts.delay(error, _seconds_held(attempt, ended))
         if delay is None:
             self.end_run(run, JobState.FAILED, detail)
             return
         tools.store.change_run(run.id, failures=restarts.attempts, next_at=tools.clock() + delay, delay=delay)
         self.to(run, JobState.RESTARTING, f"attempt {attempt.number}: {detail}; the next attempt in {delay:.0f} s")
+
+    def _restart_policy(self, attempt: AttemptRow) -> RestartSpec:
+        """Return that of the newest file; where it cannot be loaded here, of the one that the attempt began with.
+
+        Raises:
+            ConfigError: neither can be loaded.
+        """
+        tools, pipeline = self._tools, self._key[0]
+        row = tools.store.pipeline(pipeline)
+        if row is not None and row.version != attempt.version:
+            try:
+                return tools.loaded.get(pipeline, row.version).spec.restart
+            except ConfigError as error:
+                log.warning("pipeline %s: its restart policy cannot be read: %s", pipeline, error)
+        return tools.loaded.get(pipeline, attempt.version).spec.restart
 
     def _wait_for_launcher(self, run: RunRow, attempt: AttemptRow) -> str:
         """Let the next attempt wait for the launcher, which counts as no failure; return for how long, for people."""
@@ -121,7 +152,7 @@ class JobBook:
         with store.write():
             store.change_run(run.id, state=state, detail=detail, since=since)
             if state is not run.state:
-                self.event(state, detail)
+                self.event(run, state, detail)
         self._changed()
 
     def end_run(self, run: RunRow, state: JobState, detail: str) -> None:
@@ -129,9 +160,9 @@ class JobBook:
         now = self._tools.clock()
         with self._tools.store.write():
             self._tools.store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
-            self.event(state, detail)
+            self.event(run, state, detail)
         self._changed()
 
-    def event(self, state: JobState, detail: str) -> None:
+    def event(self, run: RunRow, state: JobState, detail: str) -> None:
         """Add an event."""
-        self._tools.store.add_event(*self._key, "state", state=state, detail=detail)
+        self._tools.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})

@@ -40,6 +40,7 @@ class Contacts:
         self._answered: LaunchStatus | None = None  # the launcher, other than UNKNOWN
         self._asked: tuple[float, LaunchStatus] | None = None  # it, when, and what was made of its answer
         self._unknown: tuple[float, int] | None = None  # since when it cannot say, and how often it was asked
+        self._told_to_stop = False
 
     # -- the launcher --------------------------------------------------------------------------------------------------
 
@@ -52,6 +53,7 @@ class Contacts:
     def forget(self) -> None:
         """Let go of the launcher: nothing of its attempt is left."""
         self._launcher = self._answered = self._asked = self._unknown = None
+        self._told_to_stop = False
 
     def status(self, attempt: AttemptRow) -> LaunchStatus | None:
         """Return what the launcher says, or said within its ``poll_seconds``; None if nothing says that it was started.
@@ -96,6 +98,16 @@ class Contacts:
     def exit_code(self) -> int | None:
         """As the launcher said last."""
         return None if self._answered is None else self._answered.exit_code
+
+    def ask_to_stop(self, attempt: AttemptRow) -> None:
+        """Ask an attempt to stop without the registry, once, if its launcher can."""
+        if attempt.launched is None or self._told_to_stop:
+            return
+        try:
+            self._launcher_of(attempt).ask_to_stop(attempt.launched)
+            self._told_to_stop = True
+        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+            log.warning("job %s.%s: it cannot be asked to stop: %s: %s", *self._key, type(error).__name__, error)
 
     def cancel(self, attempt: AttemptRow) -> None:
         """End an attempt at once; nothing happens to one whose launcher's id is not known."""

@@ -21,21 +21,20 @@ from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
-from jobpipe.control.room import RoomWatch
+from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.store import Store
-from jobpipe.control.supervisor import Key, Supervisor
+from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import pipeline_status, run_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.locks import holder, locked
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.serving_on import ServingOn
-from jobpipe.pipelines.states import JobState
 from jobpipe_registry.handler import RegisterServerHandler
 
 STOP_SECONDS = 60.0
@@ -118,7 +117,10 @@ class ControlServer(Control):
             self._supervisor = Supervisor(tools)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)
-            room = RoomWatch(admin, self._publishing, self._supervisor.block)
+            jobs_watched = WatchedJobs(self._store)
+            room = RoomWatch(
+                admin, jobs_watched.watched, self._supervisor.block, jobs_watched.tell, jobs_watched.lagging()
+            )
             stack.callback(room.close)
             bounded = TopicsOfJobs(self._store)
             stack.enter_context(ServingOn(self._config, admin, bounded.topics, bounded.is_active))
@@ -155,6 +157,7 @@ class ControlServer(Control):
                 what = f"there is no job {name!r:.120}"
                 raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
         _require_supported(pipeline)
+        self._require_no_foreground(pipeline.name)
         Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock())
         self._loaded.put(pipeline, submitted.version)
@@ -188,11 +191,13 @@ class ControlServer(Control):
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
+        self._require_no_foreground(pipeline)
         self._look(self._changes.resume(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
         """See :class:`Control`."""
+        self._require_no_foreground(pipeline)
         self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
@@ -260,18 +265,15 @@ class ControlServer(Control):
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
+    def _require_no_foreground(self, pipeline: str) -> None:
+        process = holder(Places.of(self._config.home, pipeline).lock)
+        if process is not None:
+            raise ControlConflict(
+                f"pipeline {pipeline} is run in the foreground by process {process}; stop that first", pipeline=pipeline
+            )
+
     def _look(self, jobs: Iterable[JobRow]) -> None:
         self._supervisor.look((job.pipeline, job.name) for job in jobs)
-
-    def _publishing(self) -> dict[str, Key]:
-        """Return the topics of jobs that run, and who publishes each."""
-        found: dict[str, Key] = {}
-        for job in self._store.jobs():
-            if job.publishes:
-                run = self._store.run(job.run)
-                if run is not None and run.state in (JobState.RUNNING, JobState.BLOCKED):
-                    found.update(dict.fromkeys(job.publishes, (job.pipeline, job.name)))
-        return found
 
 
 def _require_absolute(submission: Submission) -> None:

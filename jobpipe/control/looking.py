@@ -16,8 +16,8 @@ _LAUNCHED = {
 }
 
 
-def holder_of(lease: Lease) -> LeaseHolder:
-    """Return the process that has a lease."""
+def holder_of(lease: Lease, since: float) -> LeaseHolder:
+    """Return the process that has a lease, as it was first seen then."""
     return LeaseHolder(
         host=lease.host,
         boot=lease.boot,
@@ -25,6 +25,7 @@ def holder_of(lease: Lease) -> LeaseHolder:
         pid=lease.pid,
         started=lease.started,
         ticks=lease.ticks,
+        since=since,
     )
 
 
@@ -71,6 +72,7 @@ def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: JobRe
         order=_order(attempt, registered),
         exit_code=None if status is None else status.exit_code,
         rebooted=has_rebooted(attempt.holder),
+        stopping=attempt.stop_by is not None,
         forced=forced,
     )
 

@@ -25,7 +25,7 @@ from jobpipe.pipelines.ends import BY_ANOTHER
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
-from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.errors import OrderChanged, RegistryError
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.machine import lives
@@ -67,6 +67,7 @@ class JobMachine:
         self._stale = True
         self._known_at: float | None = None
         self._blocked: str | None = None
+        self._room_known = False  # False: it is BLOCKED if it was when the server before this one ended
         self._rows: _Rows | None = None
 
     # -- from other threads --------------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ class JobMachine:
     def block(self, why: str | None) -> bool:
         """Note that a topic that it publishes has no room, or has room again; return whether that is new."""
         with self._lock:
-            changed, self._blocked = self._blocked != why, why
+            changed = self._blocked != why or not self._room_known
+            self._blocked, self._room_known = why, True
         return changed
 
     @property
@@ -132,7 +134,10 @@ class JobMachine:
             self._contacts.outdated()
             self.changed()
             now = self._read()
-            if now is not None and now.run is not None and not now.run.is_over and now.attempt is None:
+            if now is not None and now.attempt is not None:
+                if not isinstance(error, OrderChanged):  # the registry does not answer
+                    self._stop_without_order(now.attempt)
+            elif now is not None and now.run is not None and not now.run.is_over:
                 self._book.to(now.run, now.run.state, str(error))
             return RETRY_SECONDS
 
@@ -211,7 +216,7 @@ class JobMachine:
             return 0.0
         if found is Started.YES and (after := self._read()) is not None and after.attempt is not None:
             self._contacts.keep(launcher, after.attempt)
-            self._book.event(JobState.SUBMITTED, f"attempt {after.attempt.number}")
+            self._book.event(run, JobState.SUBMITTED, f"attempt {after.attempt.number}")
         return 0.0
 
     def _is_wanted(self) -> bool:
@@ -257,7 +262,8 @@ class JobMachine:
         # After the launcher was asked: what an attempt left before it ended is there.
         registered = self._contacts.registered(fresh=not runs)
         if lease_is_own(attempt, registered) and registered.lease is not None:
-            self._note_holder(attempt, holder_of(registered.lease), registered.lease.application)
+            since = _held_since(attempt) or self._tools.clock()
+            self._note_holder(attempt, holder_of(registered.lease, since), registered.lease.application)
         verdict = judge(facts_of(attempt, status, registered, forced=run.forced))
         return self._act(verdict, run, attempt, registered)
 
@@ -288,10 +294,12 @@ class JobMachine:
         return LOOK_SECONDS
 
     def _show(self, state: JobState, detail: str, run: RunRow, attempt: AttemptRow) -> None:
-        if state is JobState.SUBMITTED and run.state in (JobState.RUNNING, JobState.BLOCKED, JobState.LOST):
+        if state is JobState.SUBMITTED and _held_since(attempt):
             state = JobState.RUNNING  # it had its lease, and has lost its session
         with self._lock:
             blocked = self._blocked
+            if not self._room_known and run.state is JobState.BLOCKED:
+                blocked = run.detail
         if state is JobState.RUNNING and blocked is not None:
             state, detail = JobState.BLOCKED, blocked
         if state in (JobState.SUBMITTED, JobState.RUNNING) and attempt.stop_by is not None:
@@ -311,17 +319,10 @@ class JobMachine:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
         tools, order = self._tools, registered.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
-        left = (attempt.stop_by or 0.0) - tools.clock()
-        if left > tools.stop_seconds:  # the clock was set back
-            tools.store.change_attempt(attempt.run, attempt.number, stop_by=tools.clock() + tools.stop_seconds)
-            self.changed()
+        left = self._left_to_stop(attempt)
         if mine and order is not None and order.want == "run":
             self._contacts.outdated()
-            try:
-                tools.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
-            except RegistryError:
-                if left > 0 or attempt.launched is None:
-                    raise  # and try again
+            tools.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
         if left > 0:
             return min(left, LOOK_SECONDS)
         if attempt.launched is None:
@@ -332,6 +333,27 @@ class JobMachine:
         else:
             self._contacts.cancel(attempt)
         return LOOK_SECONDS
+
+    def _left_to_stop(self, attempt: AttemptRow) -> float:
+        """Return in how many seconds an attempt that is to stop is ended where it is."""
+        tools = self._tools
+        left = (attempt.stop_by or 0.0) - tools.clock()
+        if left > tools.stop_seconds:  # the clock was set back
+            tools.store.change_attempt(attempt.run, attempt.number, stop_by=tools.clock() + tools.stop_seconds)
+            self.changed()
+        return left
+
+    def _stop_without_order(self, attempt: AttemptRow) -> None:
+        """The order cannot be changed now: let the launcher tell an attempt to stop, and end it when its time is over.
+
+        How it ended is stored once the registry answers.
+        """
+        if attempt.stop_by is None or attempt.ended is not None:
+            return
+        if self._left_to_stop(attempt) > 0:
+            self._contacts.ask_to_stop(attempt)
+        else:
+            self._contacts.cancel(attempt)
 
     def _clear(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
@@ -362,3 +384,7 @@ class JobMachine:
     def _confirm(self) -> None:
         with self._lock:
             self._known_at = self._tools.clock()
+
+
+def _held_since(attempt: AttemptRow) -> float:
+    return 0.0 if attempt.holder is None else attempt.holder.since

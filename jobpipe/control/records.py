@@ -114,7 +114,11 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseHolder:
-    """The process that had the lease, or, of a launcher of this host, that runs here: proof of its end."""
+    """The process that had the lease, or, of a launcher of this host, that runs here: proof of its end.
+
+    Attributes:
+        since: when it was first seen to have the lease, 0.0: it never was.
+    """
 
     host: str
     boot: str
@@ -122,6 +126,7 @@ class LeaseHolder:
     pid: int = 0
     started: float = 0.0
     ticks: int = 0
+    since: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

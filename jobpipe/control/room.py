@@ -1,38 +1,68 @@
-"""Looks whether the topics that jobs publish have room: a job that waits for a subscriber is BLOCKED, not FAILED."""
+"""Looks at topics of jobs: a job whose publisher waits for a subscriber is BLOCKED, not FAILED; which jobs lag."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
+from jobpipe.control.records import JobRow
+from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import JobpipeError
+from jobpipe.pipelines.alert_section import alerts_of
+from jobpipe.pipelines.lasting import LagChange, Lags, Rooms, Threshold, lags_of
+from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.topic_watch import Statuses, Watcher
 
 log = logging.getLogger(__name__)
 
+LAGGING, CAUGHT_UP = "lagging", "caught up"  # events
 LOOK_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is looked at.
+
+    Attributes:
+        publishing: the topics of jobs that run, and which job publishes each.
+        reading: of jobs that run and whose lag is told: which job reads by which topic and subscription.
+        thresholds: the lags that are told, of all jobs.
+    """
+
+    publishing: Mapping[str, Key]
+    reading: Mapping[tuple[str, str], Key]
+    thresholds: Mapping[Key, Collection[Threshold]]
 
 
 class RoomWatch:
     """A thread that asks the coordinators; :meth:`close` ends it.
 
     Args:
-        publishing: returns the topics of jobs that run, and which job publishes each.
-        block: told of each of these jobs why it waits, or None.
+        watched: returns what is looked at, before each look.
+        block: told of each job that publishes why it waits, or None.
+        tell: told of each job that lags, or has caught up.
+        lagging: what it was told before.
     """
 
     def __init__(
         self,
         admin: Statuses,
-        publishing: Callable[[], Mapping[str, Key]],
+        watched: Callable[[], Watched],
         block: Callable[[Key, str | None], None],
+        tell: Callable[[LagChange[Key]], None],
+        lagging: Iterable[tuple[Key, Threshold]] = (),
     ) -> None:
         self._admin = admin
-        self._publishing = publishing
+        self._watched = watched
         self._block = block
+        self._tell = tell
+        self._rooms: Rooms[Key] = Rooms()
+        self._lags: Lags[Key] = Lags(lagging)
         self._blocked: set[Key] = set()
         self._watcher = Watcher(admin, ())
         self._closed = threading.Event()
@@ -59,16 +89,74 @@ class RoomWatch:
 
     def look(self) -> None:
         """Ask once."""
-        publishing = self._publishing()
-        if {view.topic for view in self._watcher.views} != publishing.keys():
-            self._watcher = Watcher(self._admin, publishing)
+        watched = self._watched()
+        topics = {*watched.publishing, *(topic for topic, _ in watched.reading)}
+        if {view.topic for view in self._watcher.views} != topics:
+            self._watcher = Watcher(self._admin, sorted(topics))
         self._watcher.poll()
-        waiting: dict[Key, str] = {}
-        for view in self._watcher.views:
-            if view.waiting:
-                waiting.setdefault(publishing[view.topic], f"topic {view.topic} has no room: {view.waiting}")
-        for key in self._blocked - waiting.keys():
-            self._block(key, None)
-        for key, why in waiting.items():
+        views = self._watcher.views
+        decided = self._rooms.look(views, watched.publishing)
+        for key in self._blocked - set(watched.publishing.values()):
+            decided[key] = None
+        for key, why in decided.items():
             self._block(key, why)
-        self._blocked = set(waiting)
+        self._blocked = {key for key, why in decided.items() if why is not None}
+        for change in self._lags.look(lags_of(views, watched.reading), watched.thresholds):
+            self._tell(change)
+
+
+class WatchedJobs:
+    """What is to be looked at of the jobs of a store, and what is told of them. For one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thresholds: dict[tuple[str, int], frozenset[Threshold]] = {}  # of versions of pipelines
+
+    def watched(self) -> Watched:
+        """Return what is to be looked at now."""
+        thresholds = self._read_thresholds()
+        jobs = self._store.jobs()
+        running = [job for job in jobs if self._runs(job)]
+        return Watched(
+            publishing={topic: (job.pipeline, job.name) for job in running for topic in job.publishes},
+            reading={
+                (each.topic, each.name): (job.pipeline, job.name)
+                for job in running
+                if thresholds.get(job.pipeline)
+                for each in job.subscriptions
+            },
+            thresholds={(job.pipeline, job.name): thresholds.get(job.pipeline, frozenset()) for job in jobs},
+        )
+
+    def tell(self, change: LagChange[Key]) -> None:
+        """Note that a job lags, or has caught up."""
+        self._store.add_event(
+            *change.key,
+            LAGGING if change.lags else CAUGHT_UP,
+            detail=change.detail,
+            fields={"lag-rows": change.threshold.rows, "lag-time": change.threshold.seconds},
+        )
+
+    def lagging(self) -> set[tuple[Key, Threshold]]:
+        """Return what was told of jobs that have not caught up since."""
+        found: set[tuple[Key, Threshold]] = set()
+        for event in self._store.events_called(LAGGING, CAUGHT_UP):
+            threshold = Threshold(event.fields["lag-rows"], event.fields["lag-time"])
+            if event.job is not None:
+                change = found.add if event.what == LAGGING else found.discard
+                change(((event.pipeline, event.job), threshold))
+        return found
+
+    def _runs(self, job: JobRow) -> bool:
+        run = self._store.run(job.run) if job.publishes or job.subscriptions else None
+        return run is not None and run.state in (JobState.RUNNING, JobState.BLOCKED)
+
+    def _read_thresholds(self) -> dict[str, frozenset[Threshold]]:
+        versions = {row.name: row.version for row in self._store.pipelines()}
+        self._thresholds = {key: found for key, found in self._thresholds.items() if versions.get(key[0]) == key[1]}
+        for key in versions.items():
+            if key not in self._thresholds:
+                row = self._store.definition(*key)
+                alerts = () if row is None else alerts_of(json.loads(row.tree), row.folder)
+                self._thresholds[key] = Threshold.of(alerts)
+        return {name: found for (name, _), found in self._thresholds.items()}

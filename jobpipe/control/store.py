@@ -270,16 +270,13 @@ class Store:
     def events(self, after: int, limit: int) -> list[Event]:
         """Return those with a larger id, the oldest first."""
         rows = self._database.all("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", after, limit)
-        return [
-            Event(
-                **{
-                    **dict(row),
-                    "state": None if row["state"] is None else JobState(row["state"]),
-                    "fields": json.loads(row["fields"]),
-                }
-            )
-            for row in rows
-        ]
+        return [_event(row) for row in rows]
+
+    def events_called(self, *what: str) -> list[Event]:
+        """Return those of some kinds that are kept, the oldest first."""
+        marks = ", ".join("?" * len(what))
+        rows = self._database.all(f"SELECT * FROM events WHERE what IN ({marks}) ORDER BY id", *what)  # noqa: S608
+        return [_event(row) for row in rows]
 
     # -- chores --------------------------------------------------------------------------------------------------------
 
@@ -363,6 +360,11 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 def _read(kind: type[_ROW], row: sqlite3.Row) -> _ROW:
     return kind(**{each.name: _READERS.get(each.name, _same)(row[each.name]) for each in fields(kind)})
+
+
+def _event(row: sqlite3.Row) -> Event:
+    state = None if row["state"] is None else JobState(row["state"])
+    return Event(**{**dict(row), "state": state, "fields": json.loads(row["fields"])})
 
 
 def _same(value: Any) -> Any:

@@ -75,6 +75,7 @@ class Facts:
     Attributes:
         exit_code: with ENDED, None if the launcher does not know it.
         rebooted: the host that it ran on has booted since, so no process of it lives.
+        stopping: it was to stop, whether the order could be changed or not.
         forced: a person says that it has ended.
     """
 
@@ -84,6 +85,7 @@ class Facts:
     order: OrderOf
     exit_code: int | None = None
     rebooted: bool = False
+    stopping: bool = False
     forced: bool = False
 
 
@@ -122,7 +124,7 @@ def judge(facts: Facts) -> Verdict:
     """Return how an attempt stands, and what is to be done."""
     free = facts.lease is LeaseOf.NONE
     if facts.end not in (EndOf.NONE, EndOf.OLDER):
-        if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN:
+        if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN and not facts.stopping:
             return Verdict(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
         return Verdict(state=JobState(facts.end.value), step=Step.RECORD, free=free)
     launcher = facts.launcher

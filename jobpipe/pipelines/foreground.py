@@ -27,13 +27,16 @@ from jobpipe.config.home import make_home
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.interrupts import handled
+from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.graph import Graph, graph_of
+from jobpipe.pipelines.lasting import Rooms
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import nearest
+from jobpipe.pipelines.run_alerts import RunAlerts
 from jobpipe.pipelines.serving_on import ServingOn
 from jobpipe.pipelines.snapshot import ParentProcess
 from jobpipe.pipelines.states import JobState
@@ -136,13 +139,16 @@ def run_pipeline(
         graph = graph_of(pipeline)
         board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain))
         admin = stack.enter_context(Admin(config))
+        names_of_topics = [node.name for node in graph.topics]
+        outbox = Outbox(allowed=config.server_webhooks or ())
+        alerts = stack.enter_context(RunAlerts(pipeline, names_of_topics, outbox))
         by_name = dict(zip(names, jobs, strict=True))
 
         def active(name: str) -> bool:
             return name in by_name and not by_name[name].ended
 
         stack.enter_context(ServingOn(config, admin, lambda: graph.topics, active))
-        return _Foreground(graph, jobs, admin, board, timeout).run()
+        return _Foreground(graph, jobs, admin, board, timeout, alerts).run()
 
 
 def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
@@ -182,8 +188,11 @@ class _Foreground:
         admin: Admin,
         board: Board,
         timeout: float | None,
+        alerts: RunAlerts,
     ) -> None:
         self._pipeline = graph.pipeline
+        self._alerts = alerts
+        self._rooms: Rooms[str] = Rooms()
         self._jobs = jobs
         self._board = board
         self._timeout = timeout
@@ -226,10 +235,11 @@ class _Foreground:
         if last:
             self._watcher.end(self._catalog)
         lags = self._lags()
-        waiting = {self._publishers.get(view.topic): view for view in self._watcher.views if view.waiting}
+        decided = self._rooms.look(self._watcher.views, self._publishers)
         for job in self._jobs:
-            view = waiting.get(job.view.name)
-            job.block(None if view is None else f"topic {view.topic} has no room: {view.waiting}")
+            if job.view.name in decided:
+                job.block(decided[job.view.name])
+        self._alerts.look([job.view for job in self._jobs], self._watcher.views)
         with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
             views = [job.view for job in self._jobs]
             views = [replace(view, lag_rows=lags.get(view.name)) for view in views]

@@ -11,6 +11,20 @@ from pathlib import Path
 from jobpipe.errors import ConfigError
 
 
+def holder(path: Path) -> str | None:
+    """Return which process holds the lock of a file, None: none does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(descriptor) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(20).strip() or "another process"
+    return None
+
+
 @contextmanager
 def locked(path: Path, what: str, remedy: str, key: str) -> Iterator[None]:
     """Hold the lock of a file inside the block; it ends with the process in any case.

@@ -271,10 +271,16 @@ class AlertSpec(Section):
     """Whom to tell."""
 
     type: Literal["webhook"] = Field(description="webhook: a POST request.")
-    url: SecretReference = Field(description="Its address, as a reference: it is a secret. Read by the server.")
+    url: SecretReference = Field(
+        description="Its address, as a reference: it is a secret. Read where the alert is sent from."
+    )
     on: tuple[Literal["FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"], ...] = Field(
         default=("FAILED", "LOST"), min_length=1, description="Which events to report."
     )
+    lag_rows: Count = Field(
+        default=100_000, description="LAGGING: a job lags that has not read so many rows of its topics."
+    )
+    lag_time: Duration = Field(default=300.0, description="LAGGING: how long without a break.")
 
 
 class PipelineSpec(Section):

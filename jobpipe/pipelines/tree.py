@@ -130,6 +130,11 @@ def _remove(root: Section, name: str) -> bool:
     return found
 
 
+def spelt(root: TreeNode, name: str) -> list[TreeNode]:
+    """Return what has a dotted name, however that is written: in one file that was found right there is one at most."""
+    return list(_spelt(root.value, name)) if isinstance(root.value, dict) else []
+
+
 def _spelt(root: Section, name: str) -> Iterator[TreeNode]:
     """Yield what has a dotted name."""
     yield from (section[rest] for section, rest in _holders(root, name) if rest in section)

@@ -59,14 +59,12 @@ def test_validate_names_every_problem(run: Run, pipe: Callable[[str], str]) -> N
     assert set(said["problems"][0]) == {"file", "line", "key", "what", "remedy", "severity"}
 
 
-def test_alerts_are_not_sent_by_a_run(run: Run, pipe: Callable[[str], str]) -> None:
-    """The control server sends them: whoever has none is told."""
-    alerts = "alerts: [{type: webhook, url: 'env:ALERT_URL'}]"
+def test_a_run_tells_of_no_gaps(run: Run, pipe: Callable[[str], str]) -> None:
+    """It makes no scheduled intervals."""
+    alerts = "alerts: [{type: webhook, url: 'env:ALERT_URL', on: [FAILED, GAP]}]"
     found = run("pipeline", "validate", pipe(GOOD.replace("name: shop", f"name: shop, {alerts}")))
     assert found.exit_code == 0
-    assert "warning: pipeline.alerts: alerts are sent by the control server; jobpipe pipeline run sends none" in (
-        found.stderr
-    )
+    assert "warning: pipeline.alerts[0].on: GAP is of scheduled intervals" in found.stderr
 
 
 def test_warnings_go_to_standard_error(run: Run, pipe: Callable[[str], str]) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -16,7 +18,10 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 from jobpipe_registry.errors import NotOrdered, Unavailable
@@ -24,6 +29,7 @@ from jobpipe_registry.job_records import Lease, Order
 from jobpipe_registry.machine import Place, start_ticks
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
+from tests.troubleshooting import on_page
 
 
 def test_a_job_runs_to_its_end(world: World) -> None:
@@ -43,6 +49,7 @@ def test_a_job_runs_to_its_end(world: World) -> None:
     (view,) = run.attempts
     assert (view.number, view.state, view.exit_code, view.application) == (1, JobState.FINISHED, 0, "app-1")
     assert states(server) == [JobState.SUBMITTED, JobState.RUNNING, JobState.FINISHED]
+    assert {event.fields["run"] for event in server.events() if event.what == "state"} == {run.id}
     eventually(lambda: world.jobs.state(NAME, "report").end is None)  # once it was stored
     eventually(lambda: not attempt.snapshot.exists())
 
@@ -56,6 +63,32 @@ def test_a_failure_is_followed_by_another_attempt_up_to_the_last(world: World) -
     (run,) = server.runs(NAME)
     assert [(each.state, each.error) for each in run.attempts] == [(JobState.FAILED, "Oops")] * 3
     assert len(world.cluster.submitted) == 3
+
+
+def test_waiting_for_the_lease_is_no_run_that_lasted(world: World) -> None:
+    """An attempt that ran for `reset-after` counts as the first one: by the time for which it had the lease."""
+    offset = [-time.time()]
+    server = world.server(clock=lambda: 1.5e9 + offset[0] + time.time())
+    server.submit(world.submission(restart={"delay": "20ms", "max-attempts": 2, "reset-after": "1h"}))
+    world.work(1).end("FAILED", 1, error="Oops")
+    world.attempt(2)
+    offset[0] += 7200.0
+    worker = world.work(2)
+    wait(server, JobState.RUNNING)
+    worker.end("FAILED", 1, error="Oops")
+    wait(server, JobState.FAILED)
+
+
+def test_a_restart_policy_holds_for_the_attempt_that_runs(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    again = server.submit(world.submission(restart={"policy": "never"}))
+    assert again.unchanged == ("report",)
+    worker.end("FAILED", 1, error="Oops")
+    wait(server, JobState.FAILED)
+    assert len(world.cluster.submitted) == 1
 
 
 @pytest.mark.parametrize(
@@ -118,22 +151,47 @@ def test_a_stop_that_takes_too_long_ends_it(world: World) -> None:
     assert "ended in the middle" in wait(server, JobState.CANCELED).detail
 
 
+@contextmanager
+def registry_away() -> Iterator[None]:
+    """Neither reads nor changes are answered."""
+
+    def away(*_: object) -> Any:
+        raise Unavailable("memory", "it is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("state", "set_order", "remove_end", "evict_lease"):
+            patch.setattr(PatientJobs, name, away)
+        yield
+
+
 def test_a_stop_ends_in_time_without_the_registry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
     server = world.server(stop_seconds=0.2)
     server.submit(world.submission())
     worker = world.work(1)
     wait(server, JobState.RUNNING)
-
-    def away(*_: object) -> int:
-        raise Unavailable("memory", "it is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PatientJobs, "set_order", away)
+    with registry_away():
         server.stop(NAME, "report")
         eventually(lambda: world.cluster.canceled)
         assert status(server).state is JobState.STOPPING
+    assert world.cluster.asked_to_stop == [f"report-{worker.number}"]
     worker.handler.shutdown()
     wait(server, JobState.CANCELED)
+
+
+def test_one_that_stopped_without_the_registry_is_no_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its order says still that it should run: the launcher has asked it to stop."""
+    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    with registry_away():
+        server.stop(NAME, "report")
+        eventually(lambda: world.cluster.asked_to_stop)
+        worker.end("STOPPED", 0)
+    wait(server, JobState.STOPPED)
+    assert world.cluster.canceled == []
 
 
 def test_restart_is_a_new_run(world: World) -> None:
@@ -190,6 +248,20 @@ def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
     world.work(2)
     wait(server, JobState.RUNNING)
     assert [run.state for run in server.runs(NAME)] == [JobState.RUNNING, JobState.CANCELED]
+
+
+def test_one_that_was_lost_before_it_ran_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a worker still."""
+    monkeypatch.setattr("jobpipe.control.machine.LOOK_SECONDS", 0.05)
+    server = world.server()
+    server.submit(world.submission())
+    world.attempt(1)
+    wait(server, JobState.SUBMITTED)
+    world.cluster.away.set()
+    wait(server, JobState.LOST)
+    world.cluster.away.clear()
+    wait(server, JobState.SUBMITTED)
+    assert states(server) == [JobState.SUBMITTED, JobState.LOST, JobState.SUBMITTED]
 
 
 @pytest.mark.slow
@@ -326,6 +398,33 @@ def test_a_run_that_another_one_has_replaced_is_not_started_again(world: World) 
     assert world.attempt(2).number == number + 1
 
 
+def test_a_pipeline_of_the_server_is_not_run_in_the_foreground_too(world: World) -> None:
+    """The jobs live on when the server is killed, so its store says it, and not whether it runs."""
+    require_no_run_of_server(world.config.home, NAME)
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.close()
+    with pytest.raises(ControlConflict) as told:
+        require_no_run_of_server(world.config.home, NAME)
+    on_page(told.value, "ControlConflict: pipeline … is run by the control server")
+    require_no_run_of_server(world.config.home, "another")
+    worker.end("FINISHED", 0)
+    wait(world.server(), JobState.FINISHED)
+    require_no_run_of_server(world.config.home, NAME)
+
+
+def test_a_pipeline_in_the_foreground_is_not_run_by_the_server_too(world: World) -> None:
+    server = world.server()
+    with locked(Places.of(world.config.home, NAME).lock, f"pipeline {NAME}", "stop it first", NAME):
+        with pytest.raises(ControlConflict) as told:
+            server.submit(world.submission())
+        on_page(told.value, "ControlConflict: pipeline … is run in the foreground")
+    server.submit(world.submission())
+    world.attempt(1)
+
+
 def test_a_second_server_is_refused(world: World) -> None:
     world.server()
     with pytest.raises(ConfigError, match=f"by process {os.getpid()}"):
@@ -403,11 +502,22 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 # -- what else there is ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let topics be looked at often, and what is seen twice have lasted."""
+    monkeypatch.setattr("jobpipe.control.room.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 0.03)
+    monkeypatch.setattr("jobpipe.pipelines.lasting.FREE_SECONDS", 0.03)
+
+
+PUBLISHES = {"report": job_of(sink={"type": "jobpipe", "topic": "flights"})}
+READS = {"report": job_of(source={"type": "jobpipe", "subscribe": "flights"})}
+
+
+@pytest.mark.usefixtures("quick_looks")
 def test_a_job_without_room_is_blocked(world: World) -> None:
     server = world.server()
-    sink = {"type": "jobpipe", "topic": "flights"}
-    server.submit(world.submission({"report": job_of(sink=sink)}))
+    server.submit(world.submission(PUBLISHES))
     worker = world.work(1)
     wait(server, JobState.RUNNING)
     world.topics.waiting["flights"] = "subscription slow"
@@ -417,6 +527,51 @@ def test_a_job_without_room_is_blocked(world: World) -> None:
     worker.end("FINISHED", 0)
     wait(server, JobState.FINISHED)
     assert len(world.cluster.submitted) == 1
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_blocked_job_is_blocked_for_the_next_server_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until that has seen that there is room: nothing has happened, so there is no event."""
+    first = world.server()
+    first.submit(world.submission(PUBLISHES))
+    world.work(1)
+    wait(first, JobState.RUNNING)
+    world.topics.waiting["flights"] = "subscription slow"
+    detail = wait(first, JobState.BLOCKED).detail
+    first.close()
+    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 3600.0)
+    asked = world.topics.asked
+    second = world.server()
+    known = second._supervisor.known_at
+    eventually(lambda: world.topics.asked > asked + 2 and known((NAME, "report")) is not None)
+    assert (status(second).state, status(second).detail) == (JobState.BLOCKED, detail)
+    assert states(second) == [JobState.SUBMITTED, JobState.RUNNING, JobState.BLOCKED]
+    world.topics.waiting.clear()
+    wait(second, JobState.RUNNING)
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_lag_that_lasts_is_told_once_over_all_servers(world: World) -> None:
+    alert = {"type": "webhook", "url": "env:URL", "on": ["LAGGING"], "lag-rows": 10, "lag-time": "1ms"}
+    first = world.server()
+    first.submit(world.submission(READS, alerts=[alert]))
+    world.work(1)
+    wait(first, JobState.RUNNING)
+
+    def told(server: ControlServer) -> list[str]:
+        return [event.what for event in server.events() if event.what in ("lagging", "caught up")]
+
+    world.topics.lags["flights"] = {f"{NAME}.report": 10, "other.report": 5000}
+    eventually(lambda: told(first) == ["lagging"])
+    (event,) = [event for event in first.events() if event.what == "lagging"]
+    assert (event.job, event.detail) == ("report", "it has lagged by 10 rows or more for 0 s, now 10")
+    first.close()
+    asked = world.topics.asked
+    second = world.server()
+    eventually(lambda: world.topics.asked > asked + 5)
+    assert told(second) == ["lagging"]
+    world.topics.lags["flights"] = {f"{NAME}.report": 9}
+    eventually(lambda: told(second) == ["lagging", "caught up"])
 
 
 def test_delete_drops_subscriptions_as_soon_as_it_can(world: World) -> None:

@@ -127,6 +127,11 @@ def test_every_combination_is_in_the_table_and_judged_as_it_says() -> None:
     assert used == set(range(len(table))), "a row that is never the first to fit"
 
 
+def test_one_that_was_to_stop_has_not_failed_though_its_order_could_not_be_changed() -> None:
+    said = Facts(launcher=LauncherAnswer.ENDED, lease=LeaseOf.NONE, end=EndOf.STOPPED, order=OrderOf.RUN, stopping=True)
+    assert judge(said).state is JobState.STOPPED
+
+
 def test_lost_is_never_called_failed() -> None:
     for key in combinations():
         judged = judge(facts(key))

@@ -29,6 +29,7 @@ class Cluster:
     def __init__(self) -> None:
         self.submitted: list[Attempt] = []
         self.canceled: list[str] = []
+        self.asked_to_stop: list[str] = []
         self.fails: list[Exception] = []
         self.away = threading.Event()  # it does not answer
         self.gate = threading.Event()  # while it is not set, questions about attempts of `slow` wait
@@ -64,6 +65,9 @@ class _Fake(Launcher):
             return LaunchStatus(LaunchState.ENDED, self.where.ended[launched])
         return LaunchStatus(LaunchState.RUNNING)
 
+    def ask_to_stop(self, launched: str) -> None:
+        self.where.asked_to_stop.append(launched)
+
     def cancel(self, launched: str) -> None:
         if self.where.away.is_set():
             raise JobpipeError("it does not answer")
@@ -87,13 +91,27 @@ class Coordinators:
     """What is asked of the coordinators of topics."""
 
     waiting: dict[str, str] = field(default_factory=dict)  # a topic's publisher, for whom
+    lags: dict[str, dict[str, int]] = field(default_factory=dict)  # of a topic's subscriptions, in rows
+    asked: int = 0
     served: set[str] = field(default_factory=set)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
-        same = {"rows": 0, "bytes": 0, "subscriptions": [], "ended": False}
-        return {topic: {**same, "waiting": self.waiting.get(topic)} for topic in topics}
+        self.asked += bool(topics)
+        return {
+            topic: {
+                "rows": 0,
+                "bytes": 0,
+                "ended": False,
+                "waiting": self.waiting.get(topic),
+                "subscriptions": [
+                    {"name": name, "state": "connected", "lag": {"batches": 1, "rows": rows}, "reconnects": 0}
+                    for name, rows in self.lags.get(topic, {}).items()
+                ],
+            }
+            for topic in topics
+        }
 
     def drop(self, topic: str, name: str) -> None:
         if topic not in self.served:

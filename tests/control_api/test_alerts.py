@@ -18,10 +18,10 @@ from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Submission
-from jobpipe.control.webhook import Hook, HookError, HookRefused, post
 from jobpipe.errors import PipelineError, StoreError
 from jobpipe.net.certs import BOTH, init_ca, issue
 from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, post
 from tests.control_api.kit import DEADLINE, MemoryControl, tree, until
 
 
@@ -64,6 +64,11 @@ class Receiver:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobpipe.control.alerts.POLL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -112,6 +117,58 @@ def test_what_happens_is_told_once(control: MemoryControl, receiver: Receiver, t
     assert receiver.got.empty()
 
 
+def test_a_run_that_fails_before_its_first_attempt_is_told(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """It is another failure, though the job was in no other state in between."""
+    submitted(control, tmp_path)
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        for run in ("one", "one", "two"):
+            control.tell("state", state=JobState.FAILED, detail=run, fields={"run": run})
+        assert sorted(receiver.next()["detail"] for _ in range(2)) == ["one", "two"]
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
+def test_a_lag_is_told_to_those_that_named_it(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """Each time: that it is told once only while it lasts, its event says."""
+    made = tree()
+    lagging = {"type": "webhook", "url": "env:ALERT_URL", "on": ["LAGGING"]}
+    made["pipeline"]["alerts"] = [{**lagging, "lag-rows": 10}, {**lagging, "lag-rows": 20, "lag-time": "1m"}]
+    control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        for detail in ("once", "twice"):
+            control.tell("lagging", detail=detail, fields={"lag-rows": 20, "lag-time": 60.0})
+            control.tell("caught up", fields={"lag-rows": 20, "lag-time": 60.0})
+            told = receiver.next()
+            assert (told["alert"], told["job"], told["detail"]) == ("LAGGING", "report", detail)
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
+def test_a_pipeline_that_cannot_be_loaded_any_more_has_its_alerts(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """A plug-in is gone, for instance: just then it fails."""
+    made = tree(report={"source": {"type": "gone"}, "sink": {"type": "console"}})
+    del made["pipeline"]
+    made |= {"pipeline.name": "flights", "pipeline.alerts": [{"type": "webhook", "url": "env:ALERT_URL"}]}
+    control.submissions["flights"] = Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made)
+    alerts = Alerts(control, config_of(tmp_path), environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        control.tell("state", state=JobState.FAILED)
+        assert receiver.next()["alert"] == "FAILED"
+    finally:
+        alerts.close()
+
+
 @pytest.mark.slow
 def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
     """With what happened while there was none; not with what was told."""
@@ -156,10 +213,9 @@ def test_alerts_wait_for_a_store_that_fails(
     assert next(failures, None) is None
 
 
-@pytest.mark.parametrize("name", ["LAGGING", "GAP"])
-def test_what_is_not_told_is_refused(tmp_path: Path, name: str) -> None:
-    """At the submission: the schema has names that this version never sends."""
-    made = tree()
+def test_what_is_not_told_is_refused(tmp_path: Path) -> None:
+    """At the submission: the schema has a name that this version never sends."""
+    name, made = "GAP", tree()
     made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL", "on": ["FAILED", name]}]
     server = ControlServer(config_of(tmp_path))
     with pytest.raises(PipelineError) as caught:
@@ -167,6 +223,51 @@ def test_what_is_not_told_is_refused(tmp_path: Path, name: str) -> None:
     (problem,) = caught.value.fields["problems"]
     assert problem["key"] == "pipeline.alerts[0].on"
     assert name in problem["what"]
+
+
+def test_a_place_of_another_store_is_not_waited_for(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """One that began later with lower numbers: the host's clock was set back."""
+    submitted(control, tmp_path)
+    config = config_of(tmp_path)
+    (config.home / "server" / "alerts.json").write_text('{"told": 5000}')
+    failed = control.tell("state", state=JobState.FAILED)
+    alerts = Alerts(control, config, environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        assert receiver.next()["event"] == failed.id
+    finally:
+        alerts.close()
+
+
+def test_only_what_was_not_delivered_is_sent_by_the_next_server(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Though it is older than what was; by a webhook that answers again, since the time at which it was first tried."""
+    made, away = tree(), Receiver(503)
+    urls = ("env:GOOD", "env:AWAY")
+    made["pipeline"]["alerts"] = [{"type": "webhook", "url": url} for url in urls]
+    control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
+    config = config_of(tmp_path)
+    environ = {"GOOD": receiver.url, "AWAY": away.url}
+    alerts = Alerts(control, config, environ=environ, first_delay=60.0)
+    alerts.start()
+    first = control.tell("state", state=JobState.FAILED)
+    control.tell("state", state=JobState.RUNNING)
+    second = control.tell("state", state=JobState.FAILED)
+    assert [receiver.next()["event"] for _ in range(2)] == [first.id, second.id]
+    assert away.next()["event"] == first.id
+    alerts.close()
+    away.close()
+    back = Receiver(200)
+    alerts = Alerts(control, config, environ={**environ, "AWAY": back.url})
+    alerts.start()
+    try:
+        assert [back.next()["event"] for _ in range(2)] == [first.id, second.id]
+    finally:
+        alerts.close()
+        back.close()
+    assert receiver.got.empty()
+    assert json.loads((config.home / "server" / "alerts.json").read_bytes()) == {"told": second.id, "waiting": []}
 
 
 def test_it_is_tried_again_and_its_address_is_not_logged(

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.run_alerts import RunAlerts
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe_registry.machine import lives
@@ -208,15 +210,26 @@ class Board:
         self._hook()
 
 
-def run(pipeline: Pipeline, jobs: list[Job], board: Board, timeout: float | None = None) -> Ran:
+def run(
+    pipeline: Pipeline,
+    jobs: list[Job],
+    board: Board,
+    timeout: float | None = None,
+    seen: list[JobView] | None = None,
+) -> Ran:
     class Admin:
         config = SimpleNamespace(spool_dir=pipeline.file.parent / "no-spool")
 
         def statuses(self, topics: Any, timeout: float) -> dict[str, Any]:
             return {}
 
-    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout)  # type: ignore[arg-type]
+    told = alerts(pipeline) if seen is None else SimpleNamespace(look=lambda views, topics: seen.extend(views))
+    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout, told)  # type: ignore[arg-type]
     return foreground.run()
+
+
+def alerts(pipeline: Pipeline) -> RunAlerts:
+    return RunAlerts(pipeline, [], Outbox())
 
 
 def test_all_come_to_their_end(pipeline: Pipeline) -> None:
@@ -238,7 +251,8 @@ def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
     shown: list[JobView] = []
     board = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))
     jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
-    foreground = _Foreground(graph_of(pipeline), jobs, admin, board, None)  # type: ignore[arg-type]
+    told = alerts(pipeline)
+    foreground = _Foreground(graph_of(pipeline), jobs, admin, board, None, told)  # type: ignore[arg-type]
     foreground._look()
     assert [(job.name, job.lag_rows) for job in shown] == [("publish", None), ("report", 12)]
 
@@ -248,6 +262,12 @@ def test_when_one_has_failed_the_others_are_stopped(pipeline: Pipeline) -> None:
     ran = run(pipeline, jobs, Board())
     assert ran.code == 1
     assert jobs[1].told == ["start", "stop"]
+
+
+def test_the_failure_that_ends_the_run_is_told(pipeline: Pipeline) -> None:
+    seen: list[JobView] = []
+    run(pipeline, [Job("publish", JobState.FAILED)], Board(), seen=seen)
+    assert seen[-1].state is JobState.FAILED
 
 
 def test_when_one_was_stopped_by_another_program(pipeline: Pipeline) -> None:

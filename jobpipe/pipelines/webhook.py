@@ -36,6 +36,10 @@ class HookRefused(HookError):
     """It will never be delivered to that address."""
 
 
+class HookRejected(HookError):
+    """The webhook refuses the message itself: it may be set up wrongly, for a while."""
+
+
 @dataclass(frozen=True, repr=False)
 class Hook:
     """A webhook's address, taken apart."""
@@ -107,7 +111,8 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
         allowed: destinations that may have private addresses, host:port.
 
     Raises:
-        HookRefused: its address is one that may not be reached, or it answers with a redirect or refuses.
+        HookRefused: its address is one that may not be reached, or it answers with a redirect.
+        HookRejected: it answers with a status from 400 to 499, other than 408 and 429.
         HookError: it does not answer, or cannot take the message now.
     """
     address = _checked(hook, allowed, resolver)
@@ -128,8 +133,9 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
         connection.close()
     if 200 <= status < 300:
         return
-    kind = HookError if status >= 500 or status in (408, 429) else HookRefused
-    raise kind(f"status {status}" + (", a redirect, which is not followed" if 300 <= status < 400 else ""))
+    if 300 <= status < 400:
+        raise HookRefused(f"status {status}, a redirect, which is not followed")
+    raise (HookRejected if 400 <= status < 500 and status not in (408, 429) else HookError)(f"status {status}")
 
 
 def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> str:
