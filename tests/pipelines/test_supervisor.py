@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines import supervisor
+from jobpipe.pipelines import restarts, supervisor
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.reports import Reporter
@@ -229,7 +229,8 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
     assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
 
 
-def test_between_two_attempts_it_says_what_comes(world: World) -> None:
+def test_between_two_attempts_it_says_what_comes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "_spread", lambda: 1.0)
     spec = world.setting.pipeline.spec
     restart = spec.restart.model_copy(update={"delay": 300.0, "max_delay": 300.0})
     pipeline = replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart}))
