@@ -225,10 +225,9 @@ class Session:
         losses = self._losses
         timeout = min(self._options.connect_timeout, self._options.session_timeout)
         try:
-            synced = client.sync_async(self._probe_path)
+            client.sync_async(self._probe_path).get(timeout=timeout)
             with contextlib.suppress(NoNodeError):
                 client.get_async(self._probe_path).get(timeout=timeout)
-            synced.get(timeout=timeout)  # answered before the read
             client_id = client.client_id
         except NoAuthError:
             self._reason = f"no permission (ACL) to read {self._probe_path}; we are {self._options.identity}"
