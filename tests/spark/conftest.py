@@ -7,6 +7,7 @@ import uuid
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +15,11 @@ from pyspark.sql import SparkSession
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.shared_coordinator import end_shared
 from jobpipe.spark.session import recommended_conf
-from tests.spark.kit import Place, as_a_user
+from tests.spark.kit import Place, as_a_user, until
+
+if TYPE_CHECKING:
+    from tests.mariadb import MariaDb
+    from tests.spark.tables import MariaDbTables, SqliteTables
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +91,21 @@ def only_our_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("JOBPIPE_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def maria(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Iterator[MariaDbTables]:
+    """A database of the test's own; in the end no connection is left."""
+    from tests.spark.tables import MariaDbTables
+
+    with mariadb.database() as name:
+        yield MariaDbTables(spark, tmp_path, mariadb, name)
+        until(lambda: not mariadb.sessions(), "the end of all sessions")
+
+
+@pytest.fixture
+def lite(spark: SparkSession, tmp_path: Path) -> SqliteTables:
+    """A file of the test's own."""
+    from tests.spark.tables import SqliteTables
+
+    return SqliteTables(spark, tmp_path)

@@ -1,26 +1,24 @@
 """Sink jdbc-upsert with a real MariaDB and with SQLite: what is in the table after each way in which a batch can come.
 
-What each database does in its own way is tested here for the two; tests/spark/test_jdbc_upsert.py has PostgreSQL.
+What both do is tested here; test_jdbc_mariadb.py and test_jdbc_sqlite.py have what one of them alone does, and
+test_jdbc_upsert.py has PostgreSQL.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from jobpipe.config.secrets import Secret
 from jobpipe.errors import (
     CheckpointTooOld,
     ConfigError,
@@ -30,38 +28,19 @@ from jobpipe.errors import (
     LinkBroken,
     LinkError,
     LinkTimeout,
-    NotAuthorized,
-    RowTooLarge,
     SchemaMismatch,
     UnsupportedType,
 )
-from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
+from jobpipe.pipelines.databases.mysql import MySqlDatabase
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.sinks.jdbc_mysql import MySqlTarget
 from jobpipe.pipelines.spec import Mode
-from tests.mariadb import PASSWORD, SUPERUSER, MariaDb
-from tests.registry.secured import Authority
-from tests.spark.kit import PATIENCE, forget_commit, until
+from tests.spark.kit import PATIENCE, forget_commit
 from tests.spark.tables import MariaDbTables, Rows, SqliteTables, Tables
 
 # ruff: noqa: S608 - names of the tests' own
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def maria(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Iterator[MariaDbTables]:
-    """A database of the test's own; in the end no connection is left."""
-    with mariadb.database() as name:
-        yield MariaDbTables(spark, tmp_path, mariadb, name)
-        until(lambda: not mariadb.sessions(), "the end of all sessions")
-
-
-@pytest.fixture
-def lite(spark: SparkSession, tmp_path: Path) -> SqliteTables:
-    """A file of the test's own."""
-    return SqliteTables(spark, tmp_path)
 
 
 @pytest.fixture(params=["maria", "lite"])
@@ -206,7 +185,7 @@ def test_keys_without_a_value(tables: Tables) -> None:
 
 
 def test_a_batch_that_comes_again(tables: Tables) -> None:
-    """It is skipped, whatever it has now; a lower one, or one after a gap, is refused; another query begins anew."""
+    """It is skipped, whatever it has now; a lower one, or one after a gap, is refused; another query counts from 0."""
     sink = tables.opened()
     tables.write(sink, 7, [(1, "a", 1)])
     tables.write(sink, 7, [(1, "other", 1)])
@@ -342,6 +321,8 @@ TYPES = """
     text string, bytes binary, day date, at timestamp, local timestamp_ntz, numbers array<int>,
     pair struct<a: int, b: string>, byname map<string, bigint>
 """
+
+
 VALUES: Rows = [
     (
         *(1, True, -128, 32767, -(2**63), 0.5, 1e300, Decimal("-1234567890123456.7890")),
@@ -439,25 +420,6 @@ def test_rows_that_the_table_cannot_take(tables: Tables, rows: Rows, what: str) 
     tables.write(sink, 0, [(1, "good", 1)])
 
 
-@pytest.mark.parametrize(
-    ("columns", "row", "what"),
-    [
-        ("text varchar(10), n bigint", (1, "secret-long-text", 1), "column text: Data too long"),
-        ("text varchar(10), n smallint", (1, "a", 99_999), "column n: Out of range value"),
-        ("text date, n bigint", (1, "secret", 1), "column text: Incorrect date value"),
-        ("text int, n bigint", (1, "secret", 1), "column text: Incorrect integer value"),
-    ],
-)
-def test_values_that_a_server_refuses(maria: MariaDbTables, columns: str, row: tuple[Any, ...], what: str) -> None:
-    """The column is named, and no value shown; nothing is cut off in silence."""
-    maria.table(f"id int PRIMARY KEY, {columns}")
-    sink = maria.opened()
-    with pytest.raises(SchemaMismatch, match=what) as caught:
-        maria.write(sink, 0, [row])
-    assert not any(word in f"{caught.value} {caught.value.fields}" for word in ("secret", "99999"))
-    assert maria.rows() == []
-
-
 def test_numbers_that_cannot_be_kept(tables: Tables) -> None:
     """SQLite would make NaN a null; MariaDB has neither that nor infinity."""
     tables.table("id int PRIMARY KEY, n double")
@@ -543,322 +505,7 @@ def test_keys_alone(tables: Tables) -> None:
     assert tables.rows() == [(1,), (3,)]
 
 
-@pytest.mark.parametrize("where", ["the transaction", "a task"])
-def test_a_connection_that_is_cut(maria: MariaDbTables, where: str) -> None:
-    """In the middle of the work: an error, and nothing of the batch; the repeat gives the exact table."""
-    sink = maria.opened()
-    maria.write(sink, 0, [(1, "a", 1)])
-    table = "t" if where == "the transaction" else maria.stagings()[0]
-    maria.sql(
-        f"CREATE TRIGGER cut BEFORE INSERT ON {table} FOR EACH ROW IF new.id = 50 THEN KILL CONNECTION_ID(); END IF"
-    )
-    rows = [(number, "b", number) for number in range(1, 101)]
-    with pytest.raises(LinkBroken, match=r"MySQL at 127"):
-        maria.write(sink, 1, rows)
-    assert maria.rows() == [(1, "a", 1)]
-    maria.sql("DROP TRIGGER cut")
-    maria.write(maria.opened(), 1, rows)
-    assert maria.rows() == rows
-
-
-def test_staging_tables_of_earlier_attempts(maria: MariaDbTables) -> None:
-    """They are dropped when a later one opens, and no others."""
-    first = maria.opened()
-    (staging,) = maria.stagings()
-    maria.sql(f"CREATE TABLE {staging}_mine (a int)")
-    maria.opened()
-    assert staging not in maria.stagings()
-    assert len(maria.stagings()) == 2
-    with pytest.raises(Fenced):
-        maria.write(first, 0, [(1, "a", 1)])
-
-
-def test_a_table_without_transactions(maria: MariaDbTables) -> None:
-    maria.sql("ALTER TABLE t ENGINE = MyISAM")
-    with pytest.raises(ConfigError, match="has the engine MyISAM, which has no transactions; use InnoDB"):
-        maria.opened()
-
-
-def test_keys_by_a_part_of_a_column(maria: MariaDbTables) -> None:
-    maria.table("id int, text varchar(200), n bigint, UNIQUE (text(5))")
-    with pytest.raises(ConfigError, match=r"no primary key or unique constraint on \(text\); those it has: none"):
-        maria.opened(keys="text")
-
-
-def test_rights(maria: MariaDbTables) -> None:
-    """Those that docs/pipelines.md names are enough; a wrong password, or none on the table, are told."""
-    server, database = maria.server, maria.database
-    user = f"u_{database}"
-    server.query(f"CREATE USER {user}@'%' IDENTIFIED BY 'canary-word'")
-    word = maria.folder / "word"
-    word.write_text("canary-word")
-    word.chmod(0o600)
-    try:
-        with pytest.raises(NotAuthorized):
-            maria.opened(user=user, password=f"file:{word}")
-        server.query(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP ON {database}.* TO {user}@'%'")
-        sink = maria.opened(user=user, password=f"file:{word}", delete_when="n < 0")
-        maria.write(sink, 0, [(1, "a", 1), (2, "b", -1)])
-        assert maria.rows() == [(1, "a", 1)]
-        word.write_text("wrong")
-        with pytest.raises(NotAuthorized) as caught:
-            maria.opened(user=user, password=f"file:{word}")
-        assert "wrong" not in str(caught.value)
-    finally:
-        server.query(f"DROP USER {user}@'%'")
-
-
-def test_a_server_without_tls_where_it_must_be(maria: MariaDbTables) -> None:
-    """Nothing is sent to it."""
-    with pytest.raises(LinkBroken, match="SSL"):
-        maria.opened(url=f"{maria.server.url(maria.database)}?sslMode=REQUIRED")
-
-
-def test_tls(tmp_path: Path) -> None:
-    """A server that has it: it is used unless it is disabled, and the certificate is checked if that is asked for."""
-    ours = Authority(tmp_path / "ours")
-    word = tmp_path / "word"
-    word.write_text(PASSWORD)
-    word.chmod(0o600)
-
-    def cipher(parameters: str) -> str:
-        url = f"mysql://127.0.0.1:{server.port}/mysql{parameters}"
-        database = MySqlDatabase(url, SUPERUSER, Secret(f"file:{word}"), 5.0)
-        with database.connection("test") as connection:
-            return str(execute(connection, "SHOW STATUS LIKE 'ssl_cipher'").fetchone()[1])
-
-    with MariaDb(ours.issue("server", ip="127.0.0.1")) as server:
-        assert cipher("?sslMode=disable") == ""
-        for parameters in ("", "?sslMode=REQUIRED", f"?sslMode=VERIFY_IDENTITY&serverSslCert={ours.path}"):
-            assert cipher(parameters) != ""
-        stranger = Authority(tmp_path / "other")
-        for parameters in ("?sslMode=VERIFY_CA", f"?sslMode=verify-full&serverSslCert={stranger.path}"):
-            with pytest.raises(LinkBroken, match="certificate verify failed"):
-                cipher(parameters)
-        named = MySqlDatabase(f"mysql://localhost:{server.port}/mysql?sslMode=verify-full&serverSslCert={ours.path}")
-        with pytest.raises(LinkBroken, match="Hostname mismatch"), named.connection("test"):
-            pass
-
-
-def test_times_are_in_utc_whatever_the_server_has(maria: MariaDbTables) -> None:
-    """A column of type timestamp has a zone, and a server one of its own."""
-    maria.sql("SET GLOBAL time_zone = '+05:00'")
-    try:
-        maria.table("id int PRIMARY KEY, at timestamp(6) NULL")
-        at = datetime(2024, 6, 1, 12, tzinfo=UTC)
-        maria.write(maria.sink(), 0, [(1, at)], schema="id int, at timestamp")
-        assert maria.rows() == [(1, at.replace(tzinfo=None))]
-    finally:
-        maria.sql("SET GLOBAL time_zone = 'SYSTEM'")
-
-
-def test_a_file_that_is_not_there(lite: SqliteTables) -> None:
-    """It is made with create, so that others can read it meanwhile; in a folder that is missing it is not."""
-    missing = lite.folder / "new.db"
-    with pytest.raises(ConfigError, match=r"SQLite at .*new\.db"):
-        lite.opened(url=f"sqlite:{missing}")
-    assert not missing.exists()
-    sink = lite.opened(url="sqlite:new.db", create=True)  # from the folder of the file
-    with closing(sqlite3.connect(missing)) as reader:
-        reader.execute("BEGIN")
-        assert reader.execute("SELECT * FROM t").fetchall() == []
-        lite.write(sink, 0, [(1, "a", 1)])
-        reader.rollback()
-        assert reader.execute("SELECT * FROM t").fetchall() == [(1, "a", 1)]
-    with pytest.raises(ConfigError, match=r"SQLite at .*nowhere"):
-        lite.opened(url=f"sqlite:{lite.folder}/nowhere/new.db", create=True)
-
-
-def test_a_file_that_is_none(lite: SqliteTables) -> None:
-    (lite.folder / "text").write_text("not a database" * 1000)
-    with pytest.raises(ConfigError, match="SQLITE_NOTADB"):
-        lite.opened(url=f"sqlite:{lite.folder}/text")
-
-
-def test_a_table_without_rowid(lite: SqliteTables) -> None:
-    lite.sql("DROP TABLE t")
-    lite.sql("CREATE TABLE t (id int, text text, n bigint, PRIMARY KEY (text, id)) WITHOUT ROWID")
-    sink = lite.opened(keys="id,text", delete_when="n < 0")
-    lite.write(sink, 0, [(1, "a", 1), (2, "b", 1)])
-    lite.write(sink, 1, [(1, "a", -1), (2, "b", 2)])
-    assert lite.rows() == [(2, "b", 2)]
-
-
-def test_a_schema_of_sqlite(lite: SqliteTables) -> None:
-    lite.opened(table="main.t")
-    with pytest.raises(ConfigError, match="SQLite has no schema shop"):
-        lite.opened(table="shop.t")
-
-
-def test_keys_of_a_server() -> None:
-    """Errors of the driver itself are told too: here nothing answers."""
-    database = MySqlDatabase("mysql://127.0.0.1:1/shop", "me", None, 2.0)
-    with pytest.raises(LinkBroken, match=r"MySQL at 127\.0\.0\.1:1/shop"), database.connection("test"):
-        pass
-
-
 def test_nulls_in_other_columns_differ(tables: Tables) -> None:
     tables.table("id int PRIMARY KEY, a int, b int")
     with pytest.raises(SchemaMismatch, match=r"1 keys \(id\) have several rows"):
         tables.write(tables.sink(), 0, [(1, None, 7), (1, 7, None)], schema="id int, a int, b int")
-
-
-@pytest.mark.parametrize("moment", ["before the copy", "after the commit"])
-def test_a_later_attempt_drops_staging(maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """The earlier one is told that it is fenced; what it has written is written."""
-    first = maria.opened()
-    later: list[JdbcUpsertSink] = []
-    if moment == "before the copy":
-        copy = jdbc_rows.copy_rows
-
-        def overtaken(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
-            later.append(maria.opened())
-            return copy(frame, order)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(jdbc_rows, "copy_rows", overtaken)
-            with pytest.raises(Fenced, match="is gone, as after a later attempt has opened"):
-                maria.write(first, 0, [(1, "a", 1)])
-        assert maria.rows() == []
-    else:
-        tidy = MySqlTarget._tidy
-
-        def overtaken_late(target: MySqlTarget, connection: Any) -> None:
-            if not later:
-                later.append(maria.opened())
-            tidy(target, connection)
-
-        monkeypatch.setattr(MySqlTarget, "_tidy", overtaken_late)
-        maria.write(first, 0, [(1, "a", 1)])
-        assert maria.rows() == [(1, "a", 1)]
-        maria.write(later[0], 0, [(1, "twice", 1)])
-        assert maria.rows() == [(1, "a", 1)]
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_another_writer_inserts_a_key_meanwhile(
-    maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch, done: bool
-) -> None:
-    """Between looking for a key and inserting it: nothing of the batch is lost, and another try writes it."""
-    sink = maria.opened(columns="id,text")
-    run = MySqlTarget.run
-    other = maria.server.connect(maria.database)
-
-    def late(target: MySqlTarget, connection: Any, statement: str, *values: Any) -> Any:
-        if statement.startswith('INSERT INTO "'):
-            other.begin()
-            other.cursor().execute("INSERT INTO t VALUES (5, 'theirs', 9)")
-            if done:
-                other.commit()
-            else:
-                committing = threading.Timer(0.5, other.commit)  # while ours waits
-                committing.start()
-        return run(target, connection, statement, *values)
-
-    with monkeypatch.context() as patch, closing(other):
-        patch.setattr(MySqlTarget, "run", late)
-        with pytest.raises(LinkError, match="another writer inserted a key of the micro-batch"):
-            maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
-    assert maria.rows() == [(5, "theirs", 9)]
-    maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
-    assert maria.rows() == [(5, "ours", 9), (6, "ours", None)]
-
-
-def test_a_key_of_zero(maria: MariaDbTables) -> None:
-    maria.table("id int AUTO_INCREMENT PRIMARY KEY, text varchar(9), n bigint")
-    sink = maria.opened()
-    for batch in (0, 1):
-        maria.write(sink, batch, [(0, f"v{batch}", 1)])
-    assert maria.rows() == [(0, "v1", 1)]
-
-
-def test_a_date_of_zero(maria: MariaDbTables) -> None:
-    maria.table("id int PRIMARY KEY, text date")
-    with pytest.raises(SchemaMismatch, match="column text: Incorrect date value"):
-        maria.write(maria.sink(columns="id,text"), 0, [(1, "0000-00-00", 1)])
-
-
-@pytest.mark.parametrize("code", [1048, 1054, 1146, 1213, 30001])
-def test_a_trigger_with_a_code_of_the_servers(maria: MariaDbTables, code: int) -> None:
-    """Its text may have values of the row, whatever its code says."""
-    maria.sql(
-        "CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW "
-        f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'secret of a row', MYSQL_ERRNO = {code}"
-    )
-    with pytest.raises(JobpipeError, match=rf"Error, {code}\)") as caught:
-        maria.write(maria.sink(), 0, [(1, "secret", 1)])
-    assert "secret" not in f"{caught.value} {caught.value.fields}"
-
-
-def test_a_row_outside_of_all_partitions(maria: MariaDbTables) -> None:
-    maria.table("id bigint PRIMARY KEY, text varchar(9), n bigint")
-    maria.sql("ALTER TABLE t PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (100))")
-    with pytest.raises(SchemaMismatch, match="1526") as caught:
-        maria.write(maria.sink(), 0, [(41111111, "a", 1)], schema="id bigint, text string, n bigint")
-    assert "4111" not in str(caught.value)
-
-
-def test_a_row_that_is_too_large(maria: MariaDbTables) -> None:
-    maria.table("id int PRIMARY KEY, text longtext, n bigint")
-    with pytest.raises(RowTooLarge, match="larger than the server's max_allowed_packet"):
-        maria.write(maria.sink(), 0, [(1, "'" * 9_000_000, 1)])
-
-
-def test_a_server_that_demands_primary_keys(maria: MariaDbTables) -> None:
-    maria.sql("SET GLOBAL innodb_force_primary_key = 1")
-    try:
-        maria.write(maria.opened(), 0, [(1, "a", 1)])
-    finally:
-        maria.sql("SET GLOBAL innodb_force_primary_key = 0")
-    assert maria.rows() == [(1, "a", 1)]
-
-
-def test_a_ledger_that_was_deleted(maria: MariaDbTables) -> None:
-    """Fences begin again; a staging table with the number of one is in nobody's way."""
-    for _ in range(2):
-        maria.opened()
-    maria.sql("DELETE FROM jobpipe_ledger")
-    for batch in range(2):
-        maria.write(maria.opened(), batch, [(1, "a", batch)])
-    assert maria.rows() == [(1, "a", 1)]
-
-
-def test_a_server_that_says_nothing() -> None:
-    """The time of a connection is bounded by its own timeout, also before the server has greeted."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        database = MySqlDatabase(f"mysql://127.0.0.1:{silent.getsockname()[1]}/shop", "me", None, 1.0, 0.0)
-        with pytest.raises(LinkError), database.connection("test"):
-            pass
-
-
-def test_an_index_with_a_collation_of_its_own(lite: SqliteTables) -> None:
-    """Rows are deleted by the keys of the index, as they are replaced."""
-    lite.table("id text, n bigint")
-    lite.sql("CREATE UNIQUE INDEX i ON t (id COLLATE NOCASE)")
-    sink, schema = lite.sink(delete_when="n < 0"), "id string, n bigint"
-    for batch, row in enumerate([("A", 1), ("a", 2), ("a", -1)]):
-        lite.write(sink, batch, [row], schema=schema)
-    assert lite.rows() == []
-
-
-def test_a_strict_table(lite: SqliteTables) -> None:
-    """A column of type ANY keeps texts as they are; declared types may have any characters."""
-    lite.sql("DROP TABLE t")
-    lite.sql("CREATE TABLE t (id int PRIMARY KEY, text ANY) STRICT")
-    lite.write(lite.sink(columns="id,text"), 0, [(1, "007", 1), (2, " 1e3", 1)])
-    assert lite.rows() == [(1, "007"), (2, " 1e3")]
-    lite.table('id int PRIMARY KEY, text "my type; (x)"')
-    lite.write(lite.sink(columns="id,text"), 0, [(1, "a", 1)], query="q2")
-    assert lite.rows() == [(1, "a")]
-
-
-def test_a_statement_that_takes_too_long(lite: SqliteTables) -> None:
-    lite.trigger(
-        "AFTER INSERT",
-        "UPDATE t SET n = (WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 100000000) "
-        "SELECT count(*) FROM r)",
-    )
-    with pytest.raises(LinkTimeout, match="SQLITE_INTERRUPT"):
-        lite.write(lite.opened(statement_timeout="1s"), 0, [(1, "a", 1)])
-    assert lite.rows() == []
-    lite.opened(statement_timeout="365d")

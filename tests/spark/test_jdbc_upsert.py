@@ -273,7 +273,7 @@ def test_keys_without_a_value(place: Place) -> None:
 
 
 def test_a_batch_that_comes_again(place: Place) -> None:
-    """It is skipped, whatever it has now; a lower one, or one after a gap, is refused; another query begins anew."""
+    """It is skipped, whatever it has now; a lower one, or one after a gap, is refused; another query counts from 0."""
     sink = place.opened()
     place.write(sink, 7, [(1, "a", 1)])
     place.write(sink, 7, [(1, "other", 1)])
