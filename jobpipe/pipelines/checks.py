@@ -274,7 +274,7 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield path, what, "give row-function or batch-function of type python for rows that may be bad", "warning"
         elif stage.plugin.may_fail and not stage.plugin.tolerant:
             what = f"errors.tolerance does not cover {stage.type}: a value on which it fails, fails the job"
-            remedy = "in SQL use try_cast and the other try_ functions, or a row-function"
+            remedy = "in SQL use try_cast and the other try_ functions; or FromJson for from_json, or a row-function"
             if stage.type == "Cast":
                 what = "errors.tolerance covers no Cast to an array, map or struct: a value in it may fail the job"
                 remedy = "give the other columns a Cast of their own, and cast this one in a row-function"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -14,8 +15,13 @@ from jobpipe.pipelines.kinds import PlainMap
 from jobpipe.pipelines.plugins import PluginOptions
 from jobpipe.pipelines.problems import Complaint
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SCHEMA_BYTES = 1 << 20
+SAY_WHAT_IS_MALFORMED = {"mode", "columnnameofcorruptrecord"}
+"""Spark's options, in small letters, by which the user says what becomes of rows that cannot be parsed."""
 
 
 class FormatOptions(PluginOptions):
@@ -53,6 +59,20 @@ def read_schema(schema: str, folder: Path) -> str:
             return file.read(_SCHEMA_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"schema: {path} cannot be read: {error}", key="schema") from error
+
+
+def read_columns(schema: str, folder: Path) -> StructType:
+    """Return columns that are given as DDL, or in a file; needs a session.
+
+    Raises:
+        ConfigError: these are no columns, or the file cannot be read.
+    """
+    from pyspark.sql.types import StructType
+
+    columns = StructType.fromDDL(read_schema(schema, folder))
+    if not isinstance(columns, StructType):
+        raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
+    return columns
 
 
 def _expanded(path: str, key: str) -> Path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobpipe.config.job_secrets import give
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import read_schema
+from jobpipe.pipelines.file_options import read_columns, read_schema
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Source
@@ -158,13 +158,8 @@ def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
 
 
 def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:
-    from pyspark.sql.types import StructType
-
     with _session(pipeline, job):  # without one Spark reads no columns
-        columns = StructType.fromDDL(read_schema(schema, pipeline.folder))
-    if not isinstance(columns, StructType):
-        raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
-    return columns
+        return read_columns(schema, pipeline.folder)
 
 
 @contextmanager

@@ -393,6 +393,8 @@ jobs:
         ("{type: Cast, spec: 'value:int'}", False),
         ("{type: Cast, spec: 'value:int,a:ARRAY<INT>'}", True),
         ("{type: Cast, spec: 'a:map<string,int>'}", True),
+        ("{type: FromJson, field: value, schema: 'id INT'}", False),
+        ("{projection: 'from_json(value, \"id INT\") AS value'}", True),
         ("{projection: '* EXCEPT (value), value AS n, `timestamp`', filter: value IS NOT NULL}", False),
         ("{projection: CAST(value AS INT) AS value}", True),
         ("{filter: 1 / value > 2}", True),

@@ -113,6 +113,12 @@ STAGES: tuple[Wrong, ...] = (
         "{type: Cast, spec: 'a:int', predicate: x}",
         (5, "predicate", "no such key", "Filter, InsertField and MaskField"),
     ),
+    transform("no fields", "{type: FromJson, field: value}", (5, "schema", "it is missing", "The fields")),
+    transform(
+        "a mode",
+        "{type: FromJson, field: value, schema: id INT, options: {mode: PERMISSIVE}}",
+        (5, "options.mode", "it says what Spark does with texts that do not fit", "leave it out"),
+    ),
     transform("no columns", "{type: MaskField}", (5, "fields", "it is missing", "The columns")),
     transform("a column twice", "{type: MaskField, fields: 'a,a'}", (5, "fields", "'a,a' does not fit", "name once")),
     transform("no change", "{type: ReplaceField}", (5, "", "it changes nothing", "include, exclude or renames")),

@@ -92,6 +92,35 @@ def test_where_rows_of_a_topic_come_from(run: Run, place: Place, tmp_path: Path)
     ]
 
 
+def test_json_of_a_topic(run: Run, place: Place, tmp_path: Path) -> None:
+    """Values that do not parse become dead letters that name their place; the others go on."""
+    topic = f"{tmp_path.name.strip('_')}-in"
+    settings = {key.removeprefix("jobpipe."): value for key, value in place.settings.items()}
+    with place.publisher(topic) as publisher:
+        for batch_id, values in enumerate(([b'{"id":1}', b'{"id":"x"}'], [b"\xff", None, b'{"id":2}', b""])):
+            publisher.seal("q", batch_id, [pa.table({"value": pa.array(values, pa.binary())})])
+        dead = run(
+            {
+                "source": {"type": "jobpipe", "subscribe": topic, "startingOffsets": "earliest", **settings},
+                "transform": [
+                    {"type": "FromJson", "field": "value", "schema": "id INT", "target": "parsed"},
+                    {"type": "ExtractField", "field": "parsed"},
+                ],
+                "trigger": {"available-now": True},
+                "sink": {"type": "json", "path": str(tmp_path / "out"), "at-least-once": True},
+            }
+        )
+    lines = [line for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+    assert sorted(lines) == ['{"id":1}', '{"id":2}', "{}"]
+    places = [[row[name] for name in ("stage", "error_class", "row", "offset", "row_number")] for row in dead]
+    assert sorted(places) == [
+        ["FromJson", "MALFORMED_RECORD", '{"value":""}', 1, 3],
+        ["FromJson", "MALFORMED_RECORD", '{"value":"/w=="}', 1, 0],
+        ["FromJson", "MALFORMED_RECORD", '{"value":"eyJpZCI6IngifQ=="}', 0, 1],
+    ]
+    assert {row["error_message"] for row in dead} == {"column value is not a JSON object that fits the schema"}
+
+
 @pytest.mark.parametrize(("second", "letters"), [("3", [3]), ("4", [3, 4]), ("", [3])])
 def test_a_run_that_is_repeated(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, letters: list[int]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, NumberFormatException
+from pyspark.errors import AnalysisException, NumberFormatException, SparkRuntimeException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import DEAD
+from jobpipe.pipelines.plugins import DEAD, column_named
 from jobpipe.pipelines.spec import Mode
 
 pytestmark = pytest.mark.spark
@@ -92,6 +94,62 @@ def test_cast_to_an_array_fails_as_a_whole(spark: SparkSession, job: JobContext)
     plain = kind(kind.parse({"spec": "b:int"}, job.folder)).apply_tolerant(frame, job)
     assert plain is not None
     assert [row[DEAD].error_message for row in plain.collect()] == ["column b does not fit int"]
+
+
+GOOD_JSON = {
+    '{"id":1,"name":"ada"}': (1, "ada", None, None),
+    ' {"name":7, "other":1} ': (None, "7", None, None),
+    '{"id":null}': (None, None, None, None),
+    "{}": (None, None, None, None),
+    '{"price":1.5,"at":{"day":"2026-11-27"}}': (None, None, Decimal("1.50"), Row(day=dt.date(2026, 11, 27))),
+}
+BAD_JSON = ("", "  ", "null", "[]", "1", "nul", '{"id":1', '{"id":"x"}', '{"id":3000000000}', '[{"id":1}]')
+BAD_JSON += ('{"price":12345}', '{"at":{"day":"27.11.2026"}}', '{"at":[]}')
+JSON_FIELDS = "id INT, name STRING, price DECIMAL(5, 2), at STRUCT<day: DATE> -- a comment"
+
+
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_from_json(spark: SparkSession, apply: Apply, job: JobContext, kind: str) -> None:
+    """Objects to structs; a text that does not fit fails the job, or makes its row a dead letter; null stays null."""
+    good = [*GOOD_JSON, None]
+    frame = spark.createDataFrame([(text, n) for n, text in enumerate(good)], "`a.b` STRING, n INT")
+    bad = spark.createDataFrame([(text, n) for n, text in enumerate(BAD_JSON)], frame.schema)
+    frame, bad = (each.select(column_named("a.b").cast(kind).alias("a.b"), "n") for each in (frame, bad))
+    found = apply("FromJson", frame, field="a.b", schema=JSON_FIELDS)
+    assert found.columns == ["a.b", "n"]
+    assert [None if row[0] is None else tuple(row[0]) for row in found.collect()] == [*GOOD_JSON.values(), None]
+    for number in range(len(BAD_JSON)):
+        with pytest.raises(SparkRuntimeException, match=r"column a\.b is not a JSON object that fits the schema"):
+            apply("FromJson", bad.where(f"n = {number}"), field="a.b", schema=JSON_FIELDS).collect()
+    of = PLUGINS.find(PlugInKind.TRANSFORM, "FromJson")
+    stage = of(of.parse({"field": "a.b", "schema": JSON_FIELDS, "target": "parsed"}, job.folder))
+    both = stage.apply_tolerant(frame.unionAll(bad), job)
+    assert both is not None
+    marked = both.collect()
+    assert [row[DEAD] is None for row in marked] == [True] * len(good) + [False] * len(BAD_JSON)
+    assert [None if row["parsed"] is None else tuple(row["parsed"]) for row in marked[: len(good)]] == [
+        *GOOD_JSON.values(),
+        None,
+    ]
+    if kind == "string":
+        assert [json.loads(row[DEAD].row)["a.b"] for row in marked[len(good) :]] == [*BAD_JSON]
+
+
+def test_from_json_as_spark_reads_it(spark: SparkSession, apply: Apply, job: JobContext, tmp_path: Path) -> None:
+    """With Spark's options, and fields from a file; bytes that are no UTF-8, and other columns, are refused."""
+    (tmp_path / "fields").write_text("file: DATE\n")
+    frame = spark.createDataFrame([('{"file":"27.11.2026"}',)], "value STRING")
+    found = apply("FromJson", frame, field="value", schema="file:fields", options={"dateFormat": "dd.MM.yyyy"})
+    assert rows(found) == [(Row(file=dt.date(2026, 11, 27)),)]
+    halves = spark.createDataFrame([(b'{"name":"\xc3"}',)], "value BINARY")
+    with pytest.raises(SparkRuntimeException, match="column value is not a JSON object"):
+        apply("FromJson", halves, field="value", schema="name STRING").collect()
+    with pytest.raises(ConfigError, match="column n is of type int: only texts, and bytes, are parsed"):
+        apply("FromJson", spark.sql("SELECT 1 AS n"), field="n", schema="id INT")
+    with pytest.raises(ConfigError, match="FromJson: the rows have no column nosuch; there are value"):
+        apply("FromJson", frame, field="nosuch", schema="id INT")
+    with pytest.raises(ConfigError, match="schema 'INT': give columns"):
+        apply("FromJson", frame, field="value", schema="INT")
 
 
 def test_filter(people: DataFrame, apply: Apply) -> None:

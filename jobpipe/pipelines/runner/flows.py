@@ -7,10 +7,10 @@ import contextlib
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import ConfigError, WaitTimeout
+from jobpipe.errors import WaitTimeout
 from jobpipe.flows.driver import Flow
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import read_schema
+from jobpipe.pipelines.file_options import read_columns
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.plugins import Source
 from jobpipe.pipelines.runner.stopping import StopRequest
@@ -36,9 +36,7 @@ class FlowWork:
         (stage,) = self._job.sources.values()
         source = stage.make(context.run)
         (topic,) = source.topics().names
-        schema = None if spec.schema_ is None else StructType.fromDDL(read_schema(spec.schema_, context.folder))
-        if schema is not None and not isinstance(schema, StructType):
-            raise ConfigError(f"schema {spec.schema_!r}: give columns, as in 'id bigint'", key="schema")
+        schema = None if spec.schema_ is None else read_columns(spec.schema_, context.folder)
         with stop.interrupting():  # its topic is waited for
             running = self._begin(topic, source, schema)
         with running:

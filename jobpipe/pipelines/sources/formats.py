@@ -10,7 +10,7 @@ from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import FormatOptions, absolute, read_schema
+from jobpipe.pipelines.file_options import SAY_WHAT_IS_MALFORMED, FormatOptions, absolute, read_columns, read_schema
 from jobpipe.pipelines.kinds import Text, revealed
 from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwise, makes nulls of what it cannot parse
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _CORRUPT_DEFAULT = "_corrupt_record"
-_SAY_WHAT_IS_MALFORMED = {"mode", "columnnameofcorruptrecord"}  # options by which the user says what becomes of them
 _LEAVE_OUT = "leave it out, so that these rows go to the dead letters, or leave out errors.tolerance"
 
 
@@ -74,7 +73,7 @@ class FormatSource(Source):
         elif re.search(rf"\b{_CORRUPT_DEFAULT}\b", schema):
             yield Complaint("schema", f"column {_CORRUPT_DEFAULT} takes the rows that do not fit", _LEAVE_OUT)
         for name, value in self.options.options.items():
-            if name.lower() in _SAY_WHAT_IS_MALFORMED:
+            if name.lower() in SAY_WHAT_IS_MALFORMED:
                 yield Complaint(f"options.{name}", "it says what Spark does with rows that do not fit", _LEAVE_OUT)
             elif name.lower() == "multiline" and str(value).lower() == "true" and self.format.lower() == "json":
                 remedy = "write an object on each line, as jq -c '.[]' does, or leave out errors.tolerance"
@@ -89,22 +88,20 @@ class FormatSource(Source):
         """Return the rows with their files, and the texts of those that do not fit the columns."""
         if not self._parsed:
             return None
-        from pyspark.sql.types import StringType, StructType
+        from pyspark.sql.types import StringType
 
-        schema = self._schema(job)
-        if schema is None or not self._strict(spark, schema):
+        given, schema = getattr(self.options, "schema_", None), self._schema(job)
+        if given is None or schema is None or not self._strict(spark, schema):
             said = f"the schema, or the options, say what Spark does with rows that do not fit; {_LEAVE_OUT}"
             raise ConfigError(f"source {self.type} of a job with errors.tolerance: {said}", key="schema")
-        columns = StructType.fromDDL(schema)  # which may end with a comment, so nothing can be put after it
-        if not isinstance(columns, StructType):
-            raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
-        columns = columns.add(UNPARSED, StringType())
+        # It may end with a comment, so nothing can be put after it.
+        columns = read_columns(given, job.folder).add(UNPARSED, StringType())
         frame = self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
         return frame.withColumn(ORIGIN, origin(file=frame.metadataColumn("_metadata")["file_path"]))
 
     def _strict(self, spark: SparkSession, schema: str | None) -> Mapping[str, str]:
         """Return the options by which a row that Spark cannot parse fails the job; without them it is nulls."""
-        if not self._parsed or {name.lower() for name in self.options.options} & _SAY_WHAT_IS_MALFORMED:
+        if not self._parsed or {name.lower() for name in self.options.options} & SAY_WHAT_IS_MALFORMED:
             return {}
         if schema is not None:
             from pyspark.sql.types import StructType

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import INPUT, JobContext
-from jobpipe.pipelines.file_options import read_schema
+from jobpipe.pipelines.file_options import read_columns
 from jobpipe.pipelines.kinds import Arguments, ObjectName, Text, revealed
 from jobpipe.pipelines.plugins import PluginOptions, Transform
 from jobpipe.pipelines.problems import Complaint
@@ -163,9 +162,7 @@ class PythonTransform(Transform):
 
     def _in_tasks(self, frame: DataFrame, job: JobContext, *, tolerant: bool) -> DataFrame:
         given, options = self.options, revealed(self.options.options, job.folder)
-        schema = StructType.fromDDL(read_schema(str(given.schema_), job.folder))
-        if not isinstance(schema, StructType):
-            raise ConfigError(f"schema {given.schema_!r}: give columns, as in 'id bigint, name string'", key="schema")
+        schema = read_columns(str(given.schema_), job.folder)
         name = str(given.row_function if given.row_function is not None else given.batch_function)
         calls = RowCalls if given.row_function is not None else BatchCalls
         secrets = [str(value) for key, value in options.items() if value != given.options[key]]

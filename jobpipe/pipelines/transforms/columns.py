@@ -105,7 +105,7 @@ Pairs = Annotated[dict[str, str], *expected(_PAIRS, _pairs, _PAIRS_SCHEMA)]
 Casts = Annotated[dict[str, str], *expected(_PAIRS, _casts, _PAIRS_SCHEMA)]
 
 
-def _replace(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
+def replace_columns(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
     """Return the frame with these columns in the place of those of their names, new ones last."""
     kept = [columns[name].alias(name) if name in columns else column_named(name) for name in frame.columns]
     return frame.select(*kept, *(column.alias(name) for name, column in columns.items() if name not in frame.columns))
@@ -147,7 +147,7 @@ class Cast(Transform):
         """Cast the columns."""
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
-        return _replace(frame, {name: column_named(name).cast(_spark_type(kind)) for name, kind in spec.items()})
+        return replace_columns(frame, {name: column_named(name).cast(_spark_type(kind)) for name, kind in spec.items()})
 
     @property
     def may_fail(self) -> bool:
@@ -175,7 +175,7 @@ class Cast(Transform):
         ]
         dead = dead_struct(frame, sf.lit("CAST_INVALID_INPUT"), sf.coalesce(*told))
         marked = frame.withColumn(DEAD, sf.when(sf.coalesce(*told).isNotNull(), dead))
-        return _replace(marked, casts)
+        return replace_columns(marked, casts)
 
 
 WHOLE_JSON = {
@@ -365,7 +365,7 @@ class InsertField(Transform):
                 name: sf.when(meant, column).otherwise(column_named(name) if name in frame.columns else sf.lit(None))
                 for name, column in columns.items()
             }
-        return _replace(frame, columns)
+        return replace_columns(frame, columns)
 
     def _metadata(self) -> tuple[tuple[str | None, str], ...]:
         given = self.options
@@ -412,7 +412,7 @@ class MaskField(Transform):
             masked = self._masked(name, frame.schema[name].dataType)
             whole = sf.when(column_named(name).isNotNull(), masked)
             columns[name] = whole if meant is None else sf.when(meant, whole).otherwise(column_named(name))
-        return _replace(frame, columns)
+        return replace_columns(frame, columns)
 
     def _masked(self, name: str, kind: DataType) -> Column:
         given = self.options.replacement
