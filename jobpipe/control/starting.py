@@ -16,9 +16,10 @@ from jobpipe.control.book import UNAVAILABLE
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
+from jobpipe.pipelines.file_options import local_folder
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places, local_folder
+from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, Launcher
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState

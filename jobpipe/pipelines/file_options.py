@@ -45,6 +45,13 @@ def absolute(path: str, folder: Path) -> str:
     return path if _URI.match(path) else str(folder / _expanded(path, "path"))
 
 
+def local_folder(storage: str) -> Path | None:
+    """Return the folder of a storage, a URI or a path, on this host's files; None of another one."""
+    if storage.startswith("file:"):
+        return Path("/" + storage.removeprefix("file:").lstrip("/"))
+    return Path(storage) if ":" not in storage.split("/")[0] else None
+
+
 def read_schema(schema: str, folder: Path) -> str:
     """Return columns as DDL: what is given, or, after ``file:``, what that file says.
 

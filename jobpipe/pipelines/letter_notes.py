@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobpipe.pipelines.file_options import local_folder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,7 +26,7 @@ class LetterNotes:
     """
 
     def __init__(self, spark: SparkSession, storage: str) -> None:
-        path = _local(storage)
+        path = local_folder(storage)
         self._files: _Files = _HadoopFiles(spark, f"{storage}/{FOLDER}") if path is None else _LocalFiles(path / FOLDER)
         self._noted = self._files.read()
 
@@ -52,13 +54,6 @@ class _Files(Protocol):
     def write(self, name: str, text: str) -> None: ...
 
     def delete(self, name: str) -> None: ...
-
-
-def _local(storage: str) -> Path | None:
-    """Return the folder of a storage on this host's files, None of another one."""
-    if storage.startswith("file:"):
-        return Path("/" + storage.removeprefix("file:").lstrip("/"))
-    return Path(storage) if ":" not in storage.split("/")[0] else None
 
 
 class _LocalFiles:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_options import absolute
+from jobpipe.pipelines.file_options import absolute, local_folder
 from jobpipe.pipelines.pipeline import Pipeline
 
 
@@ -23,11 +23,6 @@ def write_private(path: Path, content: bytes) -> None:
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
     os.replace(part, path)
-
-
-def local_folder(storage: str) -> Path | None:
-    """Return the folder of a storage on this host's files, None of another one."""
-    return Path("/" + storage.removeprefix("file:").lstrip("/")) if storage.startswith("file:") else None
 
 
 @dataclass(frozen=True)

@@ -243,12 +243,25 @@ def changed(launched: str, **values: Any) -> str:
 
 
 @pytest.mark.processes
-def test_of_another_host_nobody_can_say(runs: Runs) -> None:
+def test_of_another_host_nobody_can_say(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
     launched = runs.submit("import time; time.sleep(600)")
     elsewhere, other = changed(launched, host="elsewhere"), launcher()
     assert other.status(elsewhere) == LaunchStatus(LaunchState.UNKNOWN)
     other.cancel(elsewhere)
     assert other.status(launched) == LaunchStatus(LaunchState.RUNNING)
+    assert "of host elsewhere was started before a restart of that host" in caplog.text
+    assert f"kill -9 -- -{json.loads(launched)['pid']}" in caplog.text
+
+
+@pytest.mark.processes
+def test_a_host_is_renamed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program ends the processes that it has started itself under any name."""
+    launched = runs.submit(FAMILY)
+    child, group, apart = runs.family()
+    monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+    runs.launcher.cancel(launched)
+    assert runs.ended(launched) == -signal.SIGKILL
+    assert [lives(child), lives(group), lives(apart)] == [False, False, True]
 
 
 @pytest.mark.processes

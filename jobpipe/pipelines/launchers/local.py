@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from jobpipe.pipelines.kinds import Text
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.sessions import members
 from jobpipe_registry.machine import Place, lives, start_ticks
+
+log = logging.getLogger(__name__)
 
 RUNNER = "jobpipe.pipelines.runner"
 BOUNDED_LOG = "jobpipe.pipelines.runner.bounded_log"
@@ -163,7 +166,7 @@ class LocalLauncher(Launcher):
         if time.monotonic() > child.until:
             self.cancel(launched)
             return False
-        return next(_members(_Launched.parse(launched)), None) is not None
+        return next(_members(_Launched.parse(launched), leads=False), None) is not None
 
     def ask_to_stop(self, launched: str) -> None:
         """Send SIGTERM to the runner alone: Spark is to live until the micro-batch has ended."""
@@ -176,15 +179,20 @@ class LocalLauncher(Launcher):
 
     def cancel(self, launched: str) -> None:
         """Kill all processes of the session: Python, its JVM, and Spark's workers."""
-        known = _Launched.parse(launched)
-        if known.place != Place.here():
+        known, child = _Launched.parse(launched), self._children.get(launched)
+        if child is None and known.place != Place.here():
+            log.warning(
+                "process %d of host %s was started before a restart of that host, in another container, or under "
+                "another host name: it is left alone. If it runs here, end it by `kill -9 -- -%d`",
+                known.pid,
+                known.host,
+                known.pid,
+            )
             return
         until = time.monotonic() + CANCEL_SECONDS
         while time.monotonic() < until:
-            child = self._children.get(launched)
-            if child is not None:
-                child.exit_code()  # else it stays as a zombie
-            members = list(_members(known))
+            leads = bool(known.lives()) if child is None else child.exit_code() is None  # asked, it is no zombie
+            members = list(_members(known, leads=leads))
             if not members:
                 return
             for pid in members:
@@ -193,11 +201,10 @@ class LocalLauncher(Launcher):
             time.sleep(_POLL_SECONDS)
 
 
-def _members(launched: _Launched) -> Iterator[int]:
-    """Yield the processes of the session that an attempt led."""
+def _members(launched: _Launched, *, leads: bool) -> Iterator[int]:
+    """Yield the processes of the session that an attempt led, or still leads."""
     if start_ticks(launched.pid) not in (0, launched.ticks):
         return  # its number is used again, so that nothing of its session lived then: this one is not ours
-    leads = launched.lives()
     for process in members(launched.pid):
         # In ticks since the host's start: psutil's times move with the clock.
         if leads or (process.pid != launched.pid and start_ticks(process.pid) >= launched.ticks):

@@ -19,6 +19,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from jobpipe.pipelines.file_options import local_folder
 from jobpipe.pipelines.runner.holding import Replaced
 from jobpipe_registry.job_records import Lease
 
@@ -84,13 +85,6 @@ class Fence:
                     return
 
         threading.Thread(target=look, name="attempt-mark", daemon=True).start()
-
-
-def local_folder(storage: str) -> Path | None:
-    """Return the folder of a storage on this host's files, None of another one."""
-    if storage.startswith("file:"):
-        return Path("/" + storage.removeprefix("file:").lstrip("/"))
-    return Path(storage) if ":" not in storage.split("/")[0] else None
 
 
 class _LocalFile:
