@@ -1,32 +1,19 @@
-"""A PostgreSQL of the tests' own: a cluster in a new folder, on a free port of loopback, with a password.
-
-It refuses to run as root, and is then run as user postgres or nobody. It ends with the process that started it, however
-that ends.
-"""
+"""A PostgreSQL of the tests' own."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
 import shutil
 import signal
-import subprocess
-import tempfile
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psycopg
 
-from tests.registry.secured import free_port
+from tests.database_server import DatabaseServer, lacks_setpriv
 
-START_SECONDS = 60.0
-END_SECONDS = 20.0
-TRIES = 3  # the port may be taken by somebody else before the server has it
 SUPERUSER = "postgres"
 PASSWORD = f"canary-{uuid.uuid4().hex}"
 _SETTINGS = {
@@ -52,59 +39,16 @@ def missing() -> str | None:
     """Return what is not installed here, None if all is."""
     if programs() is None:
         return "PostgreSQL's initdb (apt install postgresql)"
-    if shutil.which("setpriv") is None:
-        return "setpriv (apt install util-linux)"
-    return None
+    return lacks_setpriv()
 
 
-class Postgres:
-    """A running server. A context manager ends it."""
+class Postgres(DatabaseServer):
+    """A running server, which refuses to run as root."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="jobpipe-postgres-"))
-        self.port = 0
-        self._server: subprocess.Popen[bytes] | None = None
-        self._become: list[str] = []
-        if os.getuid() == 0:
-            user = next(each for each in pwd.getpwall() if each.pw_name in ("postgres", "nobody"))
-            self._become = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
-
-    @property
-    def log(self) -> Path:
-        """What the server says."""
-        return self.folder / "log"
-
-    def __enter__(self) -> Postgres:
-        try:
-            self._run(
-                "initdb", "--auth=scram-sha-256", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C.UTF-8"
-            )
-            for left in range(TRIES - 1, -1, -1):
-                if self._started():
-                    break
-                assert left, f"PostgreSQL does not start: {self.log.read_text()[-2000:]}"
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it, and remove its files."""
-        server, self._server = self._server, None
-        if server is not None and server.poll() is None:
-            server.send_signal(signal.SIGINT)  # ends its sessions too
-            try:
-                server.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                server.send_signal(signal.SIGQUIT)  # at once, its children too
-                server.wait(END_SECONDS)
-        shutil.rmtree(self.folder)
+    name = "PostgreSQL"
+    users = ("postgres", "nobody")
+    end_signal = signal.SIGINT
+    kill_signal = signal.SIGQUIT
 
     @property
     def url(self) -> str:
@@ -134,36 +78,29 @@ class Postgres:
         """Return what jobpipe's sessions that are there now call themselves."""
         return [name for (name,) in self.query("SELECT application_name FROM pg_stat_activity") if "jobpipe" in name]
 
-    # -- the server ----------------------------------------------------------------------------------------------------
-
-    def _started(self) -> bool:
-        self.port = free_port()
-        settings = [
-            word for key, value in {**_SETTINGS, "port": self.port}.items() for word in ("-c", f"{key}={value}")
-        ]
-        with self.log.open("ab") as log:
-            self._server = subprocess.Popen(
-                self._command("postgres", *settings, dies=True), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while self._server.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(psycopg.OperationalError), self.connect():
-                return True
-            time.sleep(0.05)
-        assert self._server.poll() is not None, f"not within {START_SECONDS:g} s: a connection to PostgreSQL"
-        return False
-
-    def _run(self, program: str, *arguments: str) -> None:
+    def make(self) -> None:
+        """Make its files."""
         word = self.folder / "password"
         word.write_text(PASSWORD)
         word.chmod(0o644)  # of a server that is there for the tests alone
-        command = [*self._command(program, *arguments), f"--pwfile={word}", "--no-sync"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
-        assert done.returncode == 0, done.stderr
+        self.run(
+            *(*self._program("initdb"), "--auth=scram-sha-256", f"--username={SUPERUSER}", f"--pwfile={word}"),
+            *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+        )
         word.unlink()
 
-    def _command(self, program: str, *arguments: str, dies: bool = False) -> list[str]:
+    def command(self) -> Sequence[str]:
+        """Return the command of the server."""
+        settings = {**_SETTINGS, "port": self.port}
+        return [*self._program("postgres"), *(word for key in settings for word in ("-c", f"{key}={settings[key]}"))]
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        with contextlib.suppress(psycopg.OperationalError), self.connect():
+            return True
+        return False
+
+    def _program(self, name: str) -> list[str]:
         folder = programs()
         assert folder is not None
-        end = ["--pdeathsig=INT"] if dies else []  # when the thread that starts it ends
-        return ["setpriv", *self._become, *end, str(folder / program), "-D", str(self.folder / "data"), *arguments]
+        return [str(folder / name), "-D", str(self.folder / "data")]

@@ -15,7 +15,7 @@ from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode, TriggerSpec
 from jobpipe.spark.stopping import QUERY_ID
-from tests.mariadb import PASSWORD, SUPERUSER, MariaDb
+from tests import mariadb, postgres
 
 Rows = list[tuple[Any, ...]]
 SCHEMA = "id int, text string, n bigint"
@@ -27,7 +27,7 @@ class Tables(ABC):
     text: str
     """The type of a text that may be a key."""
     nocase: str
-    """The same, for one that does not tell cases apart."""
+    """The same, for one that does not tell cases apart; PostgreSQL has none beforehand."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -109,17 +109,66 @@ class Tables(ABC):
             context.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
 
 
+class PostgresTables(Tables):
+    """In a schema of PostgreSQL."""
+
+    text = "text"
+
+    def __init__(self, spark: SparkSession, folder: Path, server: postgres.Postgres, schema: str) -> None:
+        self.postgres = server
+        self.schema = schema
+        self.secret = folder / "password"
+        self.secret.write_text(postgres.PASSWORD)
+        self.secret.chmod(0o600)
+        super().__init__(spark, folder)
+
+    def sql(self, statement: str) -> Rows:
+        """Run a statement; return its rows, if it has any."""
+        with self.postgres.connect() as connection:
+            connection.execute(f"SET search_path = {self.schema}")
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def where(self) -> dict[str, Any]:
+        """Return the sink's options that say where."""
+        return {
+            "url": self.postgres.url,
+            "table": f"{self.schema}.t",
+            "user": postgres.SUPERUSER,
+            "password": f"file:{self.secret}",
+        }
+
+    def stagings(self) -> list[str]:
+        """Return the names of the staging tables."""
+        found = self.sql(
+            f"SELECT relname FROM pg_class WHERE relnamespace = '{self.schema}'::regnamespace "  # noqa: S608
+            "AND relname LIKE 'jobpipe_staging_%' AND relkind = 'r'"
+        )
+        return [str(name) for (name,) in found]
+
+    def table(self, columns: str) -> None:
+        """Make table ``t`` again."""
+        self.sql(f"DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t ({columns})")
+
+    def trigger(self, when: str, body: str) -> None:
+        """Make trigger ``see`` of table ``t``."""
+        self.sql(
+            f"CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN {body}; RETURN new; END $f$; "
+            f"CREATE TRIGGER see {when} ON t FOR EACH ROW EXECUTE FUNCTION see()"
+        )
+
+
 class MariaDbTables(Tables):
     """In a database of MariaDB."""
 
     text = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     nocase = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
 
-    def __init__(self, spark: SparkSession, folder: Path, server: MariaDb, database: str) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, server: mariadb.MariaDb, database: str) -> None:
         self.server = server
         self.database = database
         self.secret = folder / "password"
-        self.secret.write_text(PASSWORD)
+        self.secret.write_text(mariadb.PASSWORD)
         self.secret.chmod(0o600)
         super().__init__(spark, folder)
 
@@ -129,7 +178,7 @@ class MariaDbTables(Tables):
 
     def where(self) -> dict[str, Any]:
         """Return the sink's options that say where."""
-        return {"url": self.server.url(self.database), "user": SUPERUSER, "password": f"file:{self.secret}"}
+        return {"url": self.server.url(self.database), "user": mariadb.SUPERUSER, "password": f"file:{self.secret}"}
 
     def stagings(self) -> list[str]:
         """Return the names of the staging tables."""

@@ -29,140 +29,44 @@ from jobpipe.errors import (
     SchemaMismatch,
     UnsupportedType,
 )
-from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
-from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.spec import Mode, TriggerSpec
-from jobpipe.spark.stopping import QUERY_ID
-from tests.postgres import PASSWORD, SUPERUSER, Postgres
+from jobpipe.pipelines.spec import Mode
+from tests.postgres import PASSWORD, Postgres
 from tests.spark.kit import PATIENCE, forget_commit, until
+from tests.spark.tables import PostgresTables, Rows
 
 # ruff: noqa: S608 - names of the tests' own
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-Rows = list[tuple[Any, ...]]
-
-
-class Place:
-    """A schema with a table ``t``, and sinks of a job that write to it."""
-
-    def __init__(self, spark: SparkSession, postgres: Postgres, schema: str, folder: Path) -> None:
-        self.spark = spark
-        self.postgres = postgres
-        self.schema = schema
-        self.folder = folder
-        self.secret = folder / "password"
-        self.secret.write_text(PASSWORD)
-        self.secret.chmod(0o600)
-        self.table("id int PRIMARY KEY, text text, n bigint")
-
-    def table(self, columns: str) -> None:
-        """Make table ``t`` again."""
-        self.sql(f"DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t ({columns})")
-
-    def sql(self, statement: str) -> Rows:
-        """Run a statement in the schema."""
-        with self.postgres.connect() as connection:
-            connection.execute(f"SET search_path = {self.schema}")
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
-
-    def rows(self) -> Rows:
-        """Return what is in the table."""
-        return self.sql("SELECT * FROM t ORDER BY 1")
-
-    def context(self, mode: Mode = Mode.STREAMING, job: str = "job", run: str = "run-1") -> JobContext:
-        """Return what the sink is told."""
-        return JobContext(
-            pipeline="p",
-            job=job,
-            mode=mode,
-            storage=str(self.folder / "state"),
-            folder=self.folder,
-            run=RunValues(run),
-            trigger=TriggerSpec.model_validate({"available-now": True}),
-        )
-
-    def sink(self, **options: Any) -> JdbcUpsertSink:
-        """Return a sink; options have ``_`` for ``-``."""
-        given = {
-            "url": self.postgres.url,
-            "table": f"{self.schema}.t",
-            "user": SUPERUSER,
-            "password": f"file:{self.secret}",
-            "keys": "id",
-            **{name.replace("_", "-"): value for name, value in options.items()},
-        }
-        return JdbcUpsertSink(JdbcUpsertSink.parse(given, self.folder))
-
-    def frame(self, rows: Rows, schema: str = "id int, text string, n bigint", parts: int = 2) -> DataFrame:
-        """Return rows, in partitions."""
-        return self.spark.createDataFrame(rows, schema).repartition(parts)
-
-    def write(self, sink: JdbcUpsertSink, batch_id: int, rows: Rows, query: str = "q", **how: Any) -> None:
-        """Write a micro-batch, as a query of that id does."""
-        self.write_frame(sink, batch_id, self.frame(rows, **how), query)
-
-    def write_frame(self, sink: JdbcUpsertSink, batch_id: int, frame: DataFrame, query: str = "q") -> None:
-        """Write a micro-batch, as a query of that id does."""
-        context = self.spark.sparkContext
-        context.setLocalProperty(QUERY_ID, query)
-        try:
-            sink.write(frame, batch_id, self.context())
-        finally:
-            context.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
-
-    def opened(self, **options: Any) -> JdbcUpsertSink:
-        """Return a sink that has opened, for rows such as those of :meth:`frame`."""
-        sink = self.sink(**options)
-        sink.open(self.frame([]), self.context())
-        return sink
-
-    def staging(self) -> str:
-        """Return the name of the staging table."""
-        (found,) = self.sql(
-            f"SELECT relname FROM pg_class WHERE relnamespace = '{self.schema}'::regnamespace "
-            "AND relname LIKE 'jobpipe_staging_%' AND relkind = 'r'"
-        )
-        return str(found[0])
-
-    def ledger(self) -> Rows:
-        """Return the ledger."""
-        return self.sql("SELECT job, target, fence, query, batch FROM jobpipe_ledger ORDER BY 1, 2")
-
 
 @pytest.fixture
-def place(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[Place]:
+def place(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[PostgresTables]:
     """A schema of the test's own; in the end no connection is left."""
     with postgres.schema() as schema:
-        yield Place(spark, postgres, schema, tmp_path)
+        yield PostgresTables(spark, tmp_path, postgres, schema)
         until(lambda: not postgres.sessions(), "the end of all sessions")
 
 
-def test_upserts_and_deletes(place: Place) -> None:
+def test_upserts_and_deletes(place: PostgresTables) -> None:
     """New keys are inserted, known ones replaced, those with a true condition deleted; staging is empty afterwards."""
     sink = place.opened(delete_when="n < 0")
     place.write(sink, 0, [(1, "a", 1), (2, "b", 2), (3, "c", None)])
     place.write(sink, 1, [(2, "bb", 3), (3, None, -1), (4, "d", 4), (5, "never there", -5)])
     assert place.rows() == [(1, "a", 1), (2, "bb", 3), (4, "d", 4)]
     assert place.ledger() == [("p.job", f"{place.schema}.t", 1, "q", 1)]
-    assert place.sql(f"SELECT * FROM {place.staging()}") == []
+    assert place.sql(f"SELECT * FROM {place.stagings()[0]}") == []
     place.write(sink, 2, [])
     assert place.ledger()[0][-1] == 2
 
 
-def test_a_stream(place: Place) -> None:
+def test_a_stream(place: PostgresTables) -> None:
     """A query of Spark's: the batch whose commit Spark lost is written once, and a new checkpoint writes again."""
     source = place.folder / "in"
     source.mkdir()
     place.sql("CREATE TABLE seen (n bigint)")
-    place.sql(
-        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS "
-        f"'BEGIN INSERT INTO {place.schema}.seen VALUES (new.n); RETURN new; END'"
-    )
-    place.sql("CREATE TRIGGER see AFTER INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION see()")
+    place.trigger("AFTER INSERT OR UPDATE", f"INSERT INTO {place.schema}.seen VALUES (new.n)")
 
     def run() -> None:
         frame = place.spark.readStream.schema("id int, text string, n bigint").json(str(source))
@@ -200,7 +104,7 @@ def test_a_stream(place: Place) -> None:
     assert place.ledger()[0][3] != query
 
 
-def test_a_batch_job(place: Place) -> None:
+def test_a_batch_job(place: PostgresTables) -> None:
     """A run is written once, however often it is tried; the next run is another."""
     for run, rows in (("r1", [(1, "a", 1)]), ("r1", [(1, "again", 1)]), ("r2", [(2, "b", 2)])):
         sink, context = place.sink(), place.context(Mode.BATCH, run=run)
@@ -212,7 +116,7 @@ def test_a_batch_job(place: Place) -> None:
     assert place.ledger() == [("p.job", f"{place.schema}.t", 3, "r2", 0)]
 
 
-def test_rows_of_one_key(place: Place) -> None:
+def test_rows_of_one_key(place: PostgresTables) -> None:
     """Equal ones are one. Others are an error that names the keys, and no values; the batch is not written."""
     place.table("id int, text text, n bigint, UNIQUE (text, id)")
     sink = place.opened(keys=["id", "text"], delete_when="n < 0")
@@ -228,7 +132,7 @@ def test_rows_of_one_key(place: Place) -> None:
     place.write(sink, 1, [(2, "c", 1)])
 
 
-def test_order_by(place: Place) -> None:
+def test_order_by(place: PostgresTables) -> None:
     """The row with the highest value counts, be it a deletion; null is the lowest. Several such rows are an error."""
     schema = "id int, text string, n bigint, at string"
     sink = place.sink(columns="id,text,n", delete_when="text = 'deleted'", order_by="at")
@@ -244,13 +148,13 @@ def test_order_by(place: Place) -> None:
     assert place.rows() == [(1, "p", 1), (3, "x", 1)]
 
 
-def test_numbers_order_as_numbers(place: Place) -> None:
+def test_numbers_order_as_numbers(place: PostgresTables) -> None:
     sink = place.opened(order_by="n")
     place.write(sink, 0, [(1, "nine", 9), (1, "ten", 10), (1, "none", None)])
     assert place.rows() == [(1, "ten", 10)]
 
 
-def test_keys_are_told_apart_as_in_the_table(place: Place) -> None:
+def test_keys_are_told_apart_as_in_the_table(place: PostgresTables) -> None:
     """A collation for which two texts are one: they are two rows of one key."""
     place.sql(
         "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
@@ -262,7 +166,7 @@ def test_keys_are_told_apart_as_in_the_table(place: Place) -> None:
     assert place.rows() == [("A", 3)]
 
 
-def test_keys_without_a_value(place: Place) -> None:
+def test_keys_without_a_value(place: PostgresTables) -> None:
     """They are no keys, even where a unique constraint lets them pass."""
     place.table("id int, text text, n bigint, UNIQUE (id, text)")
     sink = place.opened(keys="id,text")
@@ -272,7 +176,7 @@ def test_keys_without_a_value(place: Place) -> None:
     assert place.rows() == []
 
 
-def test_a_batch_that_comes_again(place: Place) -> None:
+def test_a_batch_that_comes_again(place: PostgresTables) -> None:
     """It is skipped, whatever it has now; a lower one, or one after a gap, is refused; another query counts from 0."""
     sink = place.opened()
     place.write(sink, 7, [(1, "a", 1)])
@@ -291,7 +195,7 @@ def test_a_batch_that_comes_again(place: Place) -> None:
     assert place.rows() == [(1, "newer", 1)]
 
 
-def test_a_cut_off_attempt(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_off_attempt(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a later attempt has opened, an earlier one writes nothing: neither a new batch, nor the one it is in."""
     first = place.opened()
     place.write(first, 0, [(1, "a", 1)])
@@ -319,13 +223,9 @@ def test_a_cut_off_attempt(place: Place, monkeypatch: pytest.MonkeyPatch) -> Non
         place.write(later[0], 3, [(2, "x", 1)])
 
 
-def test_a_later_attempt_waits_for_a_commit(place: Place) -> None:
+def test_a_later_attempt_waits_for_a_commit(place: PostgresTables) -> None:
     """It opens when the transaction of the earlier one has ended, and knows that the batch is written."""
-    place.sql(
-        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "'BEGIN PERFORM pg_advisory_xact_lock_shared(77); RETURN new; END'"
-    )
-    place.sql("CREATE TRIGGER wait BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION wait()")
+    place.trigger("BEFORE INSERT", "PERFORM pg_advisory_xact_lock_shared(77)")
     first, second = place.opened(), place.sink()
     frame = place.frame([(1, "a", 1)])
 
@@ -372,7 +272,7 @@ class Task:
             raise self._error
 
 
-def test_tasks_that_ran_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_ran_twice(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that other attempts of the tasks copied count for nothing, before or after, complete or not."""
     copy = jdbc_rows.copy_rows
 
@@ -388,13 +288,13 @@ def test_tasks_that_ran_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
     assert place.rows() == [(1, "a", 1), (2, "b", 2)]
 
 
-def test_rows_that_left_staging(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_left_staging(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash of the server, which empties unlogged tables: an error, and then the repeat."""
     sink, copy = place.opened(), jdbc_rows.copy_rows
 
     def emptied(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
         copied = copy(frame, order)
-        place.sql(f"DELETE FROM {place.staging()} WHERE id = 1")
+        place.sql(f"DELETE FROM {place.stagings()[0]} WHERE id = 1")
         return copied
 
     with monkeypatch.context() as patch:
@@ -407,11 +307,11 @@ def test_rows_that_left_staging(place: Place, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("where", ["the transaction", "a task"])
-def test_a_connection_that_is_cut(place: Place, where: str) -> None:
+def test_a_connection_that_is_cut(place: PostgresTables, where: str) -> None:
     """In the middle of the work: an error, and nothing of the batch; the repeat gives the exact table."""
     sink = place.opened()
     place.write(sink, 0, [(1, "a", 1)])
-    table = "t" if where == "the transaction" else place.staging()
+    table = "t" if where == "the transaction" else place.stagings()[0]
     place.sql(
         "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS "
         "'BEGIN IF new.id = 50 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN new; END'"
@@ -426,7 +326,7 @@ def test_a_connection_that_is_cut(place: Place, where: str) -> None:
     assert place.rows() == rows
 
 
-def test_a_commit_whose_answer_is_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_is_lost(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is written, and the job does not know; the next attempt finds it in the ledger."""
     sink = place.opened()
     transaction = PostgresDatabase.transaction
@@ -476,7 +376,7 @@ VALUES: Rows = [
 ]
 
 
-def test_types(place: Place) -> None:
+def test_types(place: PostgresTables) -> None:
     """Into a table that the sink makes, and back: each value as it was; NaN too."""
     place.sql("DROP TABLE t")
     sink = place.sink(create=True)
@@ -500,7 +400,7 @@ def test_types(place: Place) -> None:
     assert len(place.rows()) == 4
 
 
-def test_texts_go_into_other_types(place: Place) -> None:
+def test_texts_go_into_other_types(place: PostgresTables) -> None:
     """The server reads them: uuid, JSON, intervals; arrays go into JSON columns too."""
     place.table("id uuid PRIMARY KEY, doc json, span interval, list jsonb, small numeric(4, 1)")
     key = "0b1e0bd5-6c12-4a51-9a0b-000000000001"
@@ -511,14 +411,14 @@ def test_texts_go_into_other_types(place: Place) -> None:
     ]
 
 
-def test_a_first_column_without_an_order(place: Place) -> None:
+def test_a_first_column_without_an_order(place: PostgresTables) -> None:
     place.table("doc json, id int PRIMARY KEY")
     frame = place.frame([('{"a": 1}', 1), ('{"a": 1}', 1)], "doc string, id int")
     place.write_frame(place.sink(), 0, frame)
     assert place.sql("SELECT doc, id FROM t") == [({"a": 1}, 1)]
 
 
-def test_odd_names(place: Place) -> None:
+def test_odd_names(place: PostgresTables) -> None:
     """Names are quoted wherever they stand: in SQL, and in Spark."""
     for name in ('a"b', "a%b", "a%s", "a`b", "select", "A", "a.b", "a'b", "a{}b"):
         quoted = '"' + name.replace('"', '""') + '"'
@@ -542,14 +442,10 @@ def test_odd_names(place: Place) -> None:
         ([(1, "raise", 1)], "a trigger or function raised an error"),
     ],
 )
-def test_rows_that_the_table_cannot_take(place: Place, rows: Rows, what: str) -> None:
+def test_rows_that_the_table_cannot_take(place: PostgresTables, rows: Rows, what: str) -> None:
     """The column is named, and no value shown."""
     place.table("id int PRIMARY KEY, text varchar(10) NOT NULL, n smallint CHECK (n > 0)")
-    place.sql(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        "'BEGIN IF new.text = $$raise$$ THEN RAISE EXCEPTION $$secret of %$$, new.id; END IF; RETURN new; END'"
-    )
-    place.sql("CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    place.trigger("BEFORE INSERT", "IF new.text = 'raise' THEN RAISE EXCEPTION 'secret of %', new.id; END IF")
     sink = place.opened()
     with pytest.raises(JobpipeError, match=what) as caught:
         place.write(sink, 0, rows)
@@ -561,13 +457,13 @@ def test_rows_that_the_table_cannot_take(place: Place, rows: Rows, what: str) ->
     place.write(sink, 0, [(1, "good", 1)])
 
 
-def test_a_nul_in_an_array(place: Place) -> None:
+def test_a_nul_in_an_array(place: PostgresTables) -> None:
     place.table("id int PRIMARY KEY, texts text[]")
     with pytest.raises(SchemaMismatch, match="column texts: a text has a NUL"):
         place.write(place.sink(), 0, [(1, ["a", "b\0"])], schema="id int, texts array<string>")
 
 
-def test_a_nul_in_a_struct(place: Place) -> None:
+def test_a_nul_in_a_struct(place: PostgresTables) -> None:
     """The server refuses it; its text, which has the value, is not shown."""
     place.table("id int PRIMARY KEY, doc jsonb")
     with pytest.raises(SchemaMismatch, match="column doc: unsupported Unicode escape sequence") as caught:
@@ -575,7 +471,7 @@ def test_a_nul_in_a_struct(place: Place) -> None:
     assert "secret" not in f"{caught.value} {caught.value.fields}"
 
 
-def test_times_that_cannot_be_written(place: Place) -> None:
+def test_times_that_cannot_be_written(place: PostgresTables) -> None:
     place.table("id int PRIMARY KEY, day date")
     frame = place.spark.sql("SELECT 1 AS id, date_add(DATE'9999-12-31', 1) AS day")
     with pytest.raises(SchemaMismatch, match="column day: a date or time is outside of the years 1 to 9999"):
@@ -600,7 +496,9 @@ def test_times_that_cannot_be_written(place: Place) -> None:
         ({"password": "env:NO_SUCH_VARIABLE"}, ConfigError, "the environment has no NO_SUCH_VARIABLE"),
     ],
 )
-def test_what_open_refuses(place: Place, options: dict[str, Any], error: type[JobpipeError], what: str) -> None:
+def test_what_open_refuses(
+    place: PostgresTables, options: dict[str, Any], error: type[JobpipeError], what: str
+) -> None:
     """It says what is wrong; an earlier attempt that runs is not shut out."""
     first = place.opened()
     with pytest.raises(error, match=what) as caught:
@@ -619,13 +517,13 @@ def test_what_open_refuses(place: Place, options: dict[str, Any], error: type[Jo
         ("id int UNIQUE DEFERRABLE, text text, n bigint", "those it has: none"),
     ],
 )
-def test_tables_that_do_not_fit(place: Place, columns: str, what: str) -> None:
+def test_tables_that_do_not_fit(place: PostgresTables, columns: str, what: str) -> None:
     place.table(columns)
     with pytest.raises(ConfigError, match=what):
         place.opened()
 
 
-def test_keys_by_partial_and_other_indexes(place: Place) -> None:
+def test_keys_by_partial_and_other_indexes(place: PostgresTables) -> None:
     """Only an index that tells all rows apart will do; one with included columns does."""
     place.table("id int, text text, n bigint")
     place.sql("CREATE UNIQUE INDEX ON t (id) WHERE n > 0; CREATE UNIQUE INDEX ON t (lower(text))")
@@ -635,19 +533,19 @@ def test_keys_by_partial_and_other_indexes(place: Place) -> None:
     place.write(place.opened(), 0, [(1, "a", 1)])
 
 
-def test_a_view_is_no_table(place: Place) -> None:
+def test_a_view_is_no_table(place: PostgresTables) -> None:
     place.sql("CREATE VIEW v AS SELECT * FROM t")
     with pytest.raises(ConfigError, match="is not a table"):
         place.opened(table=f"{place.schema}.v")
 
 
-def test_a_type_that_cannot_be_written(place: Place) -> None:
+def test_a_type_that_cannot_be_written(place: PostgresTables) -> None:
     frame = place.spark.sql("SELECT 1 AS id, INTERVAL '1' DAY AS span")
     with pytest.raises(UnsupportedType, match="column span: type interval day cannot be written"):
         place.sink().open(frame, place.context())
 
 
-def test_a_lock_that_is_not_let_go(place: Place) -> None:
+def test_a_lock_that_is_not_let_go(place: PostgresTables) -> None:
     """The write ends after statement-timeout."""
     sink = place.opened(statement_timeout="1s")
     with place.postgres.connect() as other, other.transaction():
@@ -658,7 +556,7 @@ def test_a_lock_that_is_not_let_go(place: Place) -> None:
     assert place.rows() == [(1, "a", 1)]
 
 
-def test_a_partitioned_table_and_keys_alone(place: Place) -> None:
+def test_a_partitioned_table_and_keys_alone(place: PostgresTables) -> None:
     """Columns that are all keys: rows that are there stay."""
     place.sql("DROP TABLE t")
     place.sql(
@@ -671,7 +569,7 @@ def test_a_partitioned_table_and_keys_alone(place: Place) -> None:
     assert place.rows() == [(1, "a")]
 
 
-def test_the_secret_shows_nowhere(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secret_shows_nowhere(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in what Spark shows of the plan, nor in what goes to tasks, nor in what the server logs."""
     from pyspark import cloudpickle
 
@@ -692,7 +590,7 @@ def test_the_secret_shows_nowhere(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert PASSWORD not in place.postgres.log.read_text()
 
 
-def test_rights(place: Place) -> None:
+def test_rights(place: PostgresTables) -> None:
     """Those that the page names are enough; without them it is said which one is missing."""
     from tests.pages import block
 
@@ -711,7 +609,7 @@ def test_rights(place: Place) -> None:
         place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_the_ledger_elsewhere(place: Place) -> None:
+def test_the_ledger_elsewhere(place: PostgresTables) -> None:
     """With staging, in a schema of its own: nothing is made in that of the table."""
     with place.postgres.schema() as other:
         sink = place.opened(ledger=f"{other}.books")
