@@ -91,7 +91,7 @@ def test_the_block_for_spark_runs_without_it(config: Config, orders: jobpipe.Pla
     ending = threading.Timer(1.0, orders.close, kwargs={"final": True})
     ending.start()
     run("flow-spark", spark=None)
-    assert reader.rows() == [{"customer": "b", "score": 5.0}]
+    assert reader.rows() == [{"customer": "b", "score": pytest.approx(5.0)}]
     ending.join()
 
 

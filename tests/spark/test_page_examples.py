@@ -186,7 +186,7 @@ def test_a_flow_on_spark(own: Place, page: Run) -> None:
             page("flow-spark", FLOW)
     assert ended.value.code == 0
     reader.join(PATIENCE)
-    assert found == [{"customer": "b", "score": 5.0}]
+    assert found == [{"customer": "b", "score": pytest.approx(5.0)}]
 
 
 @pytest.mark.core
