@@ -16,9 +16,13 @@ from jobpipe.errors import (
     Fenced,
     FlowNotFound,
     JobpipeError,
+    LinkError,
     NameTaken,
     NotAuthorized,
+    RegistryUnavailable,
     SchemaMismatch,
+    SpoolFull,
+    TopicNotFound,
     TopicOwned,
     UnsupportedType,
     WaitTimeout,
@@ -28,6 +32,7 @@ from jobpipe.flows.options import FlowOptions, FlowState, FlowStatus, PartitionS
 from jobpipe.flows.task import TaskEnd, TaskOrder
 from jobpipe.net.owner import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
+from jobpipe.operations.flows import MAX_PARTS
 from jobpipe.operations.ranges import News
 from jobpipe.store.cursors import Cursor
 
@@ -37,12 +42,16 @@ ACK_SECONDS = 1.0  # between two acknowledgements
 HURRY_SECONDS = 0.02  # the same while the source's publisher waits, or the source has ended
 STOP_SECONDS = 10.0  # for tasks to publish what their function has returned
 CANCEL_SECONDS = 5.0  # for tasks that were cancelled
+CANCEL_EVERY_SECONDS = 0.5
 AT_ONCE_SECONDS = 1.0  # the same, when it is urgent
-TRIES = 4  # failures of a partition at one place
+TRIES = 4  # failures of a partition at one place, within
+TRIES_SECONDS = 3600.0
 CLAIM_SECONDS = 10.0
 GRANT_SECONDS = 0.3
 FINAL = (ConfigError, DataLoss, NameTaken, NotAuthorized, SchemaMismatch, TopicOwned, UnsupportedType)
 """What another attempt does not mend."""
+PASSING = (LinkError, RegistryUnavailable, SpoolFull, TopicNotFound)
+"""What ends without us: a flow waits for it as long as it takes."""
 
 
 class Runner(Protocol):
@@ -52,6 +61,10 @@ class Runner(Protocol):
     def lanes(self) -> int:
         """How many tasks run at once."""
 
+    @property
+    def may_exceed(self) -> bool:
+        """Whether it can run more of them, if it must."""
+
     def run(self, order: TaskOrder, number: int, stopped: Callable[[], bool]) -> TaskEnd:
         """Run a task to its end."""
 
@@ -59,20 +72,36 @@ class Runner(Protocol):
         """End all tasks that do not end by themselves."""
 
 
+def lanes_for(topic: str, partitions: int, runner: Runner) -> int:
+    """Return how many tasks there are.
+
+    Raises:
+        ConfigError: there would have to be more than there are cores.
+    """
+    least = -(-partitions // MAX_PARTS)
+    if least > runner.lanes and not runner.may_exceed:
+        raise ConfigError(
+            f"topic {topic!r} has {partitions} partitions. A task of a flow takes {MAX_PARTS} at most, and the session "
+            f"has cores for {runner.lanes} tasks: give it {least + 1} cores",
+            topic=topic,
+        )
+    return max(1, least, min(partitions, runner.lanes))
+
+
 @dataclass
 class _Failures:
     """Of one lane."""
 
-    count: int = 0
+    times: list[float] = field(default_factory=list)
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, end: TaskEnd, cursors: Sequence[Cursor], lane: Sequence[int]) -> int:
-        """Note a failure; return how many there were at one place."""
-        concerned = lane if end.partition is None else (end.partition,)
-        places = {each.partition: each.position.place for each in cursors if each.partition in concerned}
-        self.count = self.count + 1 if places == self.places else 1
+    def add(self, concerned: Sequence[Cursor], now: float) -> int:
+        """Note a failure; return how many there were at one place lately."""
+        places = {each.partition: each.position.place for each in concerned}
+        before = self.times if places == self.places else []
+        self.times = [*(at for at in before if now - at < TRIES_SECONDS), now]
         self.places = places
-        return self.count
+        return len(self.times)
 
 
 class Flow:
@@ -101,7 +130,12 @@ class Flow:
         self._error: JobpipeError | None = None
         self._errors: dict[int, tuple[tuple[int, int], str]] = {}  # by partition: where it failed last, and why
         self._ends = FlowEnds(options, self._heard)
-        lanes = max(1, min(self._ends.partitions, runner.lanes))
+        self._give_up = 0.0  # when nothing is asked any more of a flow that is to end
+        try:
+            lanes = lanes_for(options.subscribe, self._ends.partitions, runner)
+        except ConfigError:
+            self._ends.close(final=False)
+            raise
         self._lanes = [
             threading.Thread(
                 target=self._run_lane, args=(number, lanes), name=f"flow-{self.name}-{number}", daemon=True
@@ -150,9 +184,10 @@ class Flow:
         """End the flow as :meth:`stop` does, but do not wait; ``at_once``, and do not let calls of the function end."""
         if not self._owner.is_here:
             return
-        if at_once:
-            self._at_once.set()
         self._end(FlowState.STOPPED, None)
+        if at_once:
+            self._give_up = min(self._give_up, time.monotonic() + AT_ONCE_SECONDS)
+            self._at_once.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the flow has ended, failed or was stopped, and nothing of it runs; return whether that is so."""
@@ -206,35 +241,47 @@ class Flow:
                 self._stopping.wait(GRANT_SECONDS)
                 continue
             if end.partitions is not None:
-                self._ends.reshape(end.partitions)
+                if not self._ends.reshape(end.partitions):
+                    self._stopping.wait(next(delays))
                 continue
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of
                 self._stopping.wait(next(delays))
                 continue
-            count = self._failed(end, failures, number, lanes)
-            if count == 1:
+            if self._failed(end, failures, number, lanes):
                 delays = backoff()
             if self._ended.is_set() or self._stopping.wait(next(delays)):
                 return
 
-    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> int:
+    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> bool:
+        """Note why a task ended; return whether it is the first time at its place."""
         error = end.error
         assert error is not None  # noqa: S101 - the caller looked
         try:
             cursors = self._ends.refresh()
         except (JobpipeError, TimeoutError):
             cursors = self._ends.cursors
-        lane = range(number, self._ends.partitions, lanes)
-        count = failures.add(end, cursors, lane)
+        lane = range(number, self._ends.partitions, lanes) if end.partition is None else (end.partition,)
+        concerned = [each for each in cursors if each.partition in lane]
         with self._lock:
-            for each in cursors:
-                if each.partition in (lane if end.partition is None else (end.partition,)):
-                    self._errors[each.partition] = (each.position.place, error.message)
-        if isinstance(error, FINAL) or count >= TRIES:
+            for each in concerned:
+                self._errors[each.partition] = (each.position.place, error.message)
+        if isinstance(error, FINAL):
+            self._end(FlowState.FAILED, error)
+            return False
+        if isinstance(error, PASSING) and not (end.is_lost and self._has_rows(concerned)):
+            log.warning("flow %s: %s; trying again", self.name, error)
+            return False
+        count = failures.add(concerned, time.monotonic())
+        if count >= TRIES:
             self._end(FlowState.FAILED, error)
         else:
             log.warning("flow %s: %s; trying again (%d of %d)", self.name, error, count, TRIES)
-        return count
+        return count == 1
+
+    def _has_rows(self, cursors: Sequence[Cursor]) -> bool:
+        """Whether there is something to read, which may be what ends tasks: where there is not, it is not the rows."""
+        news = self._ends.follower.news
+        return news is None or any(each.position.n < news.head.n for each in cursors)
 
     # -- supervision ---------------------------------------------------------------------------------------------------
 
@@ -243,6 +290,15 @@ class Flow:
             self._hurry.set()
 
     def _supervise(self) -> None:
+        with self._ends.while_active(self._may_ask):
+            self._watch()
+            self._finish()
+
+    def _may_ask(self) -> bool:
+        """A coordinator that hangs does not hold up the end."""
+        return not self._stopping.is_set() or time.monotonic() < self._give_up
+
+    def _watch(self) -> None:
         began, warned = time.monotonic(), False
         while not self._stopping.is_set():
             self._hurry.clear()
@@ -273,12 +329,14 @@ class Flow:
                 break
             hurry = news is not None and (news.waiting is not None or news.ended)
             self._wait(HURRY_SECONDS if hurry else ACK_SECONDS)
-        self._finish()
 
     def _wait(self, seconds: float) -> None:
+        if seconds <= HURRY_SECONDS:
+            self._stopping.wait(seconds)
+            return
         until = time.monotonic() + seconds
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if self._hurry.wait(min(left, 0.1)) and seconds > HURRY_SECONDS:
+            if self._hurry.wait(min(left, 0.1)):
                 return
 
     def _warn_of_unclaimed(self, cursors: Sequence[Cursor]) -> None:
@@ -297,6 +355,7 @@ class Flow:
             if self._state is not FlowState.RUNNING:
                 return
             self._state, self._error = state, error
+        self._give_up = time.monotonic() + STOP_SECONDS
         self._stopping.set()
         self._hurry.set()
 
@@ -311,10 +370,13 @@ class Flow:
                 if self._has_no_room():
                     break  # what waits for room is not durable: the next start reads it again
             self.cut_short = self._has_tasks()
-            self._runner.cancel()
             cancelled = Deadline(AT_ONCE_SECONDS if self._at_once.is_set() else CANCEL_SECONDS)
-            for lane in self._lanes:
-                lane.join(cancelled.left())
+            while self._has_tasks():  # one may have been on its way to Spark when the others were cancelled
+                self._runner.cancel()
+                for lane in self._lanes:
+                    lane.join(cancelled.left(CANCEL_EVERY_SECONDS, least=0.0) / len(self._lanes))
+                if cancelled.passed:
+                    break
             if self._state is not FlowState.FAILED:
                 self._acknowledge_last()
         finally:

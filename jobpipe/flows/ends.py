@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
 
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
+from jobpipe.errors import ConfigError, DataLoss, FlowFailed, JobpipeError
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import learned
 from jobpipe.flows.sealer import PART_BYTES, Publishes
 from jobpipe.flows.task import TaskOrder
-from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
+from jobpipe.operations.flows import MAX_PARTS, PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
 from jobpipe.operations.publishing import Schema
 from jobpipe.operations.ranges import News
 from jobpipe.operations.reading import Bounds, BoundsRequest, SchemaRequest
@@ -32,7 +33,7 @@ from jobpipe.subscriber.waiting import connect
 
 log = logging.getLogger(__name__)
 
-CALL_SECONDS = 30.0
+CALL_SECONDS = 10.0
 SPOOL_PARTS = 8  # parts of a task that a spool holds at least
 COMMITTED = Boundary("committed")
 
@@ -53,7 +54,7 @@ class FlowEnds:
         self._options = options
         self._token = secrets.token_hex(32)
         self._lock = threading.Lock()
-        self._begun_at = ""  # instance of the coordinator
+        self._begun_at = ""  # instance of the coordinator that has the cursors
         self.cursors: list[Cursor] = []
         self.full = False
         self.publisher: Publisher | None = None
@@ -71,7 +72,7 @@ class FlowEnds:
             if options.publish is not None:
                 self.publisher = self._open_publisher(options.publish)
             self.key, self._start = self._find_start(bounds)
-            self.begin()
+            self.begin(self.partitions)
             self._schema = self._learn_schema()
         except BaseException:
             self.close(final=False)
@@ -157,10 +158,16 @@ class FlowEnds:
             plain=True,
         )
 
-    def begin(self) -> None:
-        """Begin at the coordinator that keeps the cursors, or go on there."""
+    def begin(self, partitions: int) -> None:
+        """Begin at the coordinator that keeps the cursors, or go on there.
+
+        Cursors that are missing are made where the subscription stands: it has not had those of further partitions,
+        nor those that were lost with a catalog.
+        """
         options, schema = self._options, self._options.schema
-        key, start, partitions = self.key, self._start, self.partitions
+        instance = self._instance
+        with self._lock:
+            key, start = self.key, self._start
         if self.publisher is None:
             reply = self.follower.call(
                 lambda grant: BeginFlowRequest(key.flow, key.topic, start, partitions, grant=grant),
@@ -168,7 +175,6 @@ class FlowEnds:
             )
         else:
             assert schema is not None  # noqa: S101 - jobpipe.flow has looked
-            instance = self.publisher.coordinator.instance
             reply = self.publisher.ask(
                 BeginFlowRequest(
                     key.flow,
@@ -180,7 +186,7 @@ class FlowEnds:
                     parallelism=self.publisher.parallelism,
                 )
             )
-            self._begun_at = instance
+        self._begun_at = instance
         self._note([Cursor(each.partition, each.claim, each.position) for each in reply.cursors])
 
     def _note(self, cursors: list[Cursor]) -> None:
@@ -188,10 +194,28 @@ class FlowEnds:
             self.cursors = cursors
             self.partitions = max(self.partitions, len(cursors))
 
+    @property
+    def _instance(self) -> str:
+        """That of the coordinator which has the cursors, as far as is known."""
+        if self.publisher is not None:
+            return self.publisher.coordinator.instance
+        location = self.follower.location
+        return "" if location is None else location.instance
+
+    @contextmanager
+    def while_active(self, active: Callable[[], bool]) -> Iterator[None]:
+        """Let no question about what is published last once ``active()`` is false: it raises WaitTimeout then."""
+        if self.publisher is None:
+            yield
+            return
+        with self.publisher.while_active(active):
+            yield
+
     def order(self, number: int, lanes: int) -> TaskOrder:
         """Return what a task is told.
 
         Raises:
+            ConfigError: the source has more partitions by now than so many tasks can take.
             JobpipeError: the source's schema is not known yet, and cannot be asked for.
         """
         if self._schema is None:
@@ -199,6 +223,13 @@ class FlowEnds:
         with self._lock:
             partitions = self.partitions
         publisher, options = self.publisher, self._options
+        lane = tuple(range(number, partitions, lanes))
+        if len(lane) > MAX_PARTS:
+            raise ConfigError(
+                f"topic {options.subscribe!r} has {partitions} partitions now, too many for {lanes} tasks, of which "
+                f"each takes {MAX_PARTS} at most: start the flow again",
+                topic=options.subscribe,
+            )
         publishes = None
         if publisher is not None:
             assert options.schema is not None  # noqa: S101 - jobpipe.flow has looked
@@ -209,7 +240,7 @@ class FlowEnds:
             config=options.config,
             key=self.key,
             grant=self.follower.grant,
-            lane=tuple(range(number, partitions, lanes)),
+            lane=lane,
             partitions=partitions,
             publishes=publishes,
             skip_removed=not options.fail_on_data_loss,
@@ -217,36 +248,45 @@ class FlowEnds:
             schema_evolution=options.schema_evolution,
         )
 
-    def reshape(self, partitions: int) -> None:
-        """Go on with more partitions: each task learns of that by itself, when all before is done."""
-        with self._lock:
-            known, self.partitions = self.partitions, max(self.partitions, partitions)
-            low = min((each.position for each in self.cursors), key=lambda at: at.place, default=self._start)
-            self._start = Position(low.log, low.epoch, low.n)
-        if partitions > known:
-            log.info("flow %s: topic %s has %d partitions now", self._options.name, self._options.subscribe, partitions)
+    def reshape(self, partitions: int) -> bool:
+        """Go on with more partitions: each task learns of that by itself, when all before is done.
+
+        Returns:
+            Whether they have cursors now.
+        """
+        known = self.partitions
         try:
-            self.refresh()
-            self.begin()
+            cursors = self.refresh()
+            with self._lock:
+                self._start = self._low(cursors)
+            self.begin(max(known, partitions))
         except (JobpipeError, TimeoutError) as error:
             log.warning("flow %s: %s", self._options.name, error)
+            return False
+        if partitions > known:
+            log.info("flow %s: topic %s has %d partitions now", self._options.name, self._options.subscribe, partitions)
+        return True
 
     def refresh(self) -> list[Cursor]:
         """Ask where the cursors are.
 
         Raises:
-            FlowFailed: there are none any more.
+            FlowFailed: there are none any more, and they were not lost with their catalog.
         """
         cursors = self._ask_cursors(self.key)
-        if not cursors:
+        if cursors:
+            self._note(cursors)
+            return cursors
+        if not self.begin_again():
             raise FlowFailed(f"flow {self._options.name!r} was reset while it ran; start it again")
-        self._note(cursors)
-        return cursors
+        return self.cursors
 
     def acknowledge(self, cursors: Sequence[Cursor]) -> Position:
         """Acknowledge to the source what every partition has done."""
         at = self._low(cursors)
         self.follower.call(lambda grant: AckRequest(grant, at), timeout=CALL_SECONDS, wait=False)
+        with self._lock:
+            self._start = at
         return at
 
     def halt(self) -> None:
@@ -255,10 +295,12 @@ class FlowEnds:
         except (JobpipeError, TimeoutError) as error:
             log.debug("flow %s: its tasks were not told to end: %s", self._options.name, error)
 
-    def begin_again(self) -> None:
-        """Begin at a coordinator that has taken the place of the one before."""
-        if self.publisher is not None and self.publisher.coordinator.instance != self._begun_at:
-            self.begin()
+    def begin_again(self) -> bool:
+        """Begin at a coordinator that has taken the place of the one before; return whether there is one."""
+        if self._instance == self._begun_at:
+            return False
+        self.begin(self.partitions)
+        return True
 
     def close(self, *, final: bool) -> None:
         """Let both ends go; with ``final`` an end mark is published first. Idempotent.

@@ -151,6 +151,7 @@ class FlowSealer:
         self._held = 0
         self._flushing = False
         self._hurries = False
+        self._has_room = False  # as far as is known
         self._closed = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"seal-{key.flow}", daemon=True)
@@ -210,9 +211,9 @@ class FlowSealer:
             self._thread.join(CALL_SECONDS)
 
     @property
-    def closed(self) -> bool:
-        """Whether the thread is to end."""
-        return self._closed
+    def failed(self) -> bool:
+        """Whether something keeps the thread from sealing, which :meth:`flush` raises."""
+        return self._failure is not None
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -259,6 +260,9 @@ class FlowSealer:
 
     def _sealed_some(self, taken: list[_Taken]) -> list[_Taken]:
         """Seal as much as one request carries; return the rest, and what must be written again."""
+        first = next((each for each in taken if each.rows), None)
+        if first is not None and not self._has_room:
+            self._admit(first.partition, first.claim)
         parts: list[PartSeal] = []
         segments: list[SegmentInfo] = []
         size = 0
@@ -275,9 +279,8 @@ class FlowSealer:
             token=self._token,
         )
         reply = self._link.ask(asked, timeout=CALL_SECONDS)
+        self._has_room = reply.room
         again = [each for each, outcome in zip(taken, reply.parts, strict=False) if not self._note(each, outcome)]
-        if not (reply.room or self._flushing):
-            self._wait_for_room(parts[0])
         return again + taken[len(parts) :]
 
     def _note(self, each: _Taken, outcome: PartSealed) -> bool:
@@ -330,10 +333,6 @@ class FlowSealer:
             log=reply.log,
             log_token=reply.log_token,
         )
-
-    def _wait_for_room(self, part: PartSeal) -> None:
-        if self._publishes is not None:
-            self._admit(part.partition, part.claim)
 
     def _admit(self, partition: int, claim: int) -> AdmitPartReply:
         """Wait for room; return what lets us write a file.

@@ -7,10 +7,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jobpipe.config import Config
+from jobpipe.errors import DataLoss
 from jobpipe.flows.links import ControlLink
 from jobpipe.operations.flows import FollowedPart, FollowRequest, PartAt
 from jobpipe.store.position import Position
@@ -117,8 +118,7 @@ class SourceReader:
     def _read(self, part: FollowedPart, data: str) -> Iterator[Item]:
         at, start = part.start, Position(part.start.log, part.start.epoch, part.start.n)
         if part.fetch:
-            wanted = FetchRange(self.topic, start, part.end, part.partition, data)
-            stream = fetch(wanted, self.config, skip=at.r)
+            stream = self._fetched(FetchRange(self.topic, start, part.end, part.partition, data), at.r)
         else:
             stream = (fetched for held in part.held for fetched in decode(held, self.topic))
         # Each waits for the next one: the place after it is where that one is, and the place after the last is the end.
@@ -135,12 +135,37 @@ class SourceReader:
         elif at != part.end:
             yield Item(part.partition, part.end)
 
+    def _fetched(self, wanted: FetchRange, skip: int) -> Iterator[Fetched]:
+        """Yield a range's record batches, without those of batches that a lost host server keeps, if that is allowed.
+
+        Args:
+            skip: record batches of the range that were read before.
+        """
+        while wanted.start.place < wanted.end.place:
+            try:
+                yield from fetch(wanted, self.config, skip=skip)
+                return
+            except DataLoss as error:
+                following = _after_lost(error, wanted) if self.skip_removed else None
+                if following is None:
+                    raise
+                log.warning("%s; failOnDataLoss=false: reading continues at %d", error.message, following.n)
+                wanted, skip = replace(wanted, start=following), 0
+
     def _tell_of_loss(self, at: Position, part: FollowedPart) -> None:
         if part.start.n > at.n:
             log.warning(
                 "topic %s, partition %d: batches %d to %d are missing; failOnDataLoss=false: reading continues at %d",
                 *(self.topic, part.partition, at.n, part.start.n - 1, part.start.n),
             )
+
+
+def _after_lost(error: DataLoss, wanted: FetchRange) -> Position | None:
+    """Return the place after a batch that a lost host server keeps; None if something else is lost."""
+    n, epoch = error.fields.get("offset"), error.fields.get("epoch")
+    if error.fields.get("reason") != "host lost" or not isinstance(n, int) or not isinstance(epoch, int):
+        return None
+    return Position(wanted.start.log, epoch, n + 1) if n >= wanted.start.n else None
 
 
 class Prefetch:

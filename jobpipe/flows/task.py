@@ -63,10 +63,12 @@ class TaskEnd:
         partitions: of the source, if there are more than the task was told.
         error: what failed; None otherwise.
         partition, at: where, if it was the function, or a schema that does not fit.
+        is_lost: it was ended from outside, or the function has ended its process.
     """
 
     partitions: int | None = None
     error: JobpipeError | None = None
+    is_lost: bool = False
     partition: int | None = None
     at: Position | None = None
 
@@ -135,7 +137,8 @@ def _run(
     reader = SourceReader(order.config, key.topic, key.flow, order.grant, order.partitions, order.skip_removed)
     schema = None if order.publishes is None else order.publishes.schema
     fitter = Fitter(key.topic, order.schema, order.schema_evolution, partial(_newest_schema, order, stopped))
-    with Prefetch(partial(reader.items, places), f"read-{key.flow}", stopped) as items:
+    # What keeps it from sealing is raised by the flush.
+    with Prefetch(partial(reader.items, places), f"read-{key.flow}", lambda: stopped() or sealer.failed) as items:
         for item in items:
             if stopped() or isinstance(item, Over):
                 break

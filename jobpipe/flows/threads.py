@@ -17,6 +17,8 @@ class ThreadRunner:
         lanes: how many tasks; one a processor by default.
     """
 
+    may_exceed = True
+
     def __init__(self, function: Function, setup: Setup | None, lanes: int | None = None) -> None:
         self._function = function
         self._setup = setup

@@ -26,6 +26,8 @@ class SparkRunner:
         function, setup: the user's; pickled, as those of an RDD.
     """
 
+    may_exceed = False  # a task more would wait for a core without end
+
     def __init__(self, context: SparkContext, function: Function, setup: Setup | None) -> None:
         self._context = context
         self._function = function
@@ -45,9 +47,10 @@ class SparkRunner:
                 return TaskEnd()
             # Its executor is gone, or the session; a function that fails comes back as a TaskEnd.
             text = str(error).strip().splitlines() or [""]
-            return TaskEnd(error=LinkError(f"{said}: Spark ended the task: {type(error).__name__}: {text[0][:500]}"))
+            why = f"{said}: Spark ended the task: {type(error).__name__}: {text[0][:500]}"
+            return TaskEnd(error=LinkError(why), is_lost=True)
         if not ends:  # the JVM was lost while it sent it: see collecting.py
-            return TaskEnd() if stopped() else TaskEnd(error=LinkError(f"{said}: Spark is gone"))
+            return TaskEnd() if stopped() else TaskEnd(error=LinkError(f"{said}: Spark is gone"), is_lost=True)
         return ends[0]
 
     def cancel(self) -> None:

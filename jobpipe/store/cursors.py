@@ -115,9 +115,17 @@ class Cursors:
 
         Raises:
             Fenced: another task has claimed it since.
-            FlowNotFound: there is none.
+            FlowNotFound: there is none, or it was made again since: the task is to claim it there.
         """
         cursor = self.one(key, partition)
+        if cursor.claim < claim:
+            raise FlowNotFound(
+                f"flow {key.flow!r}: the cursor of partition {partition} of topic {key.topic!r} was made again, since "
+                "the one that this task has claimed is lost",
+                flow=key.flow,
+                topic=key.topic,
+                partition=partition,
+            )
         if cursor.claim != claim:
             raise Fenced(
                 f"flow {key.flow!r}: another task has claimed partition {partition} of topic {key.topic!r} since",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
 from tests.bus.flowkit import Chain, chain
@@ -121,6 +123,32 @@ def test_a_coordinator_is_killed(settings_of_test: dict[str, str], config: Confi
                 before = line.journal.rows
                 until(lambda: checker.rows > before, 20.0, lambda: f"rows go on; {line.said()}")  # noqa: B023
         line.end(checker)
+
+
+def test_the_spool_of_the_target_is_lost(settings_of_test: dict[str, str], config: Config) -> None:
+    """With its coordinator, while the flow runs: it goes on where its subscription stands, not where it was started."""
+    with chain(config) as line:
+        flow = line.flow(config=loaded(elsewhere(settings_of_test)), required_subscribers=("after",))
+        line.publish(10)
+        until(
+            lambda: line.source._publisher.status()["subscriptions"][0]["position"] == 10, 20.0, "all is acknowledged"
+        )
+        publisher = flow._ends.publisher
+        assert publisher is not None
+        kill(coordinator_of(publisher))
+        shutil.rmtree(publisher.config.spool_dir / publisher.topic)
+        line.publish(3)
+        line.source.close(final=True)
+        flow.await_end(PATIENCE)
+        with jobpipe.subscribe("target", name="after", starting="earliest", config=config) as rows:
+            found = [(row["partition"], row["number"]) for batch in rows for row in batch.to_pylist()]
+        published = [line.rows.ranges(batch_id).items() for batch_id in (10, 11, 12)]
+        assert sorted(found) == sorted(
+            (partition, number)
+            for ranges in published
+            for partition, (first, last) in ranges
+            for number in range(first, last)
+        )
 
 
 def test_the_sources_coordinator_is_killed_and_nothing_is_published(config: Config) -> None:

@@ -66,6 +66,7 @@ class AttemptRunner:
 
     def __init__(self, tasks: int) -> None:
         self.lanes = tasks
+        self.may_exceed = False
         self._lock = threading.Lock()
         self._running: list[subprocess.Popen[bytes]] = []
         self._told = 0
@@ -88,7 +89,9 @@ class AttemptRunner:
                         return end
                     died += 1
                     if stopped() or died == ATTEMPTS:
-                        return TaskEnd(error=LinkError(f"task {number} died with code {process.returncode}"))
+                        return TaskEnd(
+                            error=LinkError(f"task {number} died with code {process.returncode}"), is_lost=True
+                        )
                     attempts.append(self._start(order))
                 if told != self._told:
                     told = self._told

@@ -1,0 +1,350 @@
+"""The parts of a flow job, with what they ask replaced: what is tried again and how often, room, and places."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobpipe.errors import (
+    ConfigError,
+    DataLoss,
+    FlowFailed,
+    JobpipeError,
+    LinkBroken,
+    LinkError,
+    SpoolError,
+    SpoolFull,
+    TopicNotFound,
+)
+from jobpipe.flows import driver, sealer, source, task
+from jobpipe.flows.driver import TRIES, Flow, lanes_for
+from jobpipe.flows.ends import FlowEnds
+from jobpipe.flows.options import FlowState
+from jobpipe.flows.sealer import FlowSealer
+from jobpipe.flows.source import Item, SourceReader
+from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
+from jobpipe.operations.flows import AdmitPartRequest, BeginFlowRequest, ClaimRequest, FollowedPart, SealPartsRequest
+from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.position import Position
+from tests.bus.kit import PATIENCE
+
+LOG = "00112233445566aa"
+KEY = FlowKey("flow", "source", LOG)
+ROWS = pa.record_batch([[1]], names=["n"])
+
+
+def at(n: int) -> Position:
+    return Position(LOG, 1, n)
+
+
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+class Ends:
+    """Two ends whose cursors stand still."""
+
+    def __init__(self, head: int = 5, partitions: int = 1) -> None:
+        self.partitions, self.full, self.cursors = partitions, False, [Cursor(0, 1, at(5))]
+        self.follower = SimpleNamespace(news=SimpleNamespace(ended=False, waiting=None, head=at(head)))
+        self.closed = False
+
+    def while_active(self, _: Callable[[], bool]) -> Any:
+        return threading.RLock()
+
+    def order(self, *_: int) -> None:
+        return None
+
+    def refresh(self) -> list[Cursor]:
+        return self.cursors
+
+    def acknowledge(self, cursors: list[Cursor]) -> Position:
+        return cursors[0].position
+
+    def begin_again(self) -> bool:
+        return False
+
+    def halt(self) -> None:
+        return None
+
+    def close(self, *, final: bool) -> None:
+        self.closed = True
+
+
+class Runner:
+    """Runs tasks that end as they are told; after the last one they wait."""
+
+    lanes = 1
+    may_exceed = False
+
+    def __init__(self, end: TaskEnd, times: int) -> None:
+        self.end = end
+        self.left = times
+        self.done = threading.Event()
+
+    def run(self, order: TaskOrder, number: int, stopped: Callable[[], bool]) -> TaskEnd:
+        if self.left == 0:
+            self.done.set()
+            while not stopped():
+                time.sleep(0.01)
+            return TaskEnd()
+        self.left -= 1
+        return self.end
+
+    def cancel(self) -> None:
+        return None
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Flow, Runner]]]:
+    """Start a flow without a bus."""
+    flows: list[Flow] = []
+    monkeypatch.setattr(driver, "backoff", lambda: iter(lambda: 0.0, 1.0))
+
+    def start(end: TaskEnd, times: int, **ends: Any) -> tuple[Flow, Runner]:
+        monkeypatch.setattr(driver, "FlowEnds", lambda *_: Ends(**ends))
+        runner = Runner(end, times)
+        options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
+        flows.append(Flow(options, runner))
+        return flows[-1], runner
+
+    yield start
+    for flow in flows:
+        flow.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TopicNotFound("it is away"), LinkBroken("it is cut"), SpoolFull("no room")],
+    ids=lambda e: type(e).__name__,
+)
+def test_what_passes_is_waited_for(start: Callable[..., Any], error: JobpipeError) -> None:
+    """A source that is away every night ends no flow, nor does a reader that is."""
+    flow, runner = start(TaskEnd(error=error), 3 * TRIES)
+    assert runner.done.wait(PATIENCE)
+    assert flow.status().state is FlowState.RUNNING
+    assert flow.status().partitions[0].error == error.message
+
+
+@pytest.mark.parametrize(
+    "end",
+    [TaskEnd(error=FlowFailed("a bug")), TaskEnd(error=LinkError("killed"), is_lost=True)],
+    ids=["function", "process"],
+)
+def test_a_row_that_fails_ends_the_flow(start: Callable[..., Any], end: TaskEnd) -> None:
+    """Whether the function raises or ends its process."""
+    flow, runner = start(end, 100, head=6)
+    with pytest.raises(JobpipeError) as caught:
+        flow.await_end(PATIENCE)
+    assert (caught.value, runner.left) == (end.error, 100 - TRIES)
+
+
+def test_an_executor_that_is_lost_is_no_failure_of_a_row(start: Callable[..., Any]) -> None:
+    """There is nothing to read, so it was not the function."""
+    flow, runner = start(TaskEnd(error=LinkError("lost"), is_lost=True), 3 * TRIES, head=5)
+    assert runner.done.wait(PATIENCE)
+    assert flow.status().state is FlowState.RUNNING
+
+
+def test_failures_are_counted_for_an_hour() -> None:
+    """At one place; those of last week say nothing of today."""
+    failures = driver._Failures()
+    here, there = [Cursor(0, 1, at(5))], [Cursor(0, 1, at(6))]
+    assert [failures.add(here, now) for now in (0.0, 10.0, 20.0)] == [1, 2, 3]
+    assert failures.add(here, 3615.0) == 2
+    assert failures.add(here, 90_000.0) == 1
+    assert failures.add(there, 90_001.0) == 1
+
+
+def test_many_partitions() -> None:
+    """A task takes 128 at most: there are as many threads as that takes, and on a cluster as many cores."""
+    runner = Runner(TaskEnd(), 0)
+    runner.lanes = 3
+    assert [lanes_for("t", partitions, runner) for partitions in (1, 3, 4, 384)] == [1, 3, 3, 3]
+    with pytest.raises(ConfigError, match=r"topic 't' has 385 partitions.* cores for 3 tasks: give it 5 cores"):
+        lanes_for("t", 385, runner)
+    runner.may_exceed = True
+    assert lanes_for("t", 385, runner) == 4
+
+
+def test_too_many_partitions_close_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(partitions=129)
+    monkeypatch.setattr(driver, "FlowEnds", lambda *_: ends)
+    options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
+    with pytest.raises(ConfigError, match="129 partitions"):
+        Flow(options, Runner(TaskEnd(), 0))
+    assert ends.closed
+
+
+# -- the two ends ------------------------------------------------------------------------------------------------------
+
+
+class Coordinators:
+    """Stands for the publisher of a flow's topic: catalogs, one after another."""
+
+    parallelism = 1
+
+    def __init__(self) -> None:
+        self.coordinator = SimpleNamespace(instance="first")
+        self.cursors: dict[int, Position] = {}
+        self.fails = False
+
+    def lose(self, instance: str) -> None:
+        """Start another coordinator, with an empty catalog."""
+        self.coordinator = SimpleNamespace(instance=instance)
+        self.cursors = {}
+
+    def ask(self, request: Any) -> Any:
+        if isinstance(request, BeginFlowRequest):
+            if self.fails:
+                raise LinkBroken("cut")
+            for partition in range(request.partitions):
+                self.cursors.setdefault(partition, request.start)
+        found = [SimpleNamespace(partition=key, claim=1, position=here) for key, here in self.cursors.items()]
+        return SimpleNamespace(cursors=found, full=False)
+
+
+@pytest.fixture
+def ends() -> FlowEnds:
+    """Ends that have begun at 0."""
+    made = FlowEnds.__new__(FlowEnds)
+    options: Any = SimpleNamespace(name="flow", subscribe="source", schema=pa.schema([("n", pa.int64())]))
+    made._options, made._token, made._lock = options, "ab" * 32, threading.Lock()
+    made.key, made._start, made._begun_at = KEY, at(0), ""
+    made.partitions, made.cursors, made.full = 1, [], False
+    made.publisher = Coordinators()  # type: ignore[assignment]
+    made.follower = SimpleNamespace(call=lambda *_, **__: None)  # type: ignore[assignment]
+    made.begin(1)
+    return made
+
+
+@pytest.mark.parametrize("first", ["refresh", "begin_again"])
+def test_cursors_that_are_lost_are_made_where_the_subscription_stands(ends: FlowEnds, first: str) -> None:
+    """Not where the flow was started; and it is no reset."""
+    topic: Any = ends.publisher
+    for n in (500, 1000):
+        topic.cursors[0] = at(n)
+        ends.acknowledge(ends.refresh())
+    topic.lose("second")
+    getattr(ends, first)()
+    assert [each.position.n for each in ends.refresh()] == [1000]
+
+
+def test_cursors_that_were_deleted_end_the_flow(ends: FlowEnds) -> None:
+    topic: Any = ends.publisher
+    topic.cursors.clear()
+    with pytest.raises(FlowFailed, match="was reset while it ran"):
+        ends.refresh()
+
+
+def test_further_partitions_are_there_when_they_have_cursors(ends: FlowEnds) -> None:
+    """No task is told of them before: it would find none."""
+    topic: Any = ends.publisher
+    topic.cursors[0] = at(7)
+    topic.fails = True
+    assert not ends.reshape(3)
+    assert ends.partitions == 1
+    topic.fails = False
+    assert ends.reshape(3)
+    assert (ends.partitions, [each.position.n for each in ends.cursors]) == (3, [7, 7, 7])
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+class Link:
+    """Stands for a task's link: what fails, and whether there is room, is said by the test."""
+
+    def __init__(self, fails: JobpipeError | None = None, room: Iterable[bool] = ()) -> None:
+        self.asked: list[str] = []
+        self.fails = fails
+        self.room = iter(room)
+
+    def ask(self, request: Any, *, timeout: float) -> Any:
+        self.asked.append(type(request).__name__)
+        if isinstance(request, ClaimRequest):
+            return SimpleNamespace(cursors=[SimpleNamespace(partition=0, claim=1, position=at(0))])
+        if isinstance(request, AdmitPartRequest):
+            has_room = next(self.room)
+            return SimpleNamespace(admitted=object() if has_room else None, full=None if has_room else "it is full")
+        assert isinstance(request, SealPartsRequest)
+        if self.fails is not None:
+            raise self.fails
+        parts = [SimpleNamespace(position=part.to, code="", message="", again=False) for part in request.parts]
+        return SimpleNamespace(parts=parts, room=next(self.room))
+
+    def close(self) -> None:
+        return None
+
+
+def test_a_task_ends_if_its_last_batch_cannot_be_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for a batch that does not come, and the source, perhaps, for this one."""
+    link = Link(SpoolError("disk I/O error"))
+    fetched: Any = SimpleNamespace(
+        batch=ROWS, header=SimpleNamespace(n=0, partition=0, sealed_ms=0, publisher="p"), row=0
+    )
+
+    def items(_: SourceReader, places: dict[int, Position], stopped: Callable[[], bool]) -> Iterator[Item]:
+        yield Item(0, at(1), fetched)
+        while not stopped():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(task, "ControlLink", lambda *_, **__: link)
+    monkeypatch.setattr(SourceReader, "items", items)
+    order = TaskOrder(config=None, key=KEY, grant=1, lane=(0,), partitions=1, publishes=None, schema=ROWS.schema)  # type: ignore[arg-type]
+    late = time.monotonic() + PATIENCE
+    end = run_task(order, lambda *_: None, None, lambda: time.monotonic() > late)
+    assert end.error is link.fails
+
+
+def test_room_is_asked_for_before_rows_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a task that starts again and again adds nothing to a full topic."""
+    monkeypatch.setattr(sealer, "ROOM_SECONDS", 0.01)
+    target = SimpleNamespace(topic="target", partitions=1, write=lambda *_, **__: [], write_id="w" * 32)
+    monkeypatch.setattr(sealer, "replace", lambda *_, **__: target)
+    publishes: Any = SimpleNamespace(target=target, schema=ROWS.schema, token="", room_timeout=0.0, part_bytes=1 << 20)
+    for room, asked, error in (
+        ([False, False], ["AdmitPartRequest"], SpoolFull),
+        ([True, True, True], ["AdmitPartRequest", "SealPartsRequest", "SealPartsRequest"], None),
+        ([True, False, True, True], ["AdmitPartRequest", "SealPartsRequest"] * 2, None),
+    ):
+        link: Any = Link(room=room)
+        made = FlowSealer(link, KEY, 1, publishes)
+        made.claim([0])
+        caught: JobpipeError | None = None
+        try:
+            for n in (1, 2):
+                made.done(0, at(n), [ROWS])
+                made.flush()
+        except JobpipeError as found:
+            caught = found
+        made.close()
+        assert link.asked == ["ClaimRequest", *asked]
+        assert type(caught) is (error or type(None))
+
+
+def test_batches_of_a_lost_host_server_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fail_on_data_loss=False, as a whole; else the error says so."""
+
+    def fetched(n: int) -> Any:
+        return SimpleNamespace(batch=ROWS, header=SimpleNamespace(n=n, before=1, partition=0), row=0)
+
+    def fetch(wanted: Any, _: Any, *, skip: int) -> Iterator[Any]:
+        for n in range(wanted.start.n, wanted.end.n):
+            if n in (2, 4):
+                raise DataLoss("host a is lost", reason="host lost", offset=n, epoch=1, partition=0)
+            yield fetched(n)
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    part = FollowedPart(0, at(0), at(5), True, ())
+    reader: Any = SourceReader(None, "source", "flow", 1, 1, skip_removed=True)  # type: ignore[arg-type]
+    found = list(reader._read(part, "127.0.0.1:1"))
+    assert [(item.fetched.header.n, item.to.n) for item in found] == [(0, 1), (1, 3), (3, 5)]
+    strict: Any = SourceReader(None, "source", "flow", 1, 1)  # type: ignore[arg-type]
+    with pytest.raises(DataLoss, match="host a is lost"):
+        list(strict._read(part, "127.0.0.1:1"))
