@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -17,6 +17,7 @@ from jobpipe.errors import (
     FlowNotFound,
     JobpipeError,
     LinkError,
+    LocalProtocolError,
     NameTaken,
     NotAuthorized,
     RegistryUnavailable,
@@ -46,6 +47,7 @@ CANCEL_EVERY_SECONDS = 0.5
 AT_ONCE_SECONDS = 1.0  # the same, when it is urgent
 TRIES = 4  # failures of a partition at one place, within
 TRIES_SECONDS = 3600.0
+PAUSES = (1.0, 2.0, 4.0)  # after each of them but the last
 CLAIM_SECONDS = 10.0
 GRANT_SECONDS = 0.3
 FINAL = (ConfigError, DataLoss, NameTaken, NotAuthorized, SchemaMismatch, TopicOwned, UnsupportedType)
@@ -62,14 +64,14 @@ class Runner(Protocol):
         """How many tasks run at once."""
 
     @property
-    def may_exceed(self) -> bool:
-        """Whether it can run more of them, if it must."""
+    def in_threads(self) -> bool:
+        """Whether tasks are threads of this process: there may be more of them, and none is ended from outside."""
 
     def run(self, order: TaskOrder, number: int, stopped: Callable[[], bool]) -> TaskEnd:
         """Run a task to its end."""
 
     def cancel(self) -> None:
-        """End all tasks that do not end by themselves."""
+        """End all tasks that do not end by themselves, if that is possible."""
 
 
 def lanes_for(topic: str, partitions: int, runner: Runner) -> int:
@@ -79,7 +81,7 @@ def lanes_for(topic: str, partitions: int, runner: Runner) -> int:
         ConfigError: there would have to be more than there are cores.
     """
     least = -(-partitions // MAX_PARTS)
-    if least > runner.lanes and not runner.may_exceed:
+    if least > runner.lanes and not runner.in_threads:
         raise ConfigError(
             f"topic {topic!r} has {partitions} partitions. A task of a flow takes {MAX_PARTS} at most, and the session "
             f"has cores for {runner.lanes} tasks: give it {least + 1} cores",
@@ -125,26 +127,20 @@ class Flow:
         self._at_once = threading.Event()
         self._hurry = threading.Event()
         self._ended = threading.Event()
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.RLock()  # of what follows; a signal's handler may ask while we have it
         self._state = FlowState.RUNNING
         self._error: JobpipeError | None = None
         self._errors: dict[int, tuple[tuple[int, int], str]] = {}  # by partition: where it failed last, and why
         self._ends = FlowEnds(options, self._heard)
         self._give_up = 0.0  # when nothing is asked any more of a flow that is to end
+        self._lanes: list[threading.Thread] = []
+        self._supervisor = threading.Thread(target=self._supervise, name=f"flow-{self.name}", daemon=True)
         try:
-            lanes = lanes_for(options.subscribe, self._ends.partitions, runner)
+            self._add_lanes()
         except ConfigError:
             self._ends.close(final=False)
             raise
-        self._lanes = [
-            threading.Thread(
-                target=self._run_lane, args=(number, lanes), name=f"flow-{self.name}-{number}", daemon=True
-            )
-            for number in range(lanes)
-        ]
-        self._supervisor = threading.Thread(target=self._supervise, name=f"flow-{self.name}", daemon=True)
-        for thread in (*self._lanes, self._supervisor):
-            thread.start()
+        self._supervisor.start()
 
     def __enter__(self) -> Flow:
         return self
@@ -162,10 +158,10 @@ class Flow:
         Raises:
             WaitTimeout: ``timeout`` seconds passed; the flow goes on.
             FlowFailed: the function failed four times at one place; or the error that ended the flow.
+            LocalProtocolError: the flow's own function waits for it, as for :meth:`join`.
             ForkedProcess: this is a fork of the process that runs it, as for :meth:`join` and :meth:`status`.
         """
-        self._owner.require()
-        if not self._ended.wait(timeout):
+        if not self.join(timeout):
             raise WaitTimeout(f"flow {self.name!r}: not at the end of {self._options.subscribe!r} within {timeout:g} s")
         if self._error is not None:
             raise self._error
@@ -173,12 +169,18 @@ class Flow:
     def stop(self) -> None:
         """End the flow; what the function has returned is published, the rest is read at the next start. Idempotent.
 
-        Nothing is done in a fork of the process that runs it, here and by :meth:`begin_stop`.
+        Called by the flow's own function it does not wait. Nothing is done in a fork of the process that runs it, here
+        and by :meth:`begin_stop`.
         """
         if not self._owner.is_here:
             return
         self.begin_stop()
-        self.join(STOP_SECONDS + CANCEL_SECONDS + 15.0)
+        if not self._is_own_thread:
+            self.join(STOP_SECONDS + CANCEL_SECONDS + 15.0)
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() in (*self._lanes, self._supervisor)
 
     def begin_stop(self, *, at_once: bool = False) -> None:
         """End the flow as :meth:`stop` does, but do not wait; ``at_once``, and do not let calls of the function end."""
@@ -192,11 +194,13 @@ class Flow:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the flow has ended, failed or was stopped, and nothing of it runs; return whether that is so."""
         self._owner.require()
+        if self._is_own_thread:
+            raise LocalProtocolError(f"the function of flow {self.name!r} cannot wait for the end of its flow")
         return self._ended.wait(timeout)
 
     def exception(self) -> JobpipeError | None:
-        """Return what ended the flow; None while it runs, and where it was stopped or has ended."""
-        return self._error
+        """Return what ended the flow; None while anything of it runs, and where it was stopped or has ended."""
+        return self._error if self._ended.is_set() else None
 
     def status(self) -> FlowStatus:
         """Return how the flow stands, as of the last second."""
@@ -217,14 +221,40 @@ class Flow:
                     )
                 )
             error_text = None if self._error is None else self._error.message
-            options = self._options
-            return FlowStatus(self.name, self._state, options.subscribe, options.publish, tuple(lines), error_text)
+            options, state = self._options, self._state
+            if state is not FlowState.RUNNING and not self._ended.is_set():
+                state = FlowState.ENDING
+            return FlowStatus(self.name, state, options.subscribe, options.publish, tuple(lines), error_text)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    def _run_lane(self, number: int, lanes: int) -> None:
+    def _add_lanes(self) -> None:
+        """Begin as many tasks as the source's partitions need.
+
+        Raises:
+            ConfigError: there are not enough cores.
+        """
+        lanes = lanes_for(self._options.subscribe, self._ends.partitions, self._runner)
+        with self._lock:
+            more = [
+                threading.Thread(target=self._run_lane, args=(number,), name=f"flow-{self.name}-{number}", daemon=True)
+                for number in range(len(self._lanes), lanes)
+            ]
+            self._lanes += more  # before one of them asks how many there are
+        for lane in more:
+            lane.start()
+
+    def _run_lane(self, number: int) -> None:
+        try:
+            self._run_tasks(number)
+        except BaseException as error:
+            log.exception("flow %s, task %d", self.name, number)
+            self._end(FlowState.FAILED, JobpipeError(f"flow {self.name!r}, task {number}: {error!r}"))
+
+    def _run_tasks(self, number: int) -> None:
         failures, delays = _Failures(), backoff()
         while not self._stopping.is_set():
+            lanes = len(self._lanes)
             try:
                 order = self._ends.order(number, lanes)
                 end = self._runner.run(order, number, self._stopping.is_set)
@@ -241,19 +271,26 @@ class Flow:
                 self._stopping.wait(GRANT_SECONDS)
                 continue
             if end.partitions is not None:
-                if not self._ends.reshape(end.partitions):
-                    self._stopping.wait(next(delays))
+                self._reshape(end.partitions, delays)
                 continue
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of
                 self._stopping.wait(next(delays))
                 continue
-            if self._failed(end, failures, number, lanes):
-                delays = backoff()
-            if self._ended.is_set() or self._stopping.wait(next(delays)):
+            count = self._failed(end, failures, number, lanes)
+            if self._ended.is_set() or self._stopping.wait(next(delays) if count == 0 else PAUSES[count - 1]):
                 return
 
-    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> bool:
-        """Note why a task ended; return whether it is the first time at its place."""
+    def _reshape(self, partitions: int, delays: Iterator[float]) -> None:
+        if not self._ends.reshape(partitions):
+            self._stopping.wait(next(delays))
+            return
+        try:
+            self._add_lanes()
+        except ConfigError as error:
+            self._end(FlowState.FAILED, error)
+
+    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> int:
+        """Note why a task ended; return how often it has lately at its place, 0 if it is tried again without end."""
         error = end.error
         assert error is not None  # noqa: S101 - the caller looked
         try:
@@ -267,16 +304,16 @@ class Flow:
                 self._errors[each.partition] = (each.position.place, error.message)
         if isinstance(error, FINAL):
             self._end(FlowState.FAILED, error)
-            return False
+            return 0
         if isinstance(error, PASSING) and not (end.is_lost and self._has_rows(concerned)):
             log.warning("flow %s: %s; trying again", self.name, error)
-            return False
+            return 0
         count = failures.add(concerned, time.monotonic())
-        if count >= TRIES:
-            self._end(FlowState.FAILED, error)
-        else:
+        if count < TRIES:
             log.warning("flow %s: %s; trying again (%d of %d)", self.name, error, count, TRIES)
-        return count == 1
+            return count
+        self._end(FlowState.FAILED, error)
+        return 0
 
     def _has_rows(self, cursors: Sequence[Cursor]) -> bool:
         """Whether there is something to read, which may be what ends tasks: where there is not, it is not the rows."""
@@ -342,10 +379,12 @@ class Flow:
     def _warn_of_unclaimed(self, cursors: Sequence[Cursor]) -> None:
         idle = [each.partition for each in cursors if each.claim == 0]
         if idle:
+            why = "setup is not done yet"
+            if not self._runner.in_threads:
+                why += ", or there are not enough cores: each task keeps one"
             log.warning(
-                "flow %s: after %g s no task has begun with partitions %s of topic %s: are there enough cores? Each "
-                "task keeps one",
-                *(self.name, CLAIM_SECONDS, idle, self._options.subscribe),
+                "flow %s: after %g s no task has begun with partitions %s of topic %s: %s",
+                *(self.name, CLAIM_SECONDS, idle, self._options.subscribe, why),
             )
 
     # -- end -----------------------------------------------------------------------------------------------------------
@@ -355,6 +394,8 @@ class Flow:
             if self._state is not FlowState.RUNNING:
                 return
             self._state, self._error = state, error
+        if error is not None:
+            log.error("flow %s failed: %s", self.name, error)
         self._give_up = time.monotonic() + STOP_SECONDS
         self._stopping.set()
         self._hurry.set()
@@ -365,23 +406,24 @@ class Flow:
         try:
             while self._has_tasks() and time.monotonic() < deadline and not self._at_once.is_set():
                 self._ends.halt()
-                for lane in self._lanes:
-                    lane.join(0.2 / len(self._lanes))
+                self._join_lanes(0.2)
                 if self._has_no_room():
                     break  # what waits for room is not durable: the next start reads it again
             self.cut_short = self._has_tasks()
             cancelled = Deadline(AT_ONCE_SECONDS if self._at_once.is_set() else CANCEL_SECONDS)
-            while self._has_tasks():  # one may have been on its way to Spark when the others were cancelled
-                self._runner.cancel()
-                for lane in self._lanes:
-                    lane.join(cancelled.left(CANCEL_EVERY_SECONDS, least=0.0) / len(self._lanes))
-                if cancelled.passed:
-                    break
+            while self._has_tasks() and not self._runner.in_threads and not cancelled.passed:
+                self._runner.cancel()  # each time: one may have been on its way to Spark when the others were cancelled
+                self._join_lanes(cancelled.left(CANCEL_EVERY_SECONDS))
             if self._state is not FlowState.FAILED:
                 self._acknowledge_last()
         finally:
             self._close()
             self._ended.set()
+
+    def _join_lanes(self, seconds: float) -> None:
+        until = Deadline(seconds)
+        for lane in self._lanes:
+            lane.join(until.left())
 
     def _has_tasks(self) -> bool:
         return any(lane.is_alive() for lane in self._lanes)

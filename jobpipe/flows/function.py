@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -13,6 +15,8 @@ from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.readable import readable
 from jobpipe.subscriber.fetch import Fetched
+
+_OURS = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,11 @@ def call(
     """
     try:
         returned = function(batch, context)
-        given = [returned] if isinstance(returned, pa.RecordBatch) else [] if returned is None else returned
-        pieces = given.to_batches() if isinstance(given, pa.Table) else list(given)
-        return [_fitted(piece, schema) for piece in pieces if _is_rows(piece)]
-    except (Exception, SystemExit) as error:  # an exit would end the task's thread without a word
+        return [_fitted(piece, schema) for piece in _pieces(returned) if piece.num_rows > 0]
+    except BaseException as error:  # an exit, or an asyncio.CancelledError, would end the task's thread without a word
         last = context.row + max(batch.num_rows, 1) - 1
         rows = f"row {last}" if last == context.row else f"rows {context.row} to {last}"
-        said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
+        said = error.message if isinstance(error, JobpipeError) else describe(error)
         raise FlowFailed(
             f"the flow's function failed with topic {context.topic!r}, offset {context.offset}, partition "
             f"{context.partition}, {rows}: {said}",
@@ -97,10 +99,27 @@ def call(
         ) from error
 
 
-def _is_rows(piece: object) -> bool:
-    if not isinstance(piece, pa.RecordBatch):
-        raise TypeError(f"it returned {type(piece).__name__}; expected record batches, a table, or None")
-    return piece.num_rows > 0
+def describe(error: BaseException) -> str:
+    """Return what an error of the user's code says, and where in that it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    place = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _pieces(returned: Any) -> list[pa.RecordBatch]:
+    if returned is None:
+        return []
+    if isinstance(returned, pa.RecordBatch):
+        return [returned]
+    if isinstance(returned, pa.Table):
+        return list(returned.to_batches())
+    found = list(returned) if isinstance(returned, Iterable) else [returned]
+    for piece in found:
+        if not isinstance(piece, pa.RecordBatch):
+            of = "" if piece is returned else f" of {type(piece).__name__}"
+            raise TypeError(f"it returned {type(returned).__name__}{of}; expected record batches, a table, or None")
+    return found
 
 
 def _fitted(piece: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:

@@ -15,6 +15,8 @@ class FlowState(enum.Enum):
     """Life of a flow."""
 
     RUNNING = "running"
+    ENDING = "ending"
+    """It is about to be one of those that follow."""
     ENDED = "ended"
     STOPPED = "stopped"
     FAILED = "failed"

@@ -56,7 +56,7 @@ class Publishes:
         target: where files go; what changes from file to file is filled in by each task.
         schema: of every row.
         token: of the flow.
-        room_timeout: seconds to wait for room.
+        room_timeout: seconds without room after which that is told.
         part_bytes: what is returned for several record batches is sealed together up to so many.
     """
 
@@ -335,28 +335,28 @@ class FlowSealer:
         )
 
     def _admit(self, partition: int, claim: int) -> AdmitPartReply:
-        """Wait for room; return what lets us write a file.
+        """Wait for room, as long as it takes; return what lets us write a file.
 
         Raises:
-            SpoolFull: there was none within ``acks.timeout``, or the flow is stopped.
+            SpoolFull: there was none, and the flow is stopped.
         """
         assert self._publishes is not None  # noqa: S101 - the caller looked
         deadline = Deadline(self._publishes.room_timeout)
         while True:
-            asked = AdmitPartRequest(
-                self._key.flow, self._token, partition, claim, deadline.left(ROOM_SECONDS, least=0.0)
-            )
+            asked = AdmitPartRequest(self._key.flow, self._token, partition, claim, ROOM_SECONDS)
             try:
                 reply = self._link.ask(asked, timeout=CALL_SECONDS)
             except Fenced as error:
                 raise Superseded(error.message) from error
             if reply.admitted is not None:
                 return reply
-            if self._closed or self._stopped() or deadline.passed:
-                topic = self._publishes.target.topic
-                raise SpoolFull(
-                    f"topic {topic!r}: no room within {self._publishes.room_timeout:g} s: {reply.full}. Let its "
-                    "reader catch up, drop the subscription, or raise jobpipe.spool.max_bytes",
-                    topic=topic,
-                    reason=reply.full,
+            topic = self._publishes.target.topic
+            if self._closed or self._stopped():
+                raise SpoolFull(f"topic {topic!r} has no room: {reply.full}", topic=topic, reason=reply.full)
+            if deadline.passed:
+                log.warning(
+                    "flow %s waits: topic %s has had no room for %g s: %s. Let its reader catch up, drop the "
+                    "subscription, or raise jobpipe.spool.max_bytes",
+                    *(self._key.flow, topic, self._publishes.room_timeout, reply.full),
                 )
+                deadline = Deadline(self._publishes.room_timeout)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
-from jobpipe.flows.function import Function, Setup, call, context_of
+from jobpipe.flows.function import Function, Setup, call, context_of, describe
 from jobpipe.flows.links import ControlLink
 from jobpipe.flows.schema import Fitter
 from jobpipe.flows.sealer import FlowSealer, Publishes, Superseded
@@ -121,8 +121,8 @@ def _is_for_now(error: JobpipeError) -> bool:
 def _set_up(setup: Setup | None) -> Any:
     try:
         return None if setup is None else setup()
-    except (Exception, SystemExit) as error:
-        raise FlowFailed(f"the flow's setup failed: {type(error).__name__}: {error}") from error
+    except BaseException as error:  # as in call()
+        raise FlowFailed(f"the flow's setup failed: {describe(error)}") from error
 
 
 def _run(

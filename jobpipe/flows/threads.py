@@ -17,7 +17,7 @@ class ThreadRunner:
         lanes: how many tasks; one a processor by default.
     """
 
-    may_exceed = True
+    in_threads = True
 
     def __init__(self, function: Function, setup: Setup | None, lanes: int | None = None) -> None:
         self._function = function

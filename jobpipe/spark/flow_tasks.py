@@ -26,7 +26,7 @@ class SparkRunner:
         function, setup: the user's; pickled, as those of an RDD.
     """
 
-    may_exceed = False  # a task more would wait for a core without end
+    in_threads = False
 
     def __init__(self, context: SparkContext, function: Function, setup: Setup | None) -> None:
         self._context = context

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +21,7 @@ from jobpipe.errors import (
     JobpipeError,
     LinkBroken,
     LinkError,
+    LocalProtocolError,
     SpoolError,
     SpoolFull,
     TopicNotFound,
@@ -25,6 +29,7 @@ from jobpipe.errors import (
 from jobpipe.flows import driver, sealer, source, task
 from jobpipe.flows.driver import TRIES, Flow, lanes_for
 from jobpipe.flows.ends import FlowEnds
+from jobpipe.flows.function import FlowContext, call
 from jobpipe.flows.options import FlowState
 from jobpipe.flows.sealer import FlowSealer
 from jobpipe.flows.source import Item, SourceReader
@@ -72,6 +77,10 @@ class Ends:
     def halt(self) -> None:
         return None
 
+    def reshape(self, partitions: int) -> bool:
+        self.partitions = partitions
+        return True
+
     def close(self, *, final: bool) -> None:
         self.closed = True
 
@@ -79,8 +88,8 @@ class Ends:
 class Runner:
     """Runs tasks that end as they are told; after the last one they wait."""
 
-    lanes = 1
-    may_exceed = False
+    lanes = 2
+    in_threads = False
 
     def __init__(self, end: TaskEnd, times: int) -> None:
         self.end = end
@@ -105,6 +114,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Flow,
     """Start a flow without a bus."""
     flows: list[Flow] = []
     monkeypatch.setattr(driver, "backoff", lambda: iter(lambda: 0.0, 1.0))
+    monkeypatch.setattr(driver, "PAUSES", (0.0,) * len(driver.PAUSES))
 
     def start(end: TaskEnd, times: int, **ends: Any) -> tuple[Flow, Runner]:
         monkeypatch.setattr(driver, "FlowEnds", lambda *_: Ends(**ends))
@@ -129,6 +139,64 @@ def test_what_passes_is_waited_for(start: Callable[..., Any], error: JobpipeErro
     assert runner.done.wait(PATIENCE)
     assert flow.status().state is FlowState.RUNNING
     assert flow.status().partitions[0].error == error.message
+
+
+def test_why_a_flow_failed_is_logged(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Also of one that is not asked."""
+    flow, _ = start(TaskEnd(error=ConfigError("another one has it")), 1)
+    with pytest.raises(ConfigError):
+        flow.await_end(PATIENCE)
+    assert "flow flow failed: another one has it" in caplog.text
+
+
+def test_a_task_that_ends_with_anything_ends_the_flow(start: Callable[..., Any]) -> None:
+    flow, runner = start(TaskEnd(), 0)
+    assert runner.done.wait(PATIENCE)
+    flow.stop()
+
+    class Breaks(Runner):
+        def run(self, *_: Any) -> TaskEnd:
+            raise SystemExit(3)
+
+    options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
+    broken = Flow(options, Breaks(TaskEnd(), 0))
+    with pytest.raises(JobpipeError, match=r"task 0: SystemExit\(3\)"):
+        broken.await_end(PATIENCE)
+
+
+def test_its_own_function_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for itself; until all has ended, the flow is ending, and has not failed yet."""
+    monkeypatch.setattr(driver, "FlowEnds", lambda *_: Ends())
+    flows, goes_on, seen = list[Flow](), threading.Event(), list[object]()
+
+    class Calls(Runner):
+        def run(self, *_: Any) -> TaskEnd:
+            goes_on.wait(PATIENCE)
+            flows[0].stop()
+            with pytest.raises(LocalProtocolError, match="cannot wait for the end of its flow"):
+                flows[0].await_end()
+            seen.append(flows[0].status().state)
+            return TaskEnd()
+
+    options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
+    flows.append(Flow(options, Calls(TaskEnd(), 0)))
+    goes_on.set()
+    assert flows[0].join(PATIENCE)
+    assert (seen, flows[0].status().state) == ([FlowState.ENDING], FlowState.STOPPED)
+
+
+def test_the_status_is_asked_for_while_it_is_told(start: Callable[..., Any]) -> None:
+    """A signal's handler stops a flow whose status its thread is just asking for."""
+    flow, _ = start(TaskEnd(), 0)
+    with flow._lock:
+        flow.begin_stop()
+    assert flow.join(PATIENCE)
+
+
+def test_further_partitions_have_further_tasks(start: Callable[..., Any]) -> None:
+    flow, runner = start(TaskEnd(partitions=3), 1)
+    assert runner.done.wait(PATIENCE)
+    assert [lane.name for lane in flow._lanes] == ["flow-flow-0", "flow-flow-1"]
 
 
 @pytest.mark.parametrize(
@@ -168,15 +236,15 @@ def test_many_partitions() -> None:
     assert [lanes_for("t", partitions, runner) for partitions in (1, 3, 4, 384)] == [1, 3, 3, 3]
     with pytest.raises(ConfigError, match=r"topic 't' has 385 partitions.* cores for 3 tasks: give it 5 cores"):
         lanes_for("t", 385, runner)
-    runner.may_exceed = True
+    runner.in_threads = True
     assert lanes_for("t", 385, runner) == 4
 
 
 def test_too_many_partitions_close_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = Ends(partitions=129)
+    ends = Ends(partitions=257)
     monkeypatch.setattr(driver, "FlowEnds", lambda *_: ends)
     options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
-    with pytest.raises(ConfigError, match="129 partitions"):
+    with pytest.raises(ConfigError, match="257 partitions"):
         Flow(options, Runner(TaskEnd(), 0))
     assert ends.closed
 
@@ -254,6 +322,45 @@ def test_further_partitions_are_there_when_they_have_cursors(ends: FlowEnds) -> 
     assert (ends.partitions, [each.position.n for each in ends.cursors]) == (3, [7, 7, 7])
 
 
+# -- the function ------------------------------------------------------------------------------------------------------
+
+CONTEXT = FlowContext("source", LOG, 3, 0, 0, 0, datetime.now(UTC), "p")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit(), SystemExit(2), KeyError("amount")])
+def test_whatever_it_raises(error: BaseException) -> None:
+    """Is told with its place."""
+
+    def function(batch: pa.RecordBatch, context: FlowContext) -> None:
+        raise error
+
+    said = rf"offset 3, partition 0, row 0: {type(error).__name__}: .*\({re.escape(__file__)}, line \d+, in function\)"
+    with pytest.raises(FlowFailed, match=said):
+        call(function, ROWS, CONTEXT, ROWS.schema)
+    with pytest.raises(FlowFailed, match=rf"setup failed: {type(error).__name__}"):
+        task._set_up(lambda: function(ROWS, CONTEXT))
+
+
+async def coroutine() -> None:
+    """Return nothing, later."""
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda: {"a": 1}, "dict of str"),
+        (lambda: "text", "str of str"),
+        (lambda: 7, "int"),
+        (lambda: [ROWS, None], "list of NoneType"),
+        (coroutine, "coroutine"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_what_it_returns_is_named(made: Callable[[], Any], what: str) -> None:
+    with pytest.raises(FlowFailed, match=f"TypeError: it returned {what}; expected record batches, a table, or None"):
+        call(lambda *_: made(), ROWS, CONTEXT, ROWS.schema)
+
+
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
@@ -312,9 +419,10 @@ def test_room_is_asked_for_before_rows_are_sealed(monkeypatch: pytest.MonkeyPatc
         ([False, False], ["AdmitPartRequest"], SpoolFull),
         ([True, True, True], ["AdmitPartRequest", "SealPartsRequest", "SealPartsRequest"], None),
         ([True, False, True, True], ["AdmitPartRequest", "SealPartsRequest"] * 2, None),
+        ([False, False, True, True, True], ["AdmitPartRequest"] * 3 + ["SealPartsRequest"] * 2, None),
     ):
         link: Any = Link(room=room)
-        made = FlowSealer(link, KEY, 1, publishes)
+        made = FlowSealer(link, KEY, 1, publishes, lambda fails=error: fails is not None)  # type: ignore[misc]
         made.claim([0])
         caught: JobpipeError | None = None
         try:

@@ -31,6 +31,12 @@ from tests.bus.kit import PATIENCE, until
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the calls of a function that fails."""
+    monkeypatch.setattr("jobpipe.flows.driver.PAUSES", (0.05, 0.1, 0.2))
+
+
 @pytest.fixture
 def line(configure: Callable[..., Config]) -> Iterator[Chain]:
     """A source of two partitions."""
@@ -162,7 +168,7 @@ def test_setup_that_fails(line: Chain) -> None:
     ("returned", "why"),
     [
         (lambda batch: 7, "TypeError"),
-        (lambda batch: ["x"], "it returned str"),
+        (lambda batch: ["x"], "it returned list of str"),
         (lambda batch: batch.select(["number"]), "columns .* are missing"),
         (lambda batch: batch.set_column(2, "payload", pa.array(["no"] * (batch.num_rows - 1) + [None])), "has nulls"),
     ],

@@ -66,7 +66,7 @@ class AttemptRunner:
 
     def __init__(self, tasks: int) -> None:
         self.lanes = tasks
-        self.may_exceed = False
+        self.in_threads = False
         self._lock = threading.Lock()
         self._running: list[subprocess.Popen[bytes]] = []
         self._told = 0
