@@ -252,7 +252,7 @@ def test_a_full_target(configure: Callable[..., Config]) -> None:
 
 @pytest.mark.slow
 def test_more_partitions_then_fewer(configure: Callable[..., Config]) -> None:
-    """Each change is waited for; order within a partition stays."""
+    """Each change is waited for; order within a partition stays; there are tasks for all of them."""
     with chain(configure(), partitions=4) as line:
         line.source.close()
         line.source = line.publisher(parallelism=1)
@@ -264,6 +264,7 @@ def test_more_partitions_then_fewer(configure: Callable[..., Config]) -> None:
         line.publish(4)
         line.arrived(checker)
         assert len(flow.status().partitions) == 4
+        assert len(flow._lanes) == 2
         line.end(checker)
 
 

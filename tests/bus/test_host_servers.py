@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import jobpipe
 from jobpipe.cli.main import cli
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
@@ -198,6 +200,37 @@ def test_a_lost_host_is_named_with_the_exact_range(place: Place) -> None:
     assert caught.value.fields["host"] == place.a.id
     assert caught.value.fields["offset"] == 1
     assert place.a.id in caught.value.message
+
+
+@pytest.mark.slow
+def test_a_flow_passes_over_a_lost_host(place: Place) -> None:
+    """If it may: it names the offsets, and goes on with what is there; else it ends, and says how to go on."""
+    publisher = place.publisher(SOON)
+    for batch_id, host in enumerate((place.b, place.a, place.a, place.b)):
+        place.publish(publisher, batch_id, host)
+    place.a.end(signal.SIGKILL)
+    until(lambda: state(publisher, place.a) == "lost", PATIENCE, "the host is not given up")
+    seen = set[tuple[int, int]]()
+
+    def look(batch: pa.RecordBatch, context: jobpipe.FlowContext) -> None:
+        seen.add((context.offset, context.partition))
+
+    def run(name: str, *, fail: bool) -> jobpipe.Flow:
+        return jobpipe.flow(
+            subscribe=publisher.topic,
+            name=name,
+            function=look,
+            starting="earliest",
+            fail_on_data_loss=fail,
+            config=publisher.config,
+        )
+
+    with run("strict", fail=True) as flow, pytest.raises(DataLoss, match=place.a.id):
+        flow.await_end(PATIENCE)
+    seen.clear()
+    with run("tolerant", fail=False) as flow:
+        until(lambda: all(each.offset == 4 for each in flow.status().partitions), PATIENCE, "it is at the end")
+    assert seen == {(n, partition) for n in (0, 3) for partition in (0, 1)}
 
 
 @pytest.mark.slow
