@@ -53,7 +53,7 @@ class Followed:
     Attributes:
         ranges: of the partitions that are further on.
         bound: up to where was looked.
-        at_change: a change lies there, or the topic has ended: all cursors are waited for.
+        at_change: a change lies there, or the topic has ended: all cursors are waited for, and acknowledged.
         partitions: of the source there; 0 while it has no batch.
     """
 
@@ -87,7 +87,8 @@ class PartReader:
 
         Nothing is given beyond a change of partitions or schema, or an end mark, before the subscription has
         acknowledged all up to there, which the flow does when its last cursor is there: so rows of a key keep their
-        order, whatever partition they lie in.
+        order, whatever partition they lie in. That holds for a change that was removed too: all cursors come to the
+        tail first. And nothing is given to a subscription that has acknowledged nothing yet.
 
         Args:
             name: of the flow's subscription.
@@ -100,11 +101,14 @@ class PartReader:
             Fenced: the subscription does not exist any more.
         """
         acked = self._subscriptions.get(name).acked
-        floor = min((at.n for _, at in parts), default=0) if acked is None else acked.n
-        self._require_same_division(parts, floor, partitions)
-        shape, bound = self._batches.shape(floor), self._batches.head()
+        if acked is None:  # the driver acknowledges within a second
+            return Followed((), self._batches.head(), at_change=True, partitions=0)
+        self._require_same_division(parts, acked.n, partitions)
+        shape, bound = self._batches.shape(acked.n), self._batches.head()
         at_change = self._batches.ended()
-        if shape is not None and shape.next_n is not None and shape.next_n <= bound.n:
+        if shape is None:
+            bound, at_change = self._batches.tail(), True
+        elif shape.next_n is not None and shape.next_n <= bound.n:
             bound, at_change = self._batches.at(shape.next_n), True
         ranges: list[FollowedRange] = []
         left = ANSWER_BYTES
@@ -142,8 +146,10 @@ class PartReader:
         self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool
     ) -> FollowedRange | None:
         start = self._fitting(at, skip_removed=skip_removed)
-        if start is None or start.n >= bound.n:
+        if start is None:
             return None
+        if start.n >= bound.n:
+            return FollowedRange(partition, start, start) if start.n > at.n else None
         batch = Position(start.log, start.epoch, start.n)
         if left > 0:
             pieces, more = self._reader.segments(batch, bound, partition, skip=start.r, limit=HELD_PIECES)
