@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from jobpipe.errors import DataLoss
+from jobpipe.flows.source import Item, SourceReader
+from jobpipe.operations.flows import FollowedPart
 from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog
@@ -66,6 +69,12 @@ def test_more_partitions_that_were_removed_are_heard_of(log: TopicLog) -> None:
     assert found.partitions == 4
     found = follow(log, *((partition, there[0]) for partition in range(4)), partitions=4)
     assert spans(found) == [(partition, 5, 8) for partition in range(4)]
+
+
+def test_a_task_moves_its_cursor_over_what_was_removed(log: TopicLog) -> None:
+    reader = SourceReader(cast("Any", None), "orders", FLOW, 1, 2, skip_removed=True)
+    part = FollowedPart(0, log.batches.at(5), log.batches.at(5), False, ())
+    assert list(reader._read(part, "")) == [Item(0, part.end)]
 
 
 def test_a_change_after_those_that_were_removed_is_waited_for(log: TopicLog) -> None:
