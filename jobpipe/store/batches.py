@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from jobpipe.errors import DataLoss
@@ -53,6 +59,26 @@ class Parts:
         taken = prefix(self.counts(), r)
         chosen = [part for parts, count in zip(self.partitions, taken, strict=True) for part in parts[:count]]
         return sum(rows for rows, _ in chosen), sum(size for _, size in chosen)
+
+
+def division_of(partitions: int, partitioner: str, segments: Iterable[tuple[int, int, bytes]]) -> str:
+    """Return what tells whether a batch that is published twice has the same rows in each partition both times.
+
+    A hash looks at nothing but the row, so that numbers of rows are enough: their order may be another one. Else the
+    bytes are compared too.
+
+    Args:
+        partitions, partitioner: of the batch.
+        segments: partition, rows and packed index of each, in order.
+    """
+    rows: Counter[int] = Counter()
+    indexes: list[tuple[int, int]] = []
+    for partition, count, index in sorted(segments, key=itemgetter(0)):
+        rows[partition] += count
+        if not partitioner.startswith("hash("):
+            indexes.append((partition, zlib.crc32(index)))  # it has the checksums of the bytes
+    text = json.dumps([partitions, partitioner, sorted(rows.items()), indexes])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Batches:
@@ -187,6 +213,13 @@ class Batches:
             found[row["partition"]] += [(rows, index.cost(number)) for number, (rows, _) in enumerate(index.batches)]
         return Parts(tuple(tuple(parts) for parts in found))
 
+    def division(self, n: int) -> str:
+        """How batch ``n`` is divided, as :func:`division_of` says it."""
+        shape = self.shape(n)
+        rows = self._db.all("SELECT partition, rows, idx FROM segments WHERE n = ? ORDER BY partition, ordinal", n)
+        partitions, partitioner = (shape.partitions, shape.partitioner) if shape else (0, "")
+        return division_of(partitions, partitioner, ((row[0], row[1], row[2]) for row in rows))
+
     def sizes(self, first: int, stop: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
         """(rows, record batches) by partition of each batch from ``first`` to ``stop`` (exclusive) that has rows."""
         found: dict[int, dict[int, tuple[int, int]]] = {}
@@ -247,7 +280,7 @@ class Batches:
             "sealed again": "the spool was lost while this batch was read, and its rows may now be in other record "
             "batches; start the query again: it reads the whole batch again",
             "divided again": "the spool was lost while this batch was read, and the batch was published again with "
-            "another number of partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
+            "other rows in its partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
             "start over",
         }
         return DataLoss(

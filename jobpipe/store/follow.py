@@ -127,20 +127,18 @@ class PartReader:
     def _require_same_division(self, parts: Sequence[tuple[int, Position]], floor: int, partitions: int) -> None:
         """Check that what some partitions have done is not what others are given now.
 
-        That could be in a batch that was sealed again, after the spool was lost, with another number of partitions.
+        That could be in a batch that was sealed again, after the spool was lost, and divided in another way.
 
         Raises:
             DataLoss: it is so.
         """
         again = self._batches.sealed_again_n()
-        if again is None or not floor <= again < self._batches.next_n():
+        if again is None or not max(floor, self._batches.tail_n()) <= again < self._batches.next_n():
             return
-        shape, after = self._batches.shape(again), self._batches.at(again + 1)
-        if shape is None or shape.partitions == partitions:
-            return
-        for _, at in parts:
-            if at.n == after.n and at.epoch != after.epoch:
-                raise self._batches.loss(at, "divided again")
+        after = self._batches.at(again + 1)
+        done = [at for _, at in parts if at.n == after.n and at.epoch != after.epoch]  # as it was before
+        if done and self._recovery.divided_again(again, partitions):
+            raise self._batches.loss(done[0], "divided again")
 
     def _one(
         self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -403,6 +404,22 @@ def test_a_flow_that_publishes_nothing_moves_its_cursors_by_its_grant(world: Wor
             )
 
     scenario(Source, world, work)
+
+
+def test_a_recovery_point_says_how_its_batch_is_divided(world: World) -> None:
+    """So that a flow whose source loses its spool is not given rows twice; what was stored before the seal counts."""
+
+    async def work() -> None:
+        host = world.host()
+        topic = await host.open_topic("orders", world.order(required=("alerts",), acks="all"))
+        source = Source(host, topic)
+        for number in range(2):
+            await source.put(number, partition=number, count=3)
+            point = json.loads(world.handlers[0].recovery_point("orders") or "")
+            assert (point["batch_id"], point["division"]) == (number, topic.store.batches.division(number))
+        await host.close()
+
+    run(work())
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------

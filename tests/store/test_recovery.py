@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
 from jobpipe.store.position import Position
-from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.recovery import SEVERAL, RecoveryPoint
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, look_into, open_log, seal
@@ -278,6 +279,7 @@ def test_a_batch_that_is_sealed_already_needs_no_point(tmp_path: Path) -> None:
         {"end_aliases": ["1"]},
         {"end_aliases": list(range(17))},
         {"end_aliases": 3},
+        {"division": 3},
     ],
 )
 def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> None:
@@ -326,27 +328,121 @@ def test_taken_back_twice(tmp_path: Path) -> None:
     assert [log.recovery.resolve(each) for each in given] == [sealed] * 3
 
 
-@pytest.mark.parametrize(("partitions", "floor", "loses"), [(2, 3, False), (3, 3, True), (1, 3, True), (3, 4, False)])
-def test_a_flow_does_not_mix_two_divisions_of_a_batch(tmp_path: Path, partitions: int, floor: int, loses: bool) -> None:
-    """Partition 0 has done the batch, partition 1 has not, and then it comes with another number of partitions."""
-    log = open_log(tmp_path)
+def again(
+    home: Path,
+    old: Sequence[Sequence[int]],
+    new: Sequence[Sequence[int]],
+    *,
+    said: bool = True,
+    partitioner: str = "rr",
+    order: int | None = None,
+) -> tuple[TopicLog, Position, Position]:
+    """Seal batch 3 twice, with a loss in between; return the log, and the places before and after the first time.
+
+    A flow's subscription stands before it. ``said``: the recovery point says how the batch was divided.
+    """
+    log = open_log(home)
     for batch_id in range(3):
         before = seal(log, batch_id)
     point = point_before(log, 3)
-    behind = seal(log, 3)
-    fresh = lose(tmp_path, log, point)
+    after = seal(log, 3, old, partitioner=partitioner)
+    fresh = lose(home, log, replace(point, division=log.batches.division(3)) if said else point)
     fresh.subscriptions.subscribe("alerts")
     fresh.subscriptions.first_position("alerts", before)
-    passed, waits = [(0, behind)], [(1, before)]
-    assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
-    sealed = seal(fresh, 3, [[2]] * partitions)
+    assert fresh.parts.read("alerts", [(0, after)], partitions=2, skip_removed=False).ranges == ()
+    seal(fresh, 3, new, partitioner=partitioner, first_row=order)
+    return fresh, before, after
+
+
+@pytest.mark.parametrize(("partitions", "floor", "loses"), [(2, 3, False), (3, 3, True), (1, 3, True), (3, 4, False)])
+@pytest.mark.parametrize("said", [False, True])
+def test_a_flow_does_not_mix_two_divisions_of_a_batch(
+    tmp_path: Path, partitions: int, floor: int, loses: bool, said: bool
+) -> None:
+    """Partition 0 has done the batch, partition 1 has not, and then it comes with another number of partitions."""
+    fresh, before, after = again(tmp_path, [[2]] * 2, [[2]] * partitions, said=said)
+    passed, waits = [(0, after)], [(1, before)]
     if floor == 4:  # all have done it
-        fresh.subscriptions.acknowledge("alerts", fresh.subscriptions.grant("alerts", {}), sealed)
+        grant = fresh.subscriptions.grant("alerts", {})
+        fresh.subscriptions.acknowledge("alerts", grant, fresh.batches.at(4))
     assert fresh.parts.read("alerts", [] if floor == 4 else waits, partitions=2, skip_removed=False) is not None
     if loses:
-        with pytest.raises(DataLoss, match="another number of partitions") as caught:
+        with pytest.raises(DataLoss, match="other rows in its partitions") as caught:
             fresh.parts.read("alerts", passed, partitions=2, skip_removed=True)
         assert caught.value.fields["reason"] == "divided again"
     else:
         assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
-    fresh.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "old", "new", "partitioner", "order", "loses"),
+    [
+        (4, [[2]] * 2, [[2]] * 4, "rr", None, True),  # the flow has as many partitions as the batch has now
+        (4, [[2]] * 2, [[2]] * 2, "rr", None, False),  # the source had more of them once
+        (2, [[1], [3]], [[3], [1]], "rr", None, True),
+        (2, [[2], [2]], [[2], [2]], "rr", 7_000_000_000, True),  # other rows
+        (2, [[2], [2]], [[2], [2]], "hash(key)", 7_000_000_000, False),  # a hash can only order them in another way
+        (2, [[1], [3]], [[3], [1]], "hash(key)", None, True),
+        (2, [[2], [2]], [[], []], "rr", None, True),
+    ],
+)
+def test_how_a_batch_was_divided_decides(
+    tmp_path: Path,
+    known: int,
+    old: Sequence[Sequence[int]],
+    new: Sequence[Sequence[int]],
+    partitioner: str,
+    order: int | None,
+    loses: bool,
+) -> None:
+    """Not how many partitions the flow has: that is the most that its source ever had."""
+    fresh, before, after = again(tmp_path, old, new, partitioner=partitioner, order=order)
+    assert fresh.parts.read("alerts", [(1, before)], partitions=known, skip_removed=False).ranges
+    if loses:
+        with pytest.raises(DataLoss) as caught:
+            fresh.parts.read("alerts", [(0, after)], partitions=known, skip_removed=False)
+        assert caught.value.fields["reason"] == "divided again"
+    else:
+        assert fresh.parts.read("alerts", [(0, after)], partitions=known, skip_removed=False).ranges == ()
+
+
+def test_several_lost_divisions_are_told_from_each_other(tmp_path: Path) -> None:
+    """A cursor may stand after any of them."""
+    log = open_log(tmp_path)
+    before = seal(log, 0)
+    point = replace(point_before(log, 1), division="a")
+    seal(log, 1)
+    fresh = lose(tmp_path, log, point)
+    divisions = {
+        given: (
+            made.division
+            if (made := fresh.recovery.before("q", 1, rows=True, end_mark=False, division=given))
+            else None
+        )
+        for given in ("a", "b", "")
+    }
+    assert divisions == {"a": "a", "b": SEVERAL, "": ""}
+    seal(fresh, 1)
+    assert fresh.recovery.point().division == SEVERAL
+    later = fresh.recovery.before("q", 2, rows=True, end_mark=False, division="b")
+    assert later is not None
+    assert (later.start_n, later.division) == (before.n + 1, "b")
+
+
+def test_a_batch_that_is_taken_back_is_remembered_by_its_division(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    seal(log, 1, [[2], [3]])
+    division = log.batches.division(1)
+    assert log.recovery.point().division == division
+    log.take_over(log.epoch + 1, "publisher")
+    log.take_back("q", 1)
+    assert log.recovery.point().division == division
+    seal(log, 1, [[3], [2]])
+    assert log.recovery.divided_again(1, 2)
+
+
+def test_an_older_point_does_not_say_how_a_batch_was_divided(tmp_path: Path) -> None:
+    text = json.loads(point_before(open_log(tmp_path), 0).to_text())
+    del text["division"]
+    assert RecoveryPoint.from_text(json.dumps(text)).division == ""
