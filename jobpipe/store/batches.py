@@ -267,10 +267,11 @@ class Batches:
         old = self.sealed_again(position.n - 1) and position.epoch < self.epoch_before(position.n)
         return "sealed again" if old else reason
 
-    def loss(self, position: Position, reason: str) -> DataLoss:
-        """Return the error for a position that does not fit."""
+    def loss(self, position: Position, reason: str, *, flow: str = "") -> DataLoss:
+        """Return the error for a position that does not fit; ``flow``: of which flow job it is."""
         earliest, head = self.tail(), self.head()
         place = f"{position.n}.{position.r}" if position.r else str(position.n)
+        reset = f"`jobpipe flow reset {flow}` lets it start over"
         texts = {
             "log": f"it is of log {position.log}, but the topic's log is {self.log_id}",
             "epoch": f"epoch {self.epoch_before(position.n)} sealed the batch before it, not epoch {position.epoch}",
@@ -280,8 +281,9 @@ class Batches:
             "sealed again": "the spool was lost while this batch was read, and its rows may now be in other record "
             "batches; start the query again: it reads the whole batch again",
             "divided again": "the spool was lost while this batch was read, and the batch was published again with "
-            "other rows in its partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
-            "start over",
+            f"other rows in its partitions, some of which the flow had finished already; {reset}",
+            "half done": "the spool was lost while the flow had done a part of this batch, and its rows may now be in "
+            f"other record batches; {reset}",
         }
         return DataLoss(
             f"topic {self.topic!r}: position {place} does not fit: {texts[reason]}",

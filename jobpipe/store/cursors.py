@@ -38,7 +38,8 @@ class Cursor:
         partition: of the source.
         claim: the number of the task that may move it; an older task is refused.
         position: in the source's log. Its ``r`` counts the record batches of this partition in batch ``n``, and not, as
-            in other positions, those of all partitions.
+            in other positions, those of all partitions. Where batch ``n`` was sealed again after a loss, its ``epoch``
+            may be that of batch ``n`` itself: see :mod:`jobpipe.store.recovery`.
     """
 
     partition: int

@@ -103,7 +103,7 @@ class PartReader:
         acked = self._subscriptions.get(name).acked
         if acked is None:  # the driver acknowledges within a second
             return Followed((), self._batches.head(), at_change=True, partitions=0)
-        self._require_same_division(parts, acked.n, partitions)
+        self._require_same_division(name, parts, acked.n, partitions)
         shape, bound = self._batches.shape(acked.n), self._batches.head()
         at_change = self._batches.ended()
         if shape is None:
@@ -113,7 +113,8 @@ class PartReader:
         ranges: list[FollowedRange] = []
         left = ANSWER_BYTES
         for partition, at in parts:
-            found = self._one(partition, at, bound, left, skip_removed=skip_removed)
+            start = self._fitting(name, at, skip_removed=skip_removed)
+            found = None if start is None else self._one(partition, at, start, bound, left)
             if found is not None:
                 left -= sum(_size(piece) + PIECE_BYTES for piece in found.held)
                 ranges.append(found)
@@ -124,7 +125,9 @@ class PartReader:
             0 if shape is None or not bound.n else shape.partitions,
         )
 
-    def _require_same_division(self, parts: Sequence[tuple[int, Position]], floor: int, partitions: int) -> None:
+    def _require_same_division(
+        self, name: str, parts: Sequence[tuple[int, Position]], floor: int, partitions: int
+    ) -> None:
         """Check that what some partitions have done is not what others are given now.
 
         That could be in a batch that was sealed again, after the spool was lost, and divided in another way.
@@ -138,14 +141,9 @@ class PartReader:
         after = self._batches.at(again + 1)
         done = [at for _, at in parts if at.n == after.n and at.epoch != after.epoch]  # as it was before
         if done and self._recovery.divided_again(again, partitions):
-            raise self._batches.loss(done[0], "divided again")
+            raise self._batches.loss(done[0], "divided again", flow=name)
 
-    def _one(
-        self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool
-    ) -> FollowedRange | None:
-        start = self._fitting(at, skip_removed=skip_removed)
-        if start is None:
-            return None
+    def _one(self, partition: int, at: Position, start: Position, bound: Position, left: int) -> FollowedRange | None:
         if start.n >= bound.n:
             return FollowedRange(partition, start, start) if start.n > at.n else None
         batch = Position(start.log, start.epoch, start.n)
@@ -159,7 +157,7 @@ class PartReader:
             end = self._batches.at(end.n + 1)
         return FollowedRange(partition, start, end, fetch=True)
 
-    def _fitting(self, at: Position, *, skip_removed: bool) -> Position | None:
+    def _fitting(self, name: str, at: Position, *, skip_removed: bool) -> Position | None:
         """Return where to go on, as the log counts it now; None if the batch before is about to be sealed again.
 
         Raises:
@@ -174,8 +172,8 @@ class PartReader:
             if not skip_removed or error.fields["reason"] != "removed":
                 raise
             return self._batches.tail()
-        if at.r and self._batches.sealed_again(at.n):
-            raise self._batches.loss(Position(at.log, at.epoch, at.n, at.r), "sealed again")
+        if at.r and self._batches.sealed_again(at.n) and at.epoch != self._batches.epoch_before(at.n + 1):
+            raise self._batches.loss(at, "half done", flow=name)
         return Position(here.log, here.epoch, here.n, at.r)
 
 

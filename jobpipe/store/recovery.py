@@ -12,6 +12,9 @@ for the publisher's first batch to learn which of two things is true:
 
 The spool may be lost more than once before a subscription moves on. So a point also carries the epochs under which
 earlier copies of the log gave out the same two positions: each of them is still where its subscription says.
+
+A position inside a batch does not tell of which copy of the batch it is. So plans do not cut a batch that was sealed
+again. Flows do: their cursors before it, and inside it, have the epoch that sealed the batch itself.
 """
 
 from __future__ import annotations
@@ -286,8 +289,14 @@ class Recovery:
 
     def resolve(self, position: Position) -> Position | None:
         """Return ``position`` as this log counts it; None if it lies after the batch that is still waited for."""
-        if position.log != self._batches.log_id or position.r or position.epoch not in self._epochs_of(position.n):
+        n = position.n
+        if position.log != self._batches.log_id or position.r:
             return position
-        row = self._db.one("SELECT end_n, outcome FROM restored")
-        waited_for = row is not None and row["end_n"] == position.n and row["outcome"] not in (AGAIN, READ)
-        return None if waited_for else self._batches.at(position.n)
+        if position.epoch in self._epochs_of(n):
+            row = self._db.one("SELECT end_n, outcome FROM restored")
+            waited_for = row is not None and row["end_n"] == n and row["outcome"] not in (AGAIN, READ)
+            return None if waited_for else self._batches.at(n)
+        if position.epoch == self._batches.epoch_before(n):
+            return position
+        own = (self._batches.epoch_before(n + 1),) if n < self._batches.next_n() else ()
+        return self._batches.at(n) if position.epoch in (*own, *self._epochs_of(n + 1)) else position

@@ -7,10 +7,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
+from jobpipe.flows.source import Item, SourceReader
+from jobpipe.operations.flows import FollowedPart
+from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import SEVERAL, RecoveryPoint
 from jobpipe.store.seal import NewBatch
@@ -446,3 +451,61 @@ def test_an_older_point_does_not_say_how_a_batch_was_divided(tmp_path: Path) -> 
     text = json.loads(point_before(open_log(tmp_path), 0).to_text())
     del text["division"]
     assert RecoveryPoint.from_text(json.dumps(text)).division == ""
+
+
+def cursors_of(found: Followed) -> list[Position]:
+    """Return the places of a task's cursor as it reads what was found for its only partition."""
+    (part,) = found.ranges
+    told = FollowedPart(part.partition, part.start, part.end, part.fetch, tuple(map(held_part, part.held)))
+    return [
+        item.to
+        for item in SourceReader(cast("Any", None), TOPIC, "alerts", 1, 2)._read(told, "")
+        if isinstance(item, Item)
+    ]
+
+
+def test_a_flow_goes_on_inside_a_batch_that_was_sealed_again(tmp_path: Path) -> None:
+    """Its cursor says of which copy of the batch it is, also after further losses, and where it is acknowledged."""
+    layout = [[2, 2, 2], [2, 2, 2]]
+    fresh, before, _ = again(tmp_path, layout, layout)
+
+    def rest(log: TopicLog, place: Position) -> list[Position]:
+        return cursors_of(log.parts.read("alerts", [(0, place)], partitions=2, skip_removed=False))
+
+    places = rest(fresh, before)
+    assert [place.place for place in places] == [(3, 1), (3, 2), (4, 0)]
+    assert (rest(fresh, places[0]), rest(fresh, places[1])) == (places[1:], places[2:])
+    low = replace(places[0], r=0)  # as the driver acknowledges it
+    assert (low == before, fresh.recovery.resolve(low)) == (False, before)
+    assert rest(fresh, low) == places
+    third = lose(tmp_path, fresh, fresh.recovery.point())
+    assert (third.recovery.resolve(low), third.recovery.resolve(places[2])) == (before, None)
+    third.subscriptions.subscribe("alerts")
+    third.subscriptions.first_position("alerts", before)
+    seal(third, 3, layout)
+    assert (third.recovery.resolve(low), third.recovery.resolve(places[2])) == (before, third.batches.at(4))
+    assert [place.place for place in rest(third, low)] == [(3, 1), (3, 2), (4, 0)]
+    with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+        rest(third, places[0])
+    assert caught.value.fields["reason"] == "half done"
+
+
+def test_a_flow_inside_a_batch_that_was_lost_is_told(tmp_path: Path) -> None:
+    fresh, before, _ = again(tmp_path, [[2, 2, 2], [2, 2, 2]], [[2, 2, 2], [2, 2, 2]])
+    for number in (4, 5):
+        with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+            fresh.parts.read("alerts", [(0, replace(before, r=1))], partitions=2, skip_removed=True)
+        assert caught.value.fields["reason"] == "half done"
+        seal(fresh, number)
+
+
+def test_a_cursor_inside_is_known_when_a_later_batch_is_taken_back(tmp_path: Path) -> None:
+    """The log then remembers only the later one."""
+    fresh, before, _ = again(tmp_path, [[2, 2], [2, 2]], [[2, 2], [2, 2]])
+    inside = cursors_of(fresh.parts.read("alerts", [(0, before)], partitions=2, skip_removed=False))[0]
+    seal(fresh, 4)
+    fresh.take_over(fresh.epoch + 1, "publisher")
+    fresh.take_back("q", 4)
+    assert fresh.recovery.resolve(replace(inside, r=0)) == before
+    found = fresh.parts.read("alerts", [(0, inside)], partitions=2, skip_removed=False)
+    assert [place.place for place in cursors_of(found)] == [(4, 0)]
