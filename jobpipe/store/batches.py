@@ -190,6 +190,10 @@ class Batches:
         shape = self.shape(self.next_n())
         return 1 if shape is None else shape.partitions
 
+    def most_partitions(self) -> int:
+        """The most partitions of a batch that is there; 1 while there is none."""
+        return int(self._db.value("SELECT max(partitions) FROM shapes") or 1)
+
     def is_end(self, n: int) -> bool:
         """True when batch ``n`` is there and is an end mark."""
         return bool(self._db.value("SELECT is_end FROM batches WHERE n = ?", n))

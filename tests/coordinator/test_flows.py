@@ -380,6 +380,46 @@ def test_cursors_with_a_source_are_of_its_own_log(world: World) -> None:
     scenario(Source, world, work)
 
 
+def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
+    """It holds the right to read, perhaps under many names, and no other."""
+
+    async def work(source: Source) -> None:
+        topic, place = source.topic, source.place(0)
+
+        async def begin(flow: str, partitions: int = 2, *, stands: bool = True) -> int:
+            grant = (await topic.subscribers.grant(flow, "i", LINK, {"host": "a", "pid": 1})).grant
+            if stands:
+                await topic.subscribers.first_position(flow, Boundary("earliest"), None, skip_removed=False)
+            asked = flows.BeginFlowRequest(flow, "orders", place, partitions, grant=grant)
+            return len((await source.ask(asked, "subscriber")).cursors)
+
+        async def drop(flow: str) -> None:
+            topic.subscribers._holders[flow].link = None
+            await topic.subscribers.drop(flow, dry_run=False)
+
+        with pytest.raises(RemoteProtocolError, match="which is nowhere"):
+            await begin("one", stands=False)
+        with pytest.raises(RemoteProtocolError, match="has 2 partitions at most"):
+            await begin("one", 3)
+        assert await begin("one") == 2
+        await source.put(0, partition=3, partitions=4)
+        assert await begin("one", 4) == 4
+        claim = flows.ClaimRequest("one", "orders", topic.log_id, (0,), grant=1)
+        await source.ask(claim, "reader")
+        await drop("one")
+        assert await begin("two") == 2
+        await drop("two")
+        assert await begin("three") == 2  # the second never had a task
+        await drop("alerts")
+        with pytest.raises(ConfigError, match="cursors of 2 flows"):
+            await begin("four")
+        await drop("four")
+        assert await begin("one", 4) == 4
+        assert len((await topic.status())["flows"]) == 2
+
+    scenario(Source, world, work, subscription__max="2")
+
+
 def test_a_flow_that_publishes_nothing_moves_its_cursors_by_its_grant(world: World) -> None:
     async def work(source: Source) -> None:
         log = source.topic.log_id

@@ -140,6 +140,25 @@ def test_cursors_of_an_older_log_go_in_the_end(log: TopicLog) -> None:
     assert not log.cursors.all(KEY)
 
 
+def test_cursors_of_a_subscription_that_is_gone_go_in_the_end(log: TopicLog) -> None:
+    """Those that a task had stay for a while: dropping a subscription is no reset."""
+    own = [FlowKey(flow, "orders", log.log_id) for flow in ("held", "never", "moved")]
+    for key in own:
+        log.cursors.begin(key, log.batches.at(0), 2)
+        log.subscriptions.subscribe(key.flow)
+    log.cursors.claim(own[2], [1])
+    log.cursors.begin(KEY, at(0), 1)  # of another topic's log, whose subscriptions are elsewhere
+    names = {key.flow for key in own}
+    assert log.cursors.forget("orders", log.log_id) == names
+    for flow in ("never", "moved"):
+        log.subscriptions.drop(flow)
+    assert log.cursors.forget("orders", log.log_id) == names - {"never"}
+    assert [len(log.cursors.all(key)) for key in own] == [2, 0, 2]
+    log.clock.tick(FORGET_SECONDS + 1.0)
+    assert log.cursors.forget("orders", log.log_id) == {"held"}
+    assert log.cursors.all(KEY)
+
+
 def test_status_shows_them(log: TopicLog) -> None:
     log.cursors.begin(KEY, at(0), 2)
     (line,) = log.status()["flows"]
