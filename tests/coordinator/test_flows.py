@@ -773,6 +773,53 @@ def test_a_part_larger_than_the_spool(world: World) -> None:
     scenario(Target, world, work)
 
 
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None:
+    """The topic says that it is full until another task, or the driver, finds room; else readers are hurried on."""
+
+    async def work(target: Target) -> None:
+        topic = target.topic
+        grant = (await topic.subscribers.grant("reader", "i", LINK, {"host": "a", "pid": 1})).grant
+        await topic.subscribers.first_position("reader", Boundary("earliest"), None, skip_removed=False)
+        (claim,) = await target.claim(0)
+        done = 0
+        while (await answered(target.seal(target.part(0, claim, done, count=60)))).room:
+            done += 1
+        assert (await target.admit(0, claim)).full
+        cursors = flows.CursorsRequest("alerts", "orders", LOG)
+        assert (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is not None
+        await topic.subscribers.acknowledge("reader", grant, topic.head)
+        await topic.run(topic.store.retirer.retain, topic.retention, need=10**9)
+        assert topic.waiting is not None
+        if seals:
+            assert (await answered(target.seal(target.part(0, claim, done + 1, count=1)))).room
+        else:
+            assert not (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is None
+
+    scenario(Target, world, work, spool__max_bytes="4096", segment__max_bytes="4096", retention__ack_grace="0s")
+
+
+def test_what_a_flow_does_in_its_source_is_no_room_there(world: World) -> None:
+    async def work(source: Source) -> None:
+        log = source.topic.log_id
+        await source.ask(
+            flows.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant), "subscriber"
+        )
+        claim = flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
+        (cursor,) = (await source.ask(claim, "reader")).cursors
+        head = await source.put(0, partition=0)
+        source.topic._set_waiting("the spool is full")
+        part = flows.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
+        seal = flows.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
+        assert (await source.ask(seal, "reader")).room
+        await source.ask(flows.CursorsRequest("alerts", "orders", log), "subscriber")
+        assert source.topic.waiting is not None
+
+    scenario(Source, world, work)
+
+
 def test_acks_all_is_refused(world: World) -> None:
     async def work() -> None:
         host = world.host()
