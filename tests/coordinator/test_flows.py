@@ -664,7 +664,7 @@ def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:
         (new,) = await target.claim(0)
         assert await sweep() == 1
         fenced, sealed = (await answered(target.seal(*parts))).parts
-        assert (fenced.again, sealed.position) == (True, at(1))
+        assert (fenced.code, fenced.again, sealed.position) == ("Fenced", False, at(1))
         assert await sweep() == 0
         assert topic.flows.writing == set()
         with pytest.raises(Fenced):

@@ -96,6 +96,11 @@ def test_files_of_a_call_that_is_not_known_are_written_again(log: TopicLog) -> N
     assert refused.fields["again"]
     (taken,) = log.seal_parts([large], writing={large.batch.write_id})
     assert sealed(taken).rows == 3
+    (repeated,) = log.seal_parts([large], writing=())  # its answer was lost on the way
+    assert sealed(repeated) == PartOutcome(Cursor(0, 1, at(1)), 0)
+    log.cursors.claim(KEY, [0])
+    (late,) = log.seal_parts([large], writing=())
+    assert isinstance(late, Fenced)
 
 
 def test_a_reset_ends_what_runs(log: TopicLog) -> None:
