@@ -59,7 +59,7 @@ class FlowAnswers:
 
     async def _cursors(self, at: Context, asked: flows.CursorsRequest) -> flows.CursorsReply:
         found = _cursors(await at.topic.flows.cursors(FlowKey(asked.flow, asked.topic, asked.log)))
-        full = at.link.hello.role == "publisher" and not await at.topic.run(at.topic.has_room)
+        full = at.link.hello.role == "publisher" and not await _has_room(at.topic)
         return replace(found, full=full)
 
     async def _claim(self, at: Context, asked: flows.ClaimRequest) -> flows.CursorsReply:
@@ -135,7 +135,7 @@ class FlowAnswers:
             _require_publishing(topic)
         outcomes = await topic.flows.seal(at.link, asked, topic.config.spool_max_bytes)
         try:
-            room = not asked.segments or await topic.run(topic.has_room)
+            room = not asked.segments or await _has_room(topic)
         except SpoolError:  # sealed it is
             room = False
         return flows.SealPartsReply(parts=tuple(map(_sealed, outcomes)), room=room)
@@ -193,6 +193,12 @@ class _Waiting:
     def _soon(self) -> None:
         if not self._quiet:
             self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
+
+
+async def _has_room(topic: ServedTopic) -> bool:
+    """Tell whether what a flow publishes has room. If so, none waits for it, though a task that did may be gone."""
+    has_room = await topic.run(topic.has_room)
+    return has_room and await topic.room(0.0, has_room=True) is None
 
 
 def _require_publishing(topic: ServedTopic) -> None:

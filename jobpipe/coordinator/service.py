@@ -110,11 +110,9 @@ class ControlService:
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
         """Answer one request."""
         hello = link.hello
-        if hello.role == "publisher":
-            if request.op not in TASKS:  # which show a token of their own
-                self._require_own_job(link, request)
-            if request.op != publishing.RoomRequest.op:  # its ticket is not checked yet
-                self._coordinator.touch()
+        if hello.role == "publisher" and request.op not in TASKS:  # which show a token of their own, not checked yet
+            self._require_own_job(link, request)
+            self._coordinator.touch()
         operation, asked = read_request(CONTROL, request, hello.role)
         require_operation(self._trust, link, asked)
         if isinstance(asked, publishing.OpenRequest):

@@ -21,10 +21,12 @@ from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
 from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
+from jobpipe.store.batches import division_of
 from jobpipe.store.files import new_write_id
 from jobpipe.store.holds import held_back
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
+from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.retention import Retention
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
@@ -249,7 +251,7 @@ class ServedTopic(TopicState):
                 size=size,
                 limit=self.config.spool_max_bytes,
             )
-        await self._prepare_recovery(batch, rows=any(segment.rows for segment in segments))
+        await self._prepare_recovery(batch, segments)
 
         def work() -> tuple[Position, Position, bool, bool]:
             store, number = self._store, None if schema is None else self._store.schemas.add(*schema)
@@ -283,7 +285,7 @@ class ServedTopic(TopicState):
 
         await self.run_then(lambda: self._store.take_over(epoch, self.asked.name), raised)
 
-    async def _prepare_recovery(self, batch: NewBatch, *, rows: bool) -> None:
+    async def _prepare_recovery(self, batch: NewBatch, segments: list[SegmentInfo]) -> None:
         """With ``acks=all``, store a recovery point: where the log continues if its spool is lost.
 
         If the registry does not answer, publishing continues without a new one. If the spool is then lost before a
@@ -291,9 +293,17 @@ class ServedTopic(TopicState):
         """
         if self._keep_recovery_point is None:
             return
-        point = await self.run(
-            self._store.recovery.before, batch.query_id, batch.batch_id, rows=rows, end_mark=batch.end
-        )
+
+        def before() -> RecoveryPoint | None:
+            parts = ((segment.partition, segment.rows, segment.index) for segment in segments)
+            return self._store.recovery.before(
+                *(batch.query_id, batch.batch_id),
+                rows=any(segment.rows for segment in segments),
+                end_mark=batch.end,
+                division=division_of(batch.partitions, batch.partitioner, parts),
+            )
+
+        point = await self.run(before)
         if point is None:
             return
         if self._storing_point is None or self._storing_point.done():  # one at a time: else an older point may win

@@ -84,6 +84,7 @@ class TopicFlows:
         Raises:
             ConfigError: the topic has too many flows, or waits for acknowledgements of its subscribers.
             Fenced: the subscription was given to another.
+            RemoteProtocolError: a driver does not ask so.
         """
         key = FlowKey(asked.flow, asked.topic, asked.start.log)
         if link.hello.role == "subscriber":
@@ -94,7 +95,7 @@ class TopicFlows:
                     f"{self._topic.topic!r}",
                     op="begin_flow",
                 )
-            return await self._topic.run(self._topic.store.cursors.begin, key, asked.start, asked.partitions)
+            return await self._topic.run(self._begin_here, key, asked)
         if asked.schema is None or not asked.token:
             raise RemoteProtocolError("a flow that publishes has a schema and a token", op="begin_flow")
         if self._topic.config.acks == "all":
@@ -117,6 +118,26 @@ class TopicFlows:
 
         _, cursors = await self._topic.run_then(work, begun)
         return cursors
+
+    def _begin_here(self, key: FlowKey, asked: BeginFlowRequest) -> list[Cursor]:
+        """Begin a flow that publishes nothing; in the log's thread. What a reader may make here is bounded."""
+        store, config = self._topic.store, self._topic.config
+        if store.subscriptions.get(key.flow).acked is None:
+            raise RemoteProtocolError("a flow begins where its subscription stands, which is nowhere", op="begin_flow")
+        flows = store.cursors.forget(key.topic, key.log)
+        if key.flow not in flows and len(flows) >= config.max_subscriptions:
+            raise ConfigError(
+                f"topic {key.topic!r} has cursors of {len(flows)} flows, and accepts no new one: its publisher's "
+                f"jobpipe.subscription.max is {config.max_subscriptions}. Delete those of unused ones with `jobpipe "
+                "flow reset`, or raise it",
+                topic=key.topic,
+                flow=key.flow,
+                limit=config.max_subscriptions,
+            )
+        most = max(self._topic.asked.parallelism, store.batches.most_partitions(), len(store.cursors.all(key)))
+        if asked.partitions > most:
+            raise RemoteProtocolError(f"topic {key.topic!r} has {most} partitions at most", op="begin_flow")
+        return store.cursors.begin(key, asked.start, asked.partitions)
 
     async def cursors(self, key: FlowKey) -> list[Cursor]:
         """Return a flow's cursors."""

@@ -132,7 +132,7 @@ class SourceReader:
             held, at = (fetched, index), Position(here.log, here.epoch, here.n, index + 1)
         if held is not None:
             yield Item(part.partition, part.end, *held)
-        elif at != part.end:
+        else:
             yield Item(part.partition, part.end)
 
     def _fetched(self, wanted: FetchRange, skip: int) -> Iterator[Fetched]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from jobpipe.errors import DataLoss
@@ -53,6 +59,26 @@ class Parts:
         taken = prefix(self.counts(), r)
         chosen = [part for parts, count in zip(self.partitions, taken, strict=True) for part in parts[:count]]
         return sum(rows for rows, _ in chosen), sum(size for _, size in chosen)
+
+
+def division_of(partitions: int, partitioner: str, segments: Iterable[tuple[int, int, bytes]]) -> str:
+    """Return what tells whether a batch that is published twice has the same rows in each partition both times.
+
+    A hash looks at nothing but the row, so that numbers of rows are enough: their order may be another one. Else the
+    bytes are compared too.
+
+    Args:
+        partitions, partitioner: of the batch.
+        segments: partition, rows and packed index of each, in order.
+    """
+    rows: Counter[int] = Counter()
+    indexes: list[tuple[int, int]] = []
+    for partition, count, index in sorted(segments, key=itemgetter(0)):
+        rows[partition] += count
+        if not partitioner.startswith("hash("):
+            indexes.append((partition, zlib.crc32(index)))  # it has the checksums of the bytes
+    text = json.dumps([partitions, partitioner, sorted(rows.items()), indexes])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Batches:
@@ -164,6 +190,10 @@ class Batches:
         shape = self.shape(self.next_n())
         return 1 if shape is None else shape.partitions
 
+    def most_partitions(self) -> int:
+        """The most partitions of a batch that is there; 1 while there is none."""
+        return int(self._db.value("SELECT max(partitions) FROM shapes") or 1)
+
     def is_end(self, n: int) -> bool:
         """True when batch ``n`` is there and is an end mark."""
         return bool(self._db.value("SELECT is_end FROM batches WHERE n = ?", n))
@@ -186,6 +216,13 @@ class Batches:
             index = SegmentIndex.unpack(row["idx"])
             found[row["partition"]] += [(rows, index.cost(number)) for number, (rows, _) in enumerate(index.batches)]
         return Parts(tuple(tuple(parts) for parts in found))
+
+    def division(self, n: int) -> str:
+        """How batch ``n`` is divided, as :func:`division_of` says it."""
+        shape = self.shape(n)
+        rows = self._db.all("SELECT partition, rows, idx FROM segments WHERE n = ? ORDER BY partition, ordinal", n)
+        partitions, partitioner = (shape.partitions, shape.partitioner) if shape else (0, "")
+        return division_of(partitions, partitioner, ((row[0], row[1], row[2]) for row in rows))
 
     def sizes(self, first: int, stop: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
         """(rows, record batches) by partition of each batch from ``first`` to ``stop`` (exclusive) that has rows."""
@@ -234,10 +271,11 @@ class Batches:
         old = self.sealed_again(position.n - 1) and position.epoch < self.epoch_before(position.n)
         return "sealed again" if old else reason
 
-    def loss(self, position: Position, reason: str) -> DataLoss:
-        """Return the error for a position that does not fit."""
+    def loss(self, position: Position, reason: str, *, flow: str = "") -> DataLoss:
+        """Return the error for a position that does not fit; ``flow``: of which flow job it is."""
         earliest, head = self.tail(), self.head()
         place = f"{position.n}.{position.r}" if position.r else str(position.n)
+        reset = f"`jobpipe flow reset {flow}` lets it start over"
         texts = {
             "log": f"it is of log {position.log}, but the topic's log is {self.log_id}",
             "epoch": f"epoch {self.epoch_before(position.n)} sealed the batch before it, not epoch {position.epoch}",
@@ -247,8 +285,9 @@ class Batches:
             "sealed again": "the spool was lost while this batch was read, and its rows may now be in other record "
             "batches; start the query again: it reads the whole batch again",
             "divided again": "the spool was lost while this batch was read, and the batch was published again with "
-            "another number of partitions, some of which the flow had finished already; `jobpipe flow reset` lets it "
-            "start over",
+            f"other rows in its partitions, some of which the flow had finished already; {reset}",
+            "half done": "the spool was lost while the flow had done a part of this batch, and its rows may now be in "
+            f"other record batches; {reset}",
         }
         return DataLoss(
             f"topic {self.topic!r}: position {place} does not fit: {texts[reason]}",

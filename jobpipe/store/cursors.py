@@ -18,7 +18,8 @@ from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
 FORGET_SECONDS = 30 * 86_400.0
-"""Of uptime, after which the cursors of a log that the source no longer has are deleted."""
+"""Of uptime, after which the cursors of a log that the source no longer has are deleted, or those of a source's own
+flow whose subscription is gone."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Cursor:
         partition: of the source.
         claim: the number of the task that may move it; an older task is refused.
         position: in the source's log. Its ``r`` counts the record batches of this partition in batch ``n``, and not, as
-            in other positions, those of all partitions.
+            in other positions, those of all partitions. Where batch ``n`` was sealed again after a loss, its ``epoch``
+            may be that of batch ``n`` itself: see :mod:`jobpipe.store.recovery`.
     """
 
     partition: int
@@ -74,6 +76,24 @@ class Cursors:
                 *(key.flow, key.topic, key.log, self._clock.uptime - FORGET_SECONDS),
             )
         return self.all(key)
+
+    def forget(self, topic: str, log: str) -> set[str]:
+        """Delete what this catalog keeps of flows whose subscriptions to it are gone; return the flows that it keeps.
+
+        Cursors that a task ever had stay for FORGET_SECONDS after the last of them moved: a flow whose subscription was
+        dropped, or has expired, resumes there.
+
+        Args:
+            topic, log: of this catalog.
+        """
+        own = "FROM cursors WHERE topic = ? AND log = ?"
+        with self._db.write():
+            self._db.execute(
+                f"DELETE {own} AND flow IN (SELECT flow {own} AND flow NOT IN (SELECT name FROM subscriptions) "  # noqa: S608 - constants
+                "GROUP BY flow HAVING max(claim) = 0 OR max(moved_up) < ?)",
+                *(topic, log, topic, log, self._clock.uptime - FORGET_SECONDS),
+            )
+        return {row["flow"] for row in self._db.all(f"SELECT DISTINCT flow {own}", topic, log)}
 
     def claim(self, key: FlowKey, partitions: Iterable[int]) -> list[Cursor]:
         """Give partitions to the task that asks: every older one is refused from now on.

@@ -53,7 +53,7 @@ class Followed:
     Attributes:
         ranges: of the partitions that are further on.
         bound: up to where was looked.
-        at_change: a change lies there, or the topic has ended: all cursors are waited for.
+        at_change: a change lies there, or the topic has ended: all cursors are waited for, and acknowledged.
         partitions: of the source there; 0 while it has no batch.
     """
 
@@ -87,7 +87,8 @@ class PartReader:
 
         Nothing is given beyond a change of partitions or schema, or an end mark, before the subscription has
         acknowledged all up to there, which the flow does when its last cursor is there: so rows of a key keep their
-        order, whatever partition they lie in.
+        order, whatever partition they lie in. That holds for a change that was removed too: all cursors come to the
+        tail first. And nothing is given to a subscription that has acknowledged nothing yet.
 
         Args:
             name: of the flow's subscription.
@@ -100,16 +101,20 @@ class PartReader:
             Fenced: the subscription does not exist any more.
         """
         acked = self._subscriptions.get(name).acked
-        floor = min((at.n for _, at in parts), default=0) if acked is None else acked.n
-        self._require_same_division(parts, floor, partitions)
-        shape, bound = self._batches.shape(floor), self._batches.head()
+        if acked is None:  # the driver acknowledges within a second
+            return Followed((), self._batches.head(), at_change=True, partitions=0)
+        self._require_same_division(name, parts, acked.n, partitions)
+        shape, bound = self._batches.shape(acked.n), self._batches.head()
         at_change = self._batches.ended()
-        if shape is not None and shape.next_n is not None and shape.next_n <= bound.n:
+        if shape is None:
+            bound, at_change = self._batches.tail(), True
+        elif shape.next_n is not None and shape.next_n <= bound.n:
             bound, at_change = self._batches.at(shape.next_n), True
         ranges: list[FollowedRange] = []
         left = ANSWER_BYTES
         for partition, at in parts:
-            found = self._one(partition, at, bound, left, skip_removed=skip_removed)
+            start = self._fitting(name, at, skip_removed=skip_removed)
+            found = None if start is None else self._one(partition, at, start, bound, left)
             if found is not None:
                 left -= sum(_size(piece) + PIECE_BYTES for piece in found.held)
                 ranges.append(found)
@@ -120,30 +125,27 @@ class PartReader:
             0 if shape is None or not bound.n else shape.partitions,
         )
 
-    def _require_same_division(self, parts: Sequence[tuple[int, Position]], floor: int, partitions: int) -> None:
+    def _require_same_division(
+        self, name: str, parts: Sequence[tuple[int, Position]], floor: int, partitions: int
+    ) -> None:
         """Check that what some partitions have done is not what others are given now.
 
-        That could be in a batch that was sealed again, after the spool was lost, with another number of partitions.
+        That could be in a batch that was sealed again, after the spool was lost, and divided in another way.
 
         Raises:
             DataLoss: it is so.
         """
         again = self._batches.sealed_again_n()
-        if again is None or not floor <= again < self._batches.next_n():
+        if again is None or not max(floor, self._batches.tail_n()) <= again < self._batches.next_n():
             return
-        shape, after = self._batches.shape(again), self._batches.at(again + 1)
-        if shape is None or shape.partitions == partitions:
-            return
-        for _, at in parts:
-            if at.n == after.n and at.epoch != after.epoch:
-                raise self._batches.loss(at, "divided again")
+        after = self._batches.at(again + 1)
+        done = [at for _, at in parts if at.n == after.n and at.epoch != after.epoch]  # as it was before
+        if done and self._recovery.divided_again(again, partitions):
+            raise self._batches.loss(done[0], "divided again", flow=name)
 
-    def _one(
-        self, partition: int, at: Position, bound: Position, left: int, *, skip_removed: bool
-    ) -> FollowedRange | None:
-        start = self._fitting(at, skip_removed=skip_removed)
-        if start is None or start.n >= bound.n:
-            return None
+    def _one(self, partition: int, at: Position, start: Position, bound: Position, left: int) -> FollowedRange | None:
+        if start.n >= bound.n:
+            return FollowedRange(partition, start, start) if start.n > at.n else None
         batch = Position(start.log, start.epoch, start.n)
         if left > 0:
             pieces, more = self._reader.segments(batch, bound, partition, skip=start.r, limit=HELD_PIECES)
@@ -155,7 +157,7 @@ class PartReader:
             end = self._batches.at(end.n + 1)
         return FollowedRange(partition, start, end, fetch=True)
 
-    def _fitting(self, at: Position, *, skip_removed: bool) -> Position | None:
+    def _fitting(self, name: str, at: Position, *, skip_removed: bool) -> Position | None:
         """Return where to go on, as the log counts it now; None if the batch before is about to be sealed again.
 
         Raises:
@@ -170,8 +172,8 @@ class PartReader:
             if not skip_removed or error.fields["reason"] != "removed":
                 raise
             return self._batches.tail()
-        if at.r and self._batches.sealed_again(at.n):
-            raise self._batches.loss(Position(at.log, at.epoch, at.n, at.r), "sealed again")
+        if at.r and self._batches.sealed_again(at.n) and at.epoch != self._batches.epoch_before(at.n + 1):
+            raise self._batches.loss(at, "half done", flow=name)
         return Position(here.log, here.epoch, here.n, at.r)
 
 

@@ -102,7 +102,7 @@ class Hosts:
         batch = self._batches.row(n)
         if batch is None or (batch["query_id"], batch["batch_id"]) != (query_id, batch_id):
             raise ValueError(f"batch {batch_id} of query {query_id} is not the newest one")
-        start, end = self._batches.at(n), self._batches.at(n + 1)
+        start, end, division = self._batches.at(n), self._batches.at(n + 1), self._batches.division(n)
         self.forget(n, n + 1)
         db.execute("DELETE FROM segments WHERE n = ?", n)
         db.execute("DELETE FROM batches WHERE n = ?", n)
@@ -118,4 +118,4 @@ class Hosts:
             ))  # fmt: skip
         else:
             db.execute("DELETE FROM queries WHERE query_id = ?", query_id)
-        Recovery(db, self._batches).take_back(start, end, query_id, batch_id)
+        Recovery(db, self._batches).take_back(start, end, query_id, batch_id, division)

@@ -80,28 +80,38 @@ class PartSealer:
         checked = [self._checked(part, writing) for part in parts]
         with self._db.write():
             outcomes = [
-                found if isinstance(found, JobpipeError) else self._one(part, found)
+                self._one(part, found) if isinstance(found, list) else found
                 for part, found in zip(parts, checked, strict=True)
             ]
             self._subscriptions.write()
         self._subscriptions.written()
         return outcomes
 
-    def _checked(self, part: SegmentPart, writing: Container[str]) -> list[SegmentInfo] | JobpipeError:
+    def _checked(self, part: SegmentPart, writing: Container[str]) -> list[SegmentInfo] | PartOutcome | JobpipeError:
+        """Return what is to be sealed, or what becomes of the part without that."""
         if part.start.log != part.key.log or part.to.log != part.key.log or part.to.place <= part.start.place:
             return RemoteProtocolError("a part of a source is described wrongly", start=part.start.to_json())
         if part.batch.write_id not in writing and any(segment.file for segment in part.segments):
-            return SpoolError(
-                f"topic {self._batches.topic!r}: what call {part.batch.write_id} wrote may be removed by now; it is to "
-                "be written again",
-                topic=self._batches.topic,
-                write_id=part.batch.write_id,
-                again=True,
-            )
+            return self._no_longer_kept(part)
         try:
             return self._sealer.check(part.batch, part.segments)
         except (SegmentCorrupt, RemoteProtocolError) as error:
             return error
+
+    def _no_longer_kept(self, part: SegmentPart) -> PartOutcome | JobpipeError:
+        try:
+            cursor = self._cursors.held(part.key, part.partition, part.claim)
+        except (Fenced, FlowNotFound) as error:
+            return error
+        if cursor.position.place >= part.to.place:  # its files were kept until it was sealed
+            return PartOutcome(cursor, 0)
+        return SpoolError(
+            f"topic {self._batches.topic!r}: what call {part.batch.write_id} wrote may be removed by now; it is to be "
+            "written again",
+            topic=self._batches.topic,
+            write_id=part.batch.write_id,
+            again=True,
+        )
 
     def _one(self, part: SegmentPart, segments: list[SegmentInfo]) -> PartOutcome | JobpipeError:
         try:

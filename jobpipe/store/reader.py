@@ -49,7 +49,7 @@ class SegmentRange:
         partitions, schema_id: Of the batch.
         sealed_ms: Wall clock of the seal, milliseconds since 1970; never falls within a topic.
         epoch, publisher: Who sealed the batch.
-        before: The epoch that sealed batch ``n - 1``.
+        before: The epoch of a flow's cursor before the batch, and inside it; see :mod:`jobpipe.store.recovery`.
         row0: Number of the first row within its partition of that batch.
         rows, record_batches: In this piece.
         path, offset: The file and where the *segment* starts in it; None and 0 when the bytes are in ``data``. A host
@@ -253,7 +253,7 @@ class CatalogReader:
             data=row["data"],
             chunks=index.chunks(cursor.first, cursor.first + count),
             host=row["host"],
-            before=self.batches.epoch_before(row["n"]),
+            before=self.batches.epoch_before(row["n"] + (1 if self.batches.sealed_again(row["n"]) else 0)),
         )
 
     def _check_file(self, piece: SegmentRange) -> None:

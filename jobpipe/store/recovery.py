@@ -12,6 +12,9 @@ for the publisher's first batch to learn which of two things is true:
 
 The spool may be lost more than once before a subscription moves on. So a point also carries the epochs under which
 earlier copies of the log gave out the same two positions: each of them is still where its subscription says.
+
+A position inside a batch does not tell of which copy of the batch it is. So plans do not cut a batch that was sealed
+again. Flows do: their cursors before it, and inside it, have the epoch that sealed the batch itself.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from jobpipe.store.position import Position
 AGAIN, READ = "again", "read"
 TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not read it, so it cannot be left out
 MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place
+SEVERAL = "several"  # copies of a batch were lost, and not all of them were divided in one way
 MAX_TEXT = 4096  # characters: the registry takes no more bytes from us
 MAX_QUERIES = 8  # the newest; a topic has one query at a time, and a new one with each new checkpoint
 
@@ -44,6 +48,7 @@ class RecoveryPoint:
         end_mark: It is an end mark.
         queries: The last sealed batch of other queries, as [query id, batch id].
         start_aliases, end_aliases: Earlier epochs of the two positions, from copies of the log that were lost.
+        division: How the batch is divided, see :func:`jobpipe.store.batches.division_of`; "" where that is not known.
     """
 
     log: str
@@ -57,6 +62,7 @@ class RecoveryPoint:
     queries: tuple[tuple[str, int], ...] = field(default=())
     start_aliases: tuple[int, ...] = field(default=())
     end_aliases: tuple[int, ...] = field(default=())
+    division: str = ""
 
     def to_text(self) -> str:
         """Return it as JSON text."""
@@ -90,8 +96,8 @@ class RecoveryPoint:
                 query_id.encode()  # SQLite takes neither a lone surrogate nor a larger number
                 if not -(2**63) <= batch_id < 2**63:
                     raise ValueError("a batch id has more than 64 bits")
-            types = type(point.query_id), type(point.batch_id), type(point.end_mark)
-            if types != (str, int, bool) or point.end_n not in (point.start_n, point.start_n + 1):
+            types = type(point.query_id), type(point.batch_id), type(point.end_mark), type(point.division)
+            if types != (str, int, bool, str) or point.end_n not in (point.start_n, point.start_n + 1):
                 raise ValueError("a field has a wrong type, or end_n is not start_n or the next")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"[:200]
@@ -123,15 +129,22 @@ class Recovery:
         if newest is None:
             return self._point(head, head, "", -1)
         start = self._batches.at(head.n - 1)
-        return self._point(start, head, newest["query_id"], newest["batch_id"], end_mark=bool(newest["is_end"]))
+        return self._point(
+            *(start, head, newest["query_id"], newest["batch_id"]),
+            end_mark=bool(newest["is_end"]),
+            division=self._batches.division(start.n),
+        )
 
-    def before(self, query_id: str, batch_id: int, *, rows: bool, end_mark: bool) -> RecoveryPoint | None:
+    def before(
+        self, query_id: str, batch_id: int, *, rows: bool, end_mark: bool, division: str = ""
+    ) -> RecoveryPoint | None:
         """Return where the topic would go on if the spool were lost while a batch is being sealed.
 
         Args:
             query_id, batch_id: Which one.
             rows: It has some.
             end_mark: It is one.
+            division: How it is divided.
 
         Returns:
             None for a batch that is sealed already: then nothing new is to be said.
@@ -143,11 +156,21 @@ class Recovery:
         if waited_for is not None and (query_id, batch_id) != (waited_for.query_id, waited_for.batch_id):
             start = Position(start.log, waited_for.end_epoch, waited_for.end_n)
         end = Position(start.log, self._db.epoch, start.n + 1) if rows or end_mark else start
-        return self._point(start, end, query_id, batch_id, end_mark=end_mark)
+        return self._point(start, end, query_id, batch_id, end_mark=end_mark, division=division)
 
     def _point(
-        self, start: Position, end: Position, query_id: str, batch_id: int, *, end_mark: bool = False
+        self,
+        start: Position,
+        end: Position,
+        query_id: str,
+        batch_id: int,
+        *,
+        end_mark: bool = False,
+        division: str = "",
     ) -> RecoveryPoint:
+        lost = self._lost_division(end.n)
+        if lost is not None and lost != division:
+            division = SEVERAL if lost and division else ""
         others = self._db.all(
             "SELECT query_id, batch_id FROM queries WHERE query_id != ? ORDER BY n DESC LIMIT ?", query_id, MAX_QUERIES
         )
@@ -163,7 +186,25 @@ class Recovery:
             batch_id=batch_id,
             end_mark=end_mark,
             queries=tuple((row["query_id"], row["batch_id"]) for row in others),
+            division=division,
         )
+
+    def _lost_division(self, end_n: int) -> str | None:
+        """Return how the batch before ``end_n`` was divided in copies of the log that were lost; None without one."""
+        text = self._db.value("SELECT point FROM restored WHERE end_n = ?", end_n)
+        return None if text is None else RecoveryPoint.from_text(text).division
+
+    def divided_again(self, n: int, partitions: int) -> bool:
+        """Tell whether batch ``n``, which was sealed again, has other rows in its partitions than before.
+
+        Args:
+            n: The batch, which is there.
+            partitions: How many it had, as far as the reader knows: it is gone by that where nothing better is known.
+        """
+        lost, shape = self._lost_division(n + 1), self._batches.shape(n)
+        if lost:
+            return self._batches.division(n) != lost
+        return shape is not None and shape.partitions != partitions
 
     def _aliases(self, position: Position) -> tuple[int, ...]:
         """Return the other epochs that a position had in copies of the log that were lost; the newest last."""
@@ -195,9 +236,9 @@ class Recovery:
             db.execute("INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", query_id, batch_id, point.start_n)
         self._wait_for(point, None if point.end_n > point.start_n else READ)
 
-    def take_back(self, start: Position, end: Position, query_id: str, batch_id: int) -> None:
-        """Wait for the newest batch again, which is sealed and being undone. Inside a transaction."""
-        self._wait_for(self._point(start, end, query_id, batch_id), TAKEN_BACK)
+    def take_back(self, start: Position, end: Position, query_id: str, batch_id: int, division: str) -> None:
+        """Wait for the newest batch again, which was sealed and is being undone. Inside a transaction."""
+        self._wait_for(self._point(start, end, query_id, batch_id, division=division), TAKEN_BACK)
 
     def _wait_for(self, point: RecoveryPoint, outcome: str | None) -> None:
         self._db.execute(
@@ -248,8 +289,14 @@ class Recovery:
 
     def resolve(self, position: Position) -> Position | None:
         """Return ``position`` as this log counts it; None if it lies after the batch that is still waited for."""
-        if position.log != self._batches.log_id or position.r or position.epoch not in self._epochs_of(position.n):
+        n = position.n
+        if position.log != self._batches.log_id or position.r:
             return position
-        row = self._db.one("SELECT end_n, outcome FROM restored")
-        waited_for = row is not None and row["end_n"] == position.n and row["outcome"] not in (AGAIN, READ)
-        return None if waited_for else self._batches.at(position.n)
+        if position.epoch in self._epochs_of(n):
+            row = self._db.one("SELECT end_n, outcome FROM restored")
+            waited_for = row is not None and row["end_n"] == n and row["outcome"] not in (AGAIN, READ)
+            return None if waited_for else self._batches.at(n)
+        if position.epoch == self._batches.epoch_before(n):
+            return position
+        own = (self._batches.epoch_before(n + 1),) if n < self._batches.next_n() else ()
+        return self._batches.at(n) if position.epoch in (*own, *self._epochs_of(n + 1)) else position

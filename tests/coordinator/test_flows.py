@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -379,6 +380,46 @@ def test_cursors_with_a_source_are_of_its_own_log(world: World) -> None:
     scenario(Source, world, work)
 
 
+def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
+    """It holds the right to read, perhaps under many names, and no other."""
+
+    async def work(source: Source) -> None:
+        topic, place = source.topic, source.place(0)
+
+        async def begin(flow: str, partitions: int = 2, *, stands: bool = True) -> int:
+            grant = (await topic.subscribers.grant(flow, "i", LINK, {"host": "a", "pid": 1})).grant
+            if stands:
+                await topic.subscribers.first_position(flow, Boundary("earliest"), None, skip_removed=False)
+            asked = flows.BeginFlowRequest(flow, "orders", place, partitions, grant=grant)
+            return len((await source.ask(asked, "subscriber")).cursors)
+
+        async def drop(flow: str) -> None:
+            topic.subscribers._holders[flow].link = None
+            await topic.subscribers.drop(flow, dry_run=False)
+
+        with pytest.raises(RemoteProtocolError, match="which is nowhere"):
+            await begin("one", stands=False)
+        with pytest.raises(RemoteProtocolError, match="has 2 partitions at most"):
+            await begin("one", 3)
+        assert await begin("one") == 2
+        await source.put(0, partition=3, partitions=4)
+        assert await begin("one", 4) == 4
+        claim = flows.ClaimRequest("one", "orders", topic.log_id, (0,), grant=1)
+        await source.ask(claim, "reader")
+        await drop("one")
+        assert await begin("two") == 2
+        await drop("two")
+        assert await begin("three") == 2  # the second never had a task
+        await drop("alerts")
+        with pytest.raises(ConfigError, match="cursors of 2 flows"):
+            await begin("four")
+        await drop("four")
+        assert await begin("one", 4) == 4
+        assert len((await topic.status())["flows"]) == 2
+
+    scenario(Source, world, work, subscription__max="2")
+
+
 def test_a_flow_that_publishes_nothing_moves_its_cursors_by_its_grant(world: World) -> None:
     async def work(source: Source) -> None:
         log = source.topic.log_id
@@ -403,6 +444,22 @@ def test_a_flow_that_publishes_nothing_moves_its_cursors_by_its_grant(world: Wor
             )
 
     scenario(Source, world, work)
+
+
+def test_a_recovery_point_says_how_its_batch_is_divided(world: World) -> None:
+    """So that a flow whose source loses its spool is not given rows twice; what was stored before the seal counts."""
+
+    async def work() -> None:
+        host = world.host()
+        topic = await host.open_topic("orders", world.order(required=("alerts",), acks="all"))
+        source = Source(host, topic)
+        for number in range(2):
+            await source.put(number, partition=number, count=3)
+            point = json.loads(world.handlers[0].recovery_point("orders") or "")
+            assert (point["batch_id"], point["division"]) == (number, topic.store.batches.division(number))
+        await host.close()
+
+    run(work())
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -607,7 +664,7 @@ def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:
         (new,) = await target.claim(0)
         assert await sweep() == 1
         fenced, sealed = (await answered(target.seal(*parts))).parts
-        assert (fenced.again, sealed.position) == (True, at(1))
+        assert (fenced.code, fenced.again, sealed.position) == ("Fenced", False, at(1))
         assert await sweep() == 0
         assert topic.flows.writing == set()
         with pytest.raises(Fenced):
@@ -714,6 +771,53 @@ def test_a_part_larger_than_the_spool(world: World) -> None:
         assert await target.agree() == [0, 0, 0, 0]
 
     scenario(Target, world, work)
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None:
+    """The topic says that it is full until another task, or the driver, finds room; else readers are hurried on."""
+
+    async def work(target: Target) -> None:
+        topic = target.topic
+        grant = (await topic.subscribers.grant("reader", "i", LINK, {"host": "a", "pid": 1})).grant
+        await topic.subscribers.first_position("reader", Boundary("earliest"), None, skip_removed=False)
+        (claim,) = await target.claim(0)
+        done = 0
+        while (await answered(target.seal(target.part(0, claim, done, count=60)))).room:
+            done += 1
+        assert (await target.admit(0, claim)).full
+        cursors = flows.CursorsRequest("alerts", "orders", LOG)
+        assert (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is not None
+        await topic.subscribers.acknowledge("reader", grant, topic.head)
+        await topic.run(topic.store.retirer.retain, topic.retention, need=10**9)
+        assert topic.waiting is not None
+        if seals:
+            assert (await answered(target.seal(target.part(0, claim, done + 1, count=1)))).room
+        else:
+            assert not (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is None
+
+    scenario(Target, world, work, spool__max_bytes="4096", segment__max_bytes="4096", retention__ack_grace="0s")
+
+
+def test_what_a_flow_does_in_its_source_is_no_room_there(world: World) -> None:
+    async def work(source: Source) -> None:
+        log = source.topic.log_id
+        await source.ask(
+            flows.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant), "subscriber"
+        )
+        claim = flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
+        (cursor,) = (await source.ask(claim, "reader")).cursors
+        head = await source.put(0, partition=0)
+        source.topic._set_waiting("the spool is full")
+        part = flows.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
+        seal = flows.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
+        assert (await source.ask(seal, "reader")).room
+        await source.ask(flows.CursorsRequest("alerts", "orders", log), "subscriber")
+        assert source.topic.waiting is not None
+
+    scenario(Source, world, work)
 
 
 def test_acks_all_is_refused(world: World) -> None:

@@ -14,9 +14,10 @@ from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
-from jobpipe.errors import Fenced, NotAuthorized, SpoolError, TopicOwned
+from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
 from jobpipe.net.capability import write_ticket
 from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.flows import AdmitPartRequest, ClaimRequest, SealPartsRequest
 from jobpipe.operations.publishing import (
     BeginReply,
     BeginRequest,
@@ -409,6 +410,33 @@ def test_a_replaced_publisher_prepares_nothing(world: World) -> None:
         newcomer.close()
         with pytest.raises(Fenced, match="belongs to epoch 2, ours is 1"):
             await asking.prepare(A)
+        await asking.host.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "request_of_a_task",
+    [
+        RoomRequest("ab" * 8, "00" * 32),
+        ClaimRequest("alerts", "source", "00" * 8, (0,), token="cd" * 16),
+        AdmitPartRequest("alerts", "cd" * 16, 0, 1),
+        SealPartsRequest("alerts", "source", "00" * 8, (), token="cd" * 16),
+    ],
+    ids=lambda asked: asked.op,
+)
+def test_who_shows_no_secret_keeps_no_coordinator(world: World, request_of_a_task: RequestFor[Any]) -> None:
+    """Else each peer that may publish keeps one that was closed, as long as its job lives."""
+
+    async def work() -> None:
+        asking = Asking(world)
+        await asking.open()
+        asking.host._touched = 0.0
+        with pytest.raises((NotAuthorized, FlowNotFound)):
+            await asking.ask(request_of_a_task, job="")
+        assert asking.host._touched == 0.0
+        await asking.prepare(A)
+        assert asking.host._touched > 0.0
         await asking.host.close()
 
     run(work())

@@ -96,6 +96,11 @@ def test_files_of_a_call_that_is_not_known_are_written_again(log: TopicLog) -> N
     assert refused.fields["again"]
     (taken,) = log.seal_parts([large], writing={large.batch.write_id})
     assert sealed(taken).rows == 3
+    (repeated,) = log.seal_parts([large], writing=())  # its answer was lost on the way
+    assert sealed(repeated) == PartOutcome(Cursor(0, 1, at(1)), 0)
+    log.cursors.claim(KEY, [0])
+    (late,) = log.seal_parts([large], writing=())
+    assert isinstance(late, Fenced)
 
 
 def test_a_reset_ends_what_runs(log: TopicLog) -> None:
@@ -138,6 +143,25 @@ def test_cursors_of_an_older_log_go_in_the_end(log: TopicLog) -> None:
     log.clock.tick(FORGET_SECONDS + 1.0)
     log.cursors.begin(newer, Position(newer.log, 0, 0), 1)
     assert not log.cursors.all(KEY)
+
+
+def test_cursors_of_a_subscription_that_is_gone_go_in_the_end(log: TopicLog) -> None:
+    """Those that a task had stay for a while: dropping a subscription is no reset."""
+    own = [FlowKey(flow, "orders", log.log_id) for flow in ("held", "never", "moved")]
+    for key in own:
+        log.cursors.begin(key, log.batches.at(0), 2)
+        log.subscriptions.subscribe(key.flow)
+    log.cursors.claim(own[2], [1])
+    log.cursors.begin(KEY, at(0), 1)  # of another topic's log, whose subscriptions are elsewhere
+    names = {key.flow for key in own}
+    assert log.cursors.forget("orders", log.log_id) == names
+    for flow in ("never", "moved"):
+        log.subscriptions.drop(flow)
+    assert log.cursors.forget("orders", log.log_id) == names - {"never"}
+    assert [len(log.cursors.all(key)) for key in own] == [2, 0, 2]
+    log.clock.tick(FORGET_SECONDS + 1.0)
+    assert log.cursors.forget("orders", log.log_id) == {"held"}
+    assert log.cursors.all(KEY)
 
 
 def test_status_shows_them(log: TopicLog) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
+from jobpipe.flows.source import Item, SourceReader
+from jobpipe.operations.flows import FollowedPart
+from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position
-from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.recovery import SEVERAL, RecoveryPoint
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
 from tests.store.build import TOPIC, look_into, open_log, seal
@@ -278,6 +284,7 @@ def test_a_batch_that_is_sealed_already_needs_no_point(tmp_path: Path) -> None:
         {"end_aliases": ["1"]},
         {"end_aliases": list(range(17))},
         {"end_aliases": 3},
+        {"division": 3},
     ],
 )
 def test_foreign_text_is_no_point(tmp_path: Path, change: dict[str, object]) -> None:
@@ -326,27 +333,179 @@ def test_taken_back_twice(tmp_path: Path) -> None:
     assert [log.recovery.resolve(each) for each in given] == [sealed] * 3
 
 
-@pytest.mark.parametrize(("partitions", "floor", "loses"), [(2, 3, False), (3, 3, True), (1, 3, True), (3, 4, False)])
-def test_a_flow_does_not_mix_two_divisions_of_a_batch(tmp_path: Path, partitions: int, floor: int, loses: bool) -> None:
-    """Partition 0 has done the batch, partition 1 has not, and then it comes with another number of partitions."""
-    log = open_log(tmp_path)
+def again(
+    home: Path,
+    old: Sequence[Sequence[int]],
+    new: Sequence[Sequence[int]],
+    *,
+    said: bool = True,
+    partitioner: str = "rr",
+    order: int | None = None,
+) -> tuple[TopicLog, Position, Position]:
+    """Seal batch 3 twice, with a loss in between; return the log, and the places before and after the first time.
+
+    A flow's subscription stands before it. ``said``: the recovery point says how the batch was divided.
+    """
+    log = open_log(home)
     for batch_id in range(3):
         before = seal(log, batch_id)
     point = point_before(log, 3)
-    behind = seal(log, 3)
-    fresh = lose(tmp_path, log, point)
+    after = seal(log, 3, old, partitioner=partitioner)
+    fresh = lose(home, log, replace(point, division=log.batches.division(3)) if said else point)
     fresh.subscriptions.subscribe("alerts")
     fresh.subscriptions.first_position("alerts", before)
-    passed, waits = [(0, behind)], [(1, before)]
-    assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
-    sealed = seal(fresh, 3, [[2]] * partitions)
+    assert fresh.parts.read("alerts", [(0, after)], partitions=2, skip_removed=False).ranges == ()
+    seal(fresh, 3, new, partitioner=partitioner, first_row=order)
+    return fresh, before, after
+
+
+@pytest.mark.parametrize(("partitions", "floor", "loses"), [(2, 3, False), (3, 3, True), (1, 3, True), (3, 4, False)])
+@pytest.mark.parametrize("said", [False, True])
+def test_a_flow_does_not_mix_two_divisions_of_a_batch(
+    tmp_path: Path, partitions: int, floor: int, loses: bool, said: bool
+) -> None:
+    """Partition 0 has done the batch, partition 1 has not, and then it comes with another number of partitions."""
+    fresh, before, after = again(tmp_path, [[2]] * 2, [[2]] * partitions, said=said)
+    passed, waits = [(0, after)], [(1, before)]
     if floor == 4:  # all have done it
-        fresh.subscriptions.acknowledge("alerts", fresh.subscriptions.grant("alerts", {}), sealed)
+        grant = fresh.subscriptions.grant("alerts", {})
+        fresh.subscriptions.acknowledge("alerts", grant, fresh.batches.at(4))
     assert fresh.parts.read("alerts", [] if floor == 4 else waits, partitions=2, skip_removed=False) is not None
     if loses:
-        with pytest.raises(DataLoss, match="another number of partitions") as caught:
+        with pytest.raises(DataLoss, match="other rows in its partitions") as caught:
             fresh.parts.read("alerts", passed, partitions=2, skip_removed=True)
         assert caught.value.fields["reason"] == "divided again"
     else:
         assert fresh.parts.read("alerts", passed, partitions=2, skip_removed=False).ranges == ()
-    fresh.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "old", "new", "partitioner", "order", "loses"),
+    [
+        (4, [[2]] * 2, [[2]] * 4, "rr", None, True),  # the flow has as many partitions as the batch has now
+        (4, [[2]] * 2, [[2]] * 2, "rr", None, False),  # the source had more of them once
+        (2, [[1], [3]], [[3], [1]], "rr", None, True),
+        (2, [[2], [2]], [[2], [2]], "rr", 7_000_000_000, True),  # other rows
+        (2, [[2], [2]], [[2], [2]], "hash(key)", 7_000_000_000, False),  # a hash can only order them in another way
+        (2, [[1], [3]], [[3], [1]], "hash(key)", None, True),
+        (2, [[2], [2]], [[], []], "rr", None, True),
+    ],
+)
+def test_how_a_batch_was_divided_decides(
+    tmp_path: Path,
+    known: int,
+    old: Sequence[Sequence[int]],
+    new: Sequence[Sequence[int]],
+    partitioner: str,
+    order: int | None,
+    loses: bool,
+) -> None:
+    """Not how many partitions the flow has: that is the most that its source ever had."""
+    fresh, before, after = again(tmp_path, old, new, partitioner=partitioner, order=order)
+    assert fresh.parts.read("alerts", [(1, before)], partitions=known, skip_removed=False).ranges
+    if loses:
+        with pytest.raises(DataLoss) as caught:
+            fresh.parts.read("alerts", [(0, after)], partitions=known, skip_removed=False)
+        assert caught.value.fields["reason"] == "divided again"
+    else:
+        assert fresh.parts.read("alerts", [(0, after)], partitions=known, skip_removed=False).ranges == ()
+
+
+def test_several_lost_divisions_are_told_from_each_other(tmp_path: Path) -> None:
+    """A cursor may stand after any of them."""
+    log = open_log(tmp_path)
+    before = seal(log, 0)
+    point = replace(point_before(log, 1), division="a")
+    seal(log, 1)
+    fresh = lose(tmp_path, log, point)
+    divisions = {
+        given: (
+            made.division
+            if (made := fresh.recovery.before("q", 1, rows=True, end_mark=False, division=given))
+            else None
+        )
+        for given in ("a", "b", "")
+    }
+    assert divisions == {"a": "a", "b": SEVERAL, "": ""}
+    seal(fresh, 1)
+    assert fresh.recovery.point().division == SEVERAL
+    later = fresh.recovery.before("q", 2, rows=True, end_mark=False, division="b")
+    assert later is not None
+    assert (later.start_n, later.division) == (before.n + 1, "b")
+
+
+def test_a_batch_that_is_taken_back_is_remembered_by_its_division(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    seal(log, 1, [[2], [3]])
+    division = log.batches.division(1)
+    assert log.recovery.point().division == division
+    log.take_over(log.epoch + 1, "publisher")
+    log.take_back("q", 1)
+    assert log.recovery.point().division == division
+    seal(log, 1, [[3], [2]])
+    assert log.recovery.divided_again(1, 2)
+
+
+def test_an_older_point_does_not_say_how_a_batch_was_divided(tmp_path: Path) -> None:
+    text = json.loads(point_before(open_log(tmp_path), 0).to_text())
+    del text["division"]
+    assert RecoveryPoint.from_text(json.dumps(text)).division == ""
+
+
+def cursors_of(found: Followed) -> list[Position]:
+    """Return the places of a task's cursor as it reads what was found for its only partition."""
+    (part,) = found.ranges
+    told = FollowedPart(part.partition, part.start, part.end, part.fetch, tuple(map(held_part, part.held)))
+    return [
+        item.to
+        for item in SourceReader(cast("Any", None), TOPIC, "alerts", 1, 2)._read(told, "")
+        if isinstance(item, Item)
+    ]
+
+
+def test_a_flow_goes_on_inside_a_batch_that_was_sealed_again(tmp_path: Path) -> None:
+    """Its cursor says of which copy of the batch it is, also after further losses, and where it is acknowledged."""
+    layout = [[2, 2, 2], [2, 2, 2]]
+    fresh, before, _ = again(tmp_path, layout, layout)
+
+    def rest(log: TopicLog, place: Position) -> list[Position]:
+        return cursors_of(log.parts.read("alerts", [(0, place)], partitions=2, skip_removed=False))
+
+    places = rest(fresh, before)
+    assert [place.place for place in places] == [(3, 1), (3, 2), (4, 0)]
+    assert (rest(fresh, places[0]), rest(fresh, places[1])) == (places[1:], places[2:])
+    low = replace(places[0], r=0)  # as the driver acknowledges it
+    assert (low == before, fresh.recovery.resolve(low)) == (False, before)
+    assert rest(fresh, low) == places
+    third = lose(tmp_path, fresh, fresh.recovery.point())
+    assert (third.recovery.resolve(low), third.recovery.resolve(places[2])) == (before, None)
+    third.subscriptions.subscribe("alerts")
+    third.subscriptions.first_position("alerts", before)
+    seal(third, 3, layout)
+    assert (third.recovery.resolve(low), third.recovery.resolve(places[2])) == (before, third.batches.at(4))
+    assert [place.place for place in rest(third, low)] == [(3, 1), (3, 2), (4, 0)]
+    with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+        rest(third, places[0])
+    assert caught.value.fields["reason"] == "half done"
+
+
+def test_a_flow_inside_a_batch_that_was_lost_is_told(tmp_path: Path) -> None:
+    fresh, before, _ = again(tmp_path, [[2, 2, 2], [2, 2, 2]], [[2, 2, 2], [2, 2, 2]])
+    for number in (4, 5):
+        with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+            fresh.parts.read("alerts", [(0, replace(before, r=1))], partitions=2, skip_removed=True)
+        assert caught.value.fields["reason"] == "half done"
+        seal(fresh, number)
+
+
+def test_a_cursor_inside_is_known_when_a_later_batch_is_taken_back(tmp_path: Path) -> None:
+    """The log then remembers only the later one."""
+    fresh, before, _ = again(tmp_path, [[2, 2], [2, 2]], [[2, 2], [2, 2]])
+    inside = cursors_of(fresh.parts.read("alerts", [(0, before)], partitions=2, skip_removed=False))[0]
+    seal(fresh, 4)
+    fresh.take_over(fresh.epoch + 1, "publisher")
+    fresh.take_back("q", 4)
+    assert fresh.recovery.resolve(replace(inside, r=0)) == before
+    found = fresh.parts.read("alerts", [(0, inside)], partitions=2, skip_removed=False)
+    assert [place.place for place in cursors_of(found)] == [(4, 0)]
