@@ -130,10 +130,7 @@ class SourceReader:
             if held is not None:
                 yield Item(part.partition, here, *held)
             held, at = (fetched, index), Position(here.log, here.epoch, here.n, index + 1)
-        if held is not None:
-            yield Item(part.partition, part.end, *held)
-        else:
-            yield Item(part.partition, part.end)
+        yield Item(part.partition, part.end) if held is None else Item(part.partition, part.end, *held)
 
     def _fetched(self, wanted: FetchRange, skip: int) -> Iterator[Fetched]:
         """Yield a range's record batches, without those of batches that a lost host server keeps, if that is allowed.
