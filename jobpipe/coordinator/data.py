@@ -199,7 +199,7 @@ class DataService:
         """
         where = f"topic {topic!r}, offset {piece.n}, partition {piece.partition}"
         facts = {"topic": topic, "offset": piece.n, "partition": piece.partition, "host": piece.host}
-        facts["epoch"] = piece.epoch  # with which whoever passes over the batch goes on after it
+        facts["epoch"] = piece.epoch  # to go on after the batch with
         assert piece.host is not None and piece.path is not None  # noqa: S101, PT018 - the caller looked
         if piece.host not in self.hosts:
             raise HostAway(f"{where}: host server {piece.host}, which keeps the segment, is not registered", **facts)
