@@ -116,7 +116,8 @@ def reset(
 def _begins(source: dict[str, Any] | None, topic: str, name: str) -> int | None:
     """Return where a flow without cursors begins: at its subscription's position; say on standard error if none."""
     if source is None:
-        click.echo(f"topic {printable(topic)} is not served: where the next start begins is not known", err=True)
+        text = "is not served, or does not answer us: where the next start begins is not known"
+        click.echo(f"topic {printable(topic)} {text}", err=True)
         return None
     position: int | None = _reader(source, name).get("position")
     if position is None:
