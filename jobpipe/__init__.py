@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jobpipe.config.job_secrets import secret
     from jobpipe.flows.driver import Flow
     from jobpipe.flows.function import FlowContext
+    from jobpipe.flows.options import FlowState, FlowStatus, PartitionStatus
     from jobpipe.publisher.core import SealedBatch
     from jobpipe.publisher.plain import PlainPublisher, publisher
     from jobpipe.spark.await_end import await_end
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Flow",
     "FlowContext",
+    "FlowState",
+    "FlowStatus",
     "JobPipeSink",
+    "PartitionStatus",
     "PlainPublisher",
     "SealedBatch",
     "Subscription",
@@ -53,7 +57,10 @@ __version__ = "0.1.0"
 _HOME = {
     "Flow": "jobpipe.flows.driver",
     "FlowContext": "jobpipe.flows.function",
+    "FlowState": "jobpipe.flows.options",
+    "FlowStatus": "jobpipe.flows.options",
     "JobPipeSink": "jobpipe.spark.sink",
+    "PartitionStatus": "jobpipe.flows.options",
     "PlainPublisher": "jobpipe.publisher.plain",
     "SealedBatch": "jobpipe.publisher.core",
     "Subscription": "jobpipe.subscriber.client",

@@ -15,6 +15,7 @@ from jobpipe.errors import FlowNotFound
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
 
+FLOWS_SECONDS = 5.0  # for each topic that is asked whether it keeps cursors
 _COLUMNS = ("FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _NUMBERS = ("PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _timeout = click.option(
@@ -65,28 +66,40 @@ def status(settings: Settings, name: str | None, timeout: float, as_json: bool) 
 @flow.command()
 @click.argument("name")
 @click.option("--topic", metavar="TOPIC", help="The topic that keeps the cursors, if several topics do.")
+@click.option("--force", is_flag=True, help="Do it while the flow is connected to its source; the flow fails.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @_timeout
 @json_option
 @pass_settings
-def reset(settings: Settings, name: str, topic: str | None, dry_run: bool, timeout: float, as_json: bool) -> None:
-    """Delete the cursors of flow NAME, so that it starts over. Stop the flow first.
+def reset(
+    settings: Settings, name: str, topic: str | None, force: bool, dry_run: bool, timeout: float, as_json: bool
+) -> None:
+    """Delete the cursors of flow NAME, so that it does not go on at them. Stop the flow first.
 
-    At its next start, the flow begins at the position of its subscription to the source. `jobpipe subscriptions seek`
-    moves that position. Rows that the flow has published stay, and rows that it reads again are published again. A flow
-    that is still running fails. This needs the right `admin` on the topic that keeps the cursors. Exits with 1 if no
-    flow NAME has cursors.
+    At its next start, the flow begins at the position of its subscription to the source, which is printed.
+    `jobpipe subscriptions seek` moves that position. Rows that the flow has published stay, and rows that it reads
+    again are published again. All cursors of that name in the topic are deleted, of each source. A flow that is
+    connected to its source is refused; with --force it fails. This needs the right `admin` on the topic that keeps the
+    cursors. Exits with 1 if no flow NAME has cursors.
 
-    JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe flow status`), dry_run.
+    JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe flow status`), begins (by source:
+    the offset where the next start begins; null if that is not known, or the source has no such subscription), dry_run.
     """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        lines = _to_reset(admin, name, topic, timeout)
+        lines, found = _to_reset(admin, name, topic, timeout)
         (kept_in,) = {_kept_in(line) for line in lines}
+        running = [str(line["source"]) for line in lines if line["state"] == "connected"]
+        if running and not (force or dry_run):
+            raise click.UsageError(
+                f"flow {name} is connected to topic {printable(running[0])}: stop it first, or give --force; it fails "
+                "then"
+            )
         admin.reset_flow(kept_in, name, dry_run=dry_run)
+    begins = {source: _begins(found.get(source), source, name) for source in sorted({line["source"] for line in lines})}
     if as_json:
-        emit_json({"flow": name, "topic": kept_in, "cursors_of": lines, "dry_run": dry_run})
+        emit_json({"flow": name, "topic": kept_in, "cursors_of": lines, "begins": begins, "dry_run": dry_run})
         return
     for line in lines:
         cursors = line["cursors"]
@@ -95,22 +108,61 @@ def reset(settings: Settings, name: str, topic: str | None, dry_run: bool, timeo
             f"{printable(name)} in topic {printable(kept_in)}: of topic {printable(line['source'])}, log "
             f"{printable(line['log'])}, at offset {flow_offsets([each['offset'] for each in cursors])}"
         )
+    for source, offset in begins.items():
+        if offset is not None:
+            click.echo(f"the next start begins at offset {count(offset)} of topic {printable(source)}")
 
 
-def _to_reset(admin: Admin, name: str, topic: str | None, timeout: float) -> list[dict[str, Any]]:
-    """Return what one topic keeps of a flow.
+def _begins(source: dict[str, Any] | None, topic: str, name: str) -> int | None:
+    """Return where a flow without cursors begins: at its subscription's position; say on standard error if none."""
+    if source is None:
+        text = "is not served, or does not answer us: where the next start begins is not known"
+        click.echo(f"topic {printable(topic)} {text}", err=True)
+        return None
+    position: int | None = _reader(source, name).get("position")
+    if position is None:
+        click.echo(
+            f"topic {printable(topic)} has no subscription {printable(name)}: the next start begins where starting= "
+            "says, by default after all that is published by then",
+            err=True,
+        )
+    return position
+
+
+def _to_reset(
+    admin: Admin, name: str, topic: str | None, timeout: float
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return what one topic keeps of a flow, and the status of each topic that was asked, its sources among them.
 
     Raises:
         FlowNotFound: no topic that was asked keeps anything.
         click.UsageError: several do.
     """
-    known = list(_flows(statuses(admin, () if topic is None else (topic,), timeout)))
+    found = statuses(admin, () if topic is None else (topic,), timeout)
+    if topic is not None:
+        sources = {line["topic"] for status in found for line in status.get("flows", ()) if line["flow"] == name}
+        found += admin.statuses(sorted(sources - {topic}), timeout).values()
+    known = [line for line in _flows(found) if topic in (None, _kept_in(line))]
     lines = [line for line in known if line["flow"] == name]
     if not lines:
         raise _not_found(name, known, topic)
     if len(places := sorted({_kept_in(line) for line in lines})) > 1:
         raise click.UsageError(f"topics {', '.join(map(printable, places))} keep cursors of flow {name}; give --topic")
-    return lines
+    return lines, {status["topic"]: status for status in found}
+
+
+def keeper_of_flow(admin: Admin, topic: str, name: str) -> str | None:
+    """Return which topic that is served keeps cursors of flow ``name`` for the log of ``topic``; None if none does."""
+    served = [line.name for line in admin.topics() if line.location is not None]
+    lines = list(_flows(list(admin.statuses(served, FLOWS_SECONDS).values())))
+    return next(
+        (
+            _kept_in(line)
+            for line in lines
+            if (line["flow"], line["source"]) == (name, topic) and line["head"] is not None
+        ),
+        None,
+    )
 
 
 def _flows(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

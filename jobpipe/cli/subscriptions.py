@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
-from jobpipe.cli.output import count, emit_json, emit_table
+from jobpipe.cli.flow import keeper_of_flow
+from jobpipe.cli.output import count, emit_json, emit_table, printable
 from jobpipe.cli.place import PlaceType
 from jobpipe.cli.status import connection, holder, last_seen, position, told
 from jobpipe.store.boundary import Boundary
@@ -69,12 +70,18 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
     """Move subscription NAME of TOPIC to another position.
 
     A checkpoint with a committed batch continues from its own position. So `seek` is for readers that start with a new
-    checkpoint, have committed nothing yet, or read without Spark. This needs the right `admin` on the topic, or `read`
+    checkpoint, have committed nothing yet, or read without Spark. A flow continues from its cursors: it is refused
+    until `jobpipe flow reset` has deleted them. This needs the right `admin` on the topic, or `read`
     under NAME.
     """
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
+        if (kept_in := keeper_of_flow(admin, topic, name)) is not None:
+            raise click.UsageError(
+                f"{printable(name)} is a flow: its next start goes on at its cursors, which topic {printable(kept_in)} "
+                f"keeps. Stop the flow, and run `jobpipe flow reset {printable(name)}` before this"
+            )
         done = admin.seek(topic, name, to, dry_run=dry_run)
     if as_json:
         emit_json({**done.to_json(), "dry_run": dry_run})

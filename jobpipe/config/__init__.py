@@ -8,7 +8,7 @@ from jobpipe.config.definition import ConfigProblem, Definition, Key, Option, co
 from jobpipe.config.model import Config
 from jobpipe.config.names import suggest
 from jobpipe.config.show import Row, explain, find_key, keys, names, render
-from jobpipe.config.sources import Resolved, config_from_dict, load, node_settings, resolve
+from jobpipe.config.sources import Resolved, config_from_dict, load, load_given, node_settings, resolve
 
 __all__ = [
     "Config",
@@ -25,6 +25,7 @@ __all__ = [
     "find_key",
     "keys",
     "load",
+    "load_given",
     "names",
     "node_settings",
     "render",

@@ -73,6 +73,34 @@ def load(
     return resolve(path, overrides=overrides, spark=spark, environ=environ, caller=caller).config
 
 
+def load_given(
+    config: str | os.PathLike[str] | Config | None,
+    overrides: Mapping[str, Any],
+    *,
+    caller: Callable[..., object],
+    spark: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the configuration that a caller of ours was given: loaded already, or a file, or found as always.
+
+    Raises:
+        ConfigError: as :func:`load`; or it is none of these; or it is loaded, and ``overrides`` would have no effect.
+    """
+    of = f"jobpipe.{caller.__name__}"
+    if isinstance(config, Config):
+        unusable = [
+            ConfigProblem("option", key, shown(value), "no settings besides a loaded configuration: change that")
+            for key, value in overrides.items()
+        ]
+        if unusable:
+            raise config_error(unusable, of=of, what="wrong argument")
+        return config
+    given: object = config
+    if not isinstance(given, (str, os.PathLike, type(None))):
+        problem = ConfigProblem("option", "config", shown(given), "a file, or a loaded configuration")
+        raise config_error([problem], of=of, what="wrong argument")
+    return load(config, overrides=overrides, spark=spark, caller=caller)
+
+
 def resolve(
     path: str | os.PathLike[str] | None = None,
     *,

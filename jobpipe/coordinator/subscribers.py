@@ -147,7 +147,7 @@ class Subscribers:
             return
         raise NameTaken(
             f"topic {self._name!r}: subscription {name!r} is held by a live subscriber ({holder.place}); give "
-            "this query another name, or stop that one",
+            "this query, flow or client another name, or stop that one",
             topic=self._name,
             name=name,
             holder=holder.where,

@@ -99,6 +99,18 @@ def call(
         ) from error
 
 
+def set_up(setup: Setup | None) -> Any:
+    """Call the user's setup; return what it returns, None without one.
+
+    Raises:
+        FlowFailed: it raised.
+    """
+    try:
+        return None if setup is None else setup()
+    except BaseException as error:  # as in call()
+        raise FlowFailed(f"the flow's setup failed: {describe(error)}") from error
+
+
 def describe(error: BaseException) -> str:
     """Return what an error of the user's code says, and where in that it was raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]

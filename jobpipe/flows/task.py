@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
-from jobpipe.flows.function import Function, Setup, call, context_of, describe
+from jobpipe.flows.function import Function, Setup, call, context_of, set_up
 from jobpipe.flows.links import ControlLink
 from jobpipe.flows.schema import Fitter
 from jobpipe.flows.sealer import FlowSealer, Publishes, Superseded
@@ -80,7 +80,7 @@ def run_task(order: TaskOrder, function: Function, setup: Setup | None, stopped:
     """
     publishes = order.publishes
     try:
-        made = _set_up(setup)
+        made = set_up(setup)
     except FlowFailed as error:
         return TaskEnd(error=error)
     if publishes is None:
@@ -116,13 +116,6 @@ def _is_for_now(error: JobpipeError) -> bool:
     Not: that another task has the partition, or that the flow was reset.
     """
     return isinstance(error, (Fenced, FlowNotFound)) and not error.fields.keys() & {"claim", "partition", "grant"}
-
-
-def _set_up(setup: Setup | None) -> Any:
-    try:
-        return None if setup is None else setup()
-    except BaseException as error:  # as in call()
-        raise FlowFailed(f"the flow's setup failed: {describe(error)}") from error
 
 
 def _run(

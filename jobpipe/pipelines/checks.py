@@ -23,6 +23,7 @@ Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
 _PLACEMENT = "spool.placement"
+_ACKS = SPARK_JOBPIPE + "acks"
 # Spark takes 12, 12L and 1e3 for numbers; every other word of these characters can name a view, select and 1a too.
 _VIEW = re.compile(r"(?!\d+(e\d+)?(bd|[dflsy])?\Z)\w+", re.ASCII | re.IGNORECASE)
 
@@ -92,7 +93,7 @@ def _kind(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         return
     if "arguments" in given:
         yield ("arguments",), "they are of a program of your own", "give application: FILE, or leave them out", "error"
-    yield from _flow(job, given) if spec.type == "flow" else _query(job, given)
+    yield from _flow(pipeline, job, given) if spec.type == "flow" else _query(job, given)
 
 
 def _query(job: Job, given: set[str]) -> Iterator[Finding]:
@@ -127,7 +128,7 @@ def _views(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield ("sources", view), what, "give each source a name of its own", "error"
 
 
-def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
+def _flow(pipeline: Pipeline, job: Job, given: set[str]) -> Iterator[Finding]:
     for key in sorted(given & set(_QUERY_ONLY)):
         yield (key,), "a flow has none", "leave it out, or leave out type: flow", "error"
     for key in ("source", "function"):
@@ -151,6 +152,22 @@ def _flow(job: Job, given: set[str]) -> Iterator[Finding]:
         yield (missing,), "publish and schema go together", _FLOW_NEEDS[missing], "error"
     if "partitions" in given and "publish" not in given:
         yield ("partitions",), "they are of a topic that the flow publishes", "give publish and schema", "error"
+    if "publish" in given:
+        yield from _flow_acks(pipeline, job)
+
+
+def _flow_acks(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    """Refuse what ``jobpipe.flow`` refuses; an option of the source wins over the configuration."""
+    options: list[tuple[Path, Any]] = [
+        (("source", "acks"), getattr(stage.plugin.options, "acks", None)) for stage in job.sources.values()
+    ]
+    path, acks = next(
+        (option for option in options if option[1] is not None),
+        (("configuration", _ACKS), pipeline.configuration(job).get(_ACKS, "")),
+    )
+    if acks.strip().lower() == "all":
+        what = "a flow publishes with acks: stored, since many tasks seal at once"
+        yield path, what, "give acks: stored, or leave it out; the topic that it reads may have all", "error"
 
 
 _FLOW_NEEDS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load, shown
+from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
 from jobpipe.config.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publisher import opened
@@ -282,18 +282,8 @@ class PlainPublisher:
 
 def _configured(config: str | Path | Config | None, given: dict[str, Any], overrides: dict[str, Any]) -> Config:
     if not isinstance(config, Config):
-        return load(config, overrides={**given, **overrides}, caller=publisher)
-    if overrides:
-        unusable = [
-            ConfigProblem(
-                "option",
-                key,
-                shown(value),
-                "no settings besides a loaded configuration: change that",
-            )
-            for (key, value) in overrides.items()
-        ]
-        raise config_error(unusable, of="jobpipe.publisher", what="wrong argument")
+        return load_given(config, {**given, **overrides}, caller=publisher)
+    config = load_given(config, overrides, caller=publisher)
     parsed = config_from_dict({f"jobpipe.{key}": str(value) for key, value in given.items()})
     return dataclasses.replace(config, **{key: getattr(parsed, key) for key in given})
 

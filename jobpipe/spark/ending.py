@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
+from jobpipe.errors import ConfigError
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -73,6 +75,13 @@ class FlowJob:
         return self._flow.cut_short
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether it has ended, and not with its source: its own program has stopped it."""
+        from jobpipe.flows.options import FlowState
+
+        return not self.active and self._flow.status().state is FlowState.STOPPED
+
+    @property
     def active(self) -> bool:
         return not self._flow.join(0.0)
 
@@ -95,10 +104,19 @@ class FlowJob:
 
 
 def job_of(job: StreamingQuery | Flow) -> RunningJob:
-    """Return a query or a flow as what is waited for. Neither loads the other's modules, Spark's among them."""
+    """Return a query or a flow as what is waited for. Neither loads the other's modules, Spark's among them.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     flows = sys.modules.get("jobpipe.flows.driver")  # where that is not loaded there is no flow
     if flows is not None and isinstance(job, flows.Flow):
         return FlowJob(job)
+    if not hasattr(job, "isActive"):
+        raise ConfigError(
+            f"jobpipe.run takes queries that run, and flows, one after another: jobpipe.run(query, flow); "
+            f"got {type(job).__name__}"
+        )
     from jobpipe.spark.query_job import QueryJob
 
     return QueryJob(cast("StreamingQuery", job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, load
+from jobpipe.config import Config, load_given
 from jobpipe.errors import ConfigError
 from jobpipe.flows.driver import Flow, Runner
-from jobpipe.flows.function import FlowContext, Function, Setup, call
+from jobpipe.flows.function import FlowContext, Function, Setup, call, set_up
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
@@ -67,19 +68,18 @@ def flow(
         overrides: single settings, as for :class:`jobpipe.JobPipeSink`.
 
     Raises:
-        ConfigError: a value does not fit.
+        ConfigError: a value does not fit; single settings with a loaded configuration.
         UnsupportedType: a column of ``schema`` cannot pass.
         TopicNotFound: ``subscribe`` was never published.
         NameTaken: a flow or subscriber of that name runs.
         TopicOwned: another publisher has ``publish``.
         RegistryUnavailable: the registry does not answer.
     """
-    required = (required_subscribers,) if isinstance(required_subscribers, str) else tuple(required_subscribers)
-    names = [("subscribe", subscribe), ("name", name), ("publish", publish)]
-    for what, topic in (*names, *(("required_subscribers", each) for each in required)):
+    required = _names("required_subscribers", required_subscribers)
+    names = [("subscribe", subscribe), ("name", name), *(("required_subscribers", each) for each in required)]
+    for what, topic in names if publish is None else [*names, ("publish", publish)]:
         try:
-            if topic is not None:
-                check_name(topic)
+            check_name(topic)
         except InvalidName as error:
             raise ConfigError(f"{what}: {error}", key=what) from error
     if required and publish is None:
@@ -88,19 +88,24 @@ def flow(
         raise ConfigError("a flow that publishes has publish= and schema=, both; another has neither", key="schema")
     if publish == subscribe:
         raise ConfigError(f"a flow cannot publish the topic that it reads, {subscribe!r}", key="publish")
-    if partitions is not None and not (publish and 1 <= partitions <= MAX_PARALLELISM):
-        raise ConfigError(f"partitions, of what is published: expected 1 to {MAX_PARALLELISM}", key="partitions")
-    if not callable(function) or not (setup is None or callable(setup)):
-        raise ConfigError("function and setup must be callable", key="function")
+    if partitions is not None and not (publish and type(partitions) is int and 1 <= partitions <= MAX_PARALLELISM):
+        raise ConfigError(
+            f"partitions={partitions!r}, of what is published: expected a whole number from 1 to {MAX_PARALLELISM}",
+            key="partitions",
+        )
+    _require_calls(function, setup)
+    if type(fail_on_data_loss) is not bool:
+        raise ConfigError(f"fail_on_data_loss={fail_on_data_loss!r}, expected True or False", key="fail_on_data_loss")
     if schema_evolution not in EVOLUTIONS:
         raise ConfigError(
             f"schema_evolution={schema_evolution!r}, expected one of {', '.join(EVOLUTIONS)}", key="schema_evolution"
         )
+    _require_schema(schema)
     if schema is not None:
         require_columns(str(publish), schema)
         schema = readable_schema(str(publish), schema.remove_metadata())
     settings, runner = _where(spark, function, setup)
-    loaded = config if isinstance(config, Config) else load(config, overrides=overrides, spark=settings, caller=flow)
+    loaded = load_given(config, overrides, spark=settings, caller=flow)
     if publish is not None and loaded.acks == "all":
         raise ConfigError("a flow publishes with acks=stored: many tasks seal at once", key="acks")
     return Flow(
@@ -120,10 +125,41 @@ def flow(
     )
 
 
+def _names(what: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        raise ConfigError(f"{what}={given!r}, expected a name, or a list of names", key=what)
+    return tuple(given)
+
+
+def _require_calls(function: object, setup: object) -> None:
+    """Check that both can be called, and return something that need not be awaited."""
+    for what, called in (("function", function), *([] if setup is None else [("setup", setup)])):
+        if not callable(called):
+            raise ConfigError(f"{what} must be callable, got {type(called).__name__}", key=what)
+        for each in (called, getattr(type(called), "__call__", None)):  # noqa: B004 - of an object, the method
+            if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+                raise ConfigError(
+                    f"{what} is asynchronous, and nothing awaits it; let a plain function call asyncio.run", key=what
+                )
+
+
+def _require_schema(schema: object) -> None:
+    if not isinstance(schema, (pa.Schema, type(None))):
+        raise ConfigError(f"schema={schema!r}, expected a pyarrow.Schema, as pa.schema([...]) makes", key="schema")
+
+
 def _where(spark: SparkSession | None, function: Function, setup: Setup | None) -> tuple[dict[str, str], Runner]:
     """Return the session's settings, and what runs the tasks."""
     if spark is None:
         return {}, ThreadRunner(function, setup)
+    if not hasattr(type(spark), "readStream"):
+        raise ConfigError(
+            f"the first argument of jobpipe.flow is a Spark session, got {type(spark).__name__}; the topic is "
+            "subscribe='orders', and without a session the flow runs in this process",
+            key="spark",
+        )
     from jobpipe.spark.classic import require_classic, session_settings
     from jobpipe.spark.flow_tasks import SparkRunner
 
@@ -145,11 +181,16 @@ def flow_test(
         batches: each is a batch of the source: offsets 0, 1 and so on, one partition.
 
     Raises:
-        FlowFailed: the function raised, or returned what it may not.
+        FlowFailed: the function raised, or returned what it may not; setup raised.
+        ConfigError: an argument does not fit.
     """
+    _require_calls(function, setup)
+    _require_schema(schema)
     schema = None if schema is None else readable_schema("flow_test", schema.remove_metadata())
-    made, found = None if setup is None else setup(), []
+    made, found = set_up(setup), []
     for offset, given in enumerate(batches):
+        if not isinstance(given, (pa.RecordBatch, pa.Table)):
+            raise ConfigError(f"batches: expected a list of record batches, got {type(given).__name__}", key="batches")
         row = 0
         for index, batch in enumerate(given.to_batches() if isinstance(given, pa.Table) else [given]):
             now = datetime.now(UTC)

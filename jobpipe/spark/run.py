@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.publisher.opened import OpenPublisher, open_publishers
 from jobpipe.spark.closing import topics_of, written_topics
-from jobpipe.spark.ending import RunningJob, end_jobs, job_of, wait_for
+from jobpipe.spark.ending import FlowJob, RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.signals import Signals
 
 if TYPE_CHECKING:
@@ -45,16 +45,21 @@ def run(
         sinks: to be closed; by default all sinks and plain publishers that are open in this process, and the topics
             that are published by ``format("jobpipe")``.
         final: seal the end mark of each sink if all jobs came to their end: for a job whose topic ends with it.
-            After a signal, a failure or a timeout the topics stay open. What a flow publishes ends with its source.
+            After a signal, a failure or a timeout the topics stay open, and so they do if a flow was stopped by its own
+            program. What a flow publishes ends with its source.
         timeout: seconds after which the jobs are stopped as by a signal.
 
     Raises:
-        ConfigError: ``final`` with a query of Spark Connect, whose topics are the server's.
+        ConfigError: there is no job, or one is neither a query nor a flow; ``final`` with a query of Spark Connect,
+            whose topics are the server's.
 
     Returns:
-        The exit code: 0 at the end, 1 if a job or a sink failed or ``timeout`` passed, 130 after SIGINT, 143 after
-        SIGTERM.
+        The exit code: 0 at the end, or if the program has stopped its flows itself, 1 if a job or a sink failed or
+        ``timeout`` passed, 130 after SIGINT, 143 after SIGTERM.
     """
+    if not jobs:
+        raise ConfigError("jobpipe.run needs a query or a flow to wait for: jobpipe.run(query)")
+    running = [job_of(job) for job in jobs]
     if final and any(type(job).__module__.startswith("pyspark.sql.connect.") for job in jobs):
         raise ConfigError(
             "jobpipe.run(final=True) needs a classic Spark session: over Spark Connect, end a topic by a last batch, "
@@ -64,20 +69,20 @@ def run(
     with signals.noted():
         began = time.monotonic()
         deadline = math.inf if timeout is None else began + timeout
-        running = [job_of(job) for job in jobs]
         failure = wait_for(running, lambda: signals.first is not None or time.monotonic() >= deadline)
-        ended = not failure and signals.first is None and not any(job.active for job in running)
-        if not ended:
+        over = not failure and signals.first is None and not any(job.active for job in running)
+        stopped = [job.name for job in running if isinstance(job, FlowJob) and job.was_stopped] if over else []
+        if not over:
             if signals.first is not None and (active := [job for job in running if job.active]):
                 _tell(f"{signals.first.name}: {'; '.join(dict.fromkeys(job.boundary for job in active))}; {AGAIN}")
             end_jobs(running, lambda: signals.again)
-            failure = failure or next((failure for job in running if (failure := job.failure())), "")
-        late = not (ended or failure or signals.first)
-        failure = (
-            _close(_open_now(jobs, final=final and ended) if sinks is None else sinks, final=final and ended) or failure
-        )
+            failure = _failures(running) or failure
+        late = not (over or failure or signals.first)
+        final = final and over and not stopped
+        failure = _close(_open_now(jobs, final=final) if sinks is None else sinks, final=final) or failure
         names = ", ".join(job.name for job in running)
-        _tell(f"{names} {_how(failure, signals, running, late=late)}, after {time.monotonic() - began:.0f} s")
+        how = _how(failure, signals, running, stopped, late=late)
+        _tell(f"{names} {how}, after {time.monotonic() - began:.0f} s")
         if failure or late:
             return FAILED
         return 0 if signals.first is None else 128 + signals.first
@@ -97,6 +102,12 @@ def _open_now(jobs: Sequence[StreamingQuery | Flow], *, final: bool) -> list[Ope
     return [*open_publishers(), *written]
 
 
+def _failures(jobs: Sequence[RunningJob]) -> str:
+    """Return in a line why jobs failed; of several jobs also which."""
+    found = [(job.name, failure) for job in jobs if (failure := job.failure())]
+    return "; ".join(failure if len(jobs) == 1 else f"{name}: {failure}" for name, failure in found)
+
+
 def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:
     failures = []
     for sink in sinks:
@@ -107,11 +118,13 @@ def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:
     return "; ".join(failures)
 
 
-def _how(failure: str, signals: Signals, jobs: Sequence[RunningJob], *, late: bool) -> str:
+def _how(failure: str, signals: Signals, jobs: Sequence[RunningJob], stopped: Sequence[str], *, late: bool) -> str:
     if failure:
         return f"failed: {failure}"
     if late:
         return "was stopped before its end: the timeout has passed"
+    if signals.first is None and stopped:
+        return "was stopped" if len(jobs) == 1 else f"ended: {', '.join(f'{name} was stopped' for name in stopped)}"
     if signals.first is None:
         return "came to its end"
     cut = [job.unit for job in jobs if job.cut_short]

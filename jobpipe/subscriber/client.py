@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, load
+from jobpipe.config import Config, load_given
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
@@ -234,5 +234,5 @@ def subscribe(
         check_name(name)
     except InvalidName as error:
         raise ConfigError(f"name: {error}", key="name") from error
-    loaded = config if isinstance(config, Config) else load(config, overrides=overrides, caller=subscribe)
+    loaded = load_given(config, overrides, caller=subscribe)
     return Subscription(topic, name=name, starting=start, config=loaded)

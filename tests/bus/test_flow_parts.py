@@ -29,7 +29,7 @@ from jobpipe.errors import (
 from jobpipe.flows import driver, sealer, source, task
 from jobpipe.flows.driver import TRIES, Flow, lanes_for
 from jobpipe.flows.ends import FlowEnds
-from jobpipe.flows.function import FlowContext, call
+from jobpipe.flows.function import FlowContext, call, set_up
 from jobpipe.flows.options import FlowState
 from jobpipe.flows.sealer import FlowSealer
 from jobpipe.flows.source import Item, SourceReader
@@ -338,7 +338,7 @@ def test_whatever_it_raises(error: BaseException) -> None:
     with pytest.raises(FlowFailed, match=said):
         call(function, ROWS, CONTEXT, ROWS.schema)
     with pytest.raises(FlowFailed, match=rf"setup failed: {type(error).__name__}"):
-        task._set_up(lambda: function(ROWS, CONTEXT))
+        set_up(lambda: function(ROWS, CONTEXT))
 
 
 async def coroutine() -> None:

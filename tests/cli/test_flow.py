@@ -153,9 +153,10 @@ def test_reset(run: Run, file: str, config: Config, name: str, orders: jobpipe.P
     dry = run("flow", "reset", name, "--dry-run", file=file)
     assert dry.exit_code == 0
     assert dry.stdout.startswith(f"would delete 2 cursors of flow {name} in topic {name}-orders: ")
-    assert dry.stdout.endswith("at offset 4\n")
+    assert dry.stdout.endswith(f"at offset 4\nthe next start begins at offset 4 of topic {name}-orders\n")
     done = json.loads(run("flow", "reset", name, "--json", file=file).stdout)
     assert (done["flow"], done["topic"], done["dry_run"]) == (name, f"{name}-orders", False)
+    assert done["begins"] == {f"{name}-orders": 4}
     assert [cursor["offset"] for cursor in done["cursors_of"][0]["cursors"]] == [4, 4]
     assert run("flow", "reset", name, file=file).exit_code == 1
     assert run("subscriptions", "seek", f"{name}-orders", name, "--to", "1", file=file).exit_code == 0
@@ -172,11 +173,31 @@ def test_reset_of_a_flow_that_runs(
     """It fails, and says why."""
     with start(config, name, found=f"{name}-found") as flow:
         until_done(flow, 4)
-        result = run("flow", "reset", name, file=file)
+        refused = run("flow", "reset", name, file=file)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"flow {name} is connected to topic {name}-orders: stop it first" in refused.stderr
+        assert run("flow", "reset", name, "--topic", f"{name}-found", file=file).exit_code == 2
+        result = run("flow", "reset", name, "--force", file=file)
         assert result.stdout.startswith(f"deleted 2 cursors of flow {name} in topic {name}-found: ")
         with pytest.raises(FlowFailed) as error:
             flow.await_end(DEADLINE)
         on_page(error.value, "FlowFailed: flow '…'")
+
+
+def test_seek_and_drop_of_a_flow(
+    run: Run, file: str, config: Config, name: str, orders: jobpipe.PlainPublisher
+) -> None:
+    """A seek moves nothing of a flow that has cursors. After a reset without a subscription ``starting`` holds."""
+    with start(config, name, found=f"{name}-found") as flow:
+        until_done(flow, 4)
+    refused = run("subscriptions", "seek", f"{name}-orders", name, "--to", "earliest", file=file)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"{name} is a flow" in refused.stderr
+    assert f"`jobpipe flow reset {name}`" in refused.stderr
+    assert run("subscriptions", "drop", f"{name}-orders", name, file=file).exit_code == 0
+    reset = run("flow", "reset", name, "--topic", f"{name}-found", file=file)
+    assert (reset.exit_code, len(reset.stdout.splitlines())) == (0, 1)
+    assert f"topic {name}-orders has no subscription {name}: the next start begins where starting= says" in reset.stderr
 
 
 @pytest.mark.slow
@@ -190,6 +211,6 @@ def test_reset_of_a_name_that_two_topics_keep(
         result = run("flow", "reset", name, file=file)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"topics {name}-found, {name}-orders keep cursors of flow {name}; give --topic" in result.stderr
-        assert run("flow", "reset", name, "--topic", f"{name}-orders", file=file).exit_code == 0
+        assert run("flow", "reset", name, "--topic", f"{name}-orders", "--force", file=file).exit_code == 0
         (line,) = json.loads(run("flow", "status", name, "--json", file=file).stdout)
         assert line["publishes"] == f"{name}-found"

@@ -15,6 +15,7 @@ from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.spec import Mode
+from jobpipe.store.boundary import EARLIEST, Boundary
 from tests.pipelines.conftest import Write, loaded, problems
 
 FLIGHTS = Path(__file__).parent / "flights.yaml"
@@ -354,6 +355,31 @@ jobs:
     spec = pipeline.jobs["alerts"].spec
     assert (spec.function, spec.setup, spec.publish, spec.partitions) == ("alerts:check", "alerts:load", "alerts", 2)
     assert subscriptions_of(pipeline, "orders") == ("x.alerts",)
+
+
+@pytest.mark.parametrize(
+    ("options", "starting"),
+    [
+        ("startingOffsets: earliest", EARLIEST),
+        ("startingOffsets: '{\"orders\": 12}'", Boundary("offset", 12)),
+        ("startingOffsets: '{\"orders\": -2}'", EARLIEST),
+        ("startingTimestamp: '1970-01-01T00:00:01Z'", Boundary("time", 1000)),
+        (
+            "startingOffsetsByTimestamp: '{\"orders\": 1000}', startingOffsetsByTimestampStrategy: latest",
+            Boundary("time", 1000, "latest"),
+        ),
+    ],
+)
+def test_where_a_flow_starts(write: Write, options: str, starting: Boundary) -> None:
+    """``jobpipe.flow`` reads one topic, and takes no mapping."""
+    path = write(f"""
+pipeline: {{name: x, topic-prefix: dev.}}
+jobs:
+  make: {{source: {{type: rate}}, sink: {{type: jobpipe, topic: orders}}}}
+  alerts: {{type: flow, source: {{type: jobpipe, subscribe: orders, {options}}}, function: alerts:check}}
+""")
+    (stage,) = loaded(path).jobs["alerts"].sources.values()
+    assert stage.plugin.flow_options() == {"starting": starting}
 
 
 def test_warnings_alone_are_no_error(write: Write) -> None:

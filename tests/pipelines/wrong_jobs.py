@@ -292,6 +292,18 @@ JOBS: tuple[Wrong, ...] = (
         f"type: flow\n{ORDERS}\nfunction: a:b\npartitions: 2",
         (7, "partitions", "that the flow publishes", "publish and schema"),
     ),
+    job(
+        "acks of a flow",
+        "type: flow\nsource: {type: jobpipe, subscribe: orders, acks: all}\nfunction: a:b\n"
+        "publish: alerts\nschema: id INT",
+        (5, "source.acks", "a flow publishes with acks: stored", "acks: stored"),
+    ),
+    job(
+        "acks of a flow in its configuration",
+        f"type: flow\n{ORDERS}\nfunction: a:b\npublish: alerts\nschema: id INT\n"
+        "configuration: {spark.jobpipe.acks: all}",
+        (9, "configuration.spark.jobpipe.acks", "a flow publishes with acks: stored", "acks: stored"),
+    ),
     job("another type", f"type: flwo\n{RATE}\n{CONSOLE}", (4, "type", "'flwo' does not fit", "flow")),
     # -- bounded runs and schedules
     job(

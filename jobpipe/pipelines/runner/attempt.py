@@ -246,7 +246,7 @@ def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext
     if job.spec.type == "flow":
         from jobpipe.pipelines.runner.flows import FlowWork
 
-        return FlowWork(spark, job, context)
+        return FlowWork(spark, job, context, reporter)
     from jobpipe.pipelines.runner.queries import QueryWork
 
     return QueryWork(spark, pipeline, job, context, reporter)

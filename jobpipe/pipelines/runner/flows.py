@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from jobpipe.errors import WaitTimeout
 from jobpipe.flows.driver import Flow
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import read_columns
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.plugins import Source
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.userobjects import import_object
@@ -20,15 +20,17 @@ from jobpipe.spark.flow import flow
 from jobpipe.spark.schema import arrow_schema
 
 POLL_SECONDS = 0.2
+COUNT_SECONDS = 1.0
 
 
 class FlowWork:
     """Runs a flow."""
 
-    def __init__(self, spark: SparkSession, job: Job, context: JobContext) -> None:
+    def __init__(self, spark: SparkSession, job: Job, context: JobContext, reporter: Reporter) -> None:
         self._spark = spark
         self._job = job
         self._context = context
+        self._reporter = reporter
 
     def run(self, stop: StopRequest) -> Done:
         """Run it to its topic's end."""
@@ -39,17 +41,15 @@ class FlowWork:
         schema = None if spec.schema_ is None else read_columns(spec.schema_, context.folder)
         with stop.interrupting():  # its topic is waited for
             running = self._begin(topic, source, schema)
+        progress = _Progress(running, self._reporter)
         with running:
-            while not stop.asked:
-                with contextlib.suppress(WaitTimeout):
-                    running.await_end(POLL_SECONDS)
-                    break
-            running.stop()
+            while not (stop.asked or running.join(POLL_SECONDS)):
+                progress.look()
+        progress.look(now=True)
         error = running.exception()
-        batches = sum(each.offset for each in running.status().partitions)
         if error is not None:
-            return failure(error, batches=batches)
-        return Done(stopped=stop.asked, batches=batches)
+            return failure(error, batches=progress.batches)
+        return Done(stopped=stop.asked, batches=progress.batches)
 
     def _begin(self, topic: str, source: Source, schema: StructType | None) -> Flow:
         spec, context = self._job.spec, self._context
@@ -65,3 +65,29 @@ class FlowWork:
             required_subscribers=() if spec.publish is None else context.subscribers.get(spec.publish, ()),
             **source.flow_options(),
         )
+
+
+class _Progress:
+    """Counts the batches of the source that are done in all partitions; how many rows they have, only tasks know."""
+
+    def __init__(self, flow: Flow, reporter: Reporter) -> None:
+        self._flow = flow
+        self._reporter = reporter
+        self.batches = 0
+        self._last = self._low
+        self._looked = 0.0
+
+    def look(self, *, now: bool = False) -> None:
+        """Count what is new, once a second."""
+        if not now and time.monotonic() - self._looked < COUNT_SECONDS:
+            return
+        self._looked = time.monotonic()
+        low = self._low
+        moved, self._last = low - self._last, low
+        if moved > 0:  # not where the source's log was lost, and counts from 0 again
+            self.batches += moved
+            self._reporter.tell(self.batches, 0)
+
+    @property
+    def _low(self) -> int:
+        return min((each.offset for each in self._flow.status().partitions), default=0)

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 _DEFINED = tuple(about for about in SOURCE_OPTIONS if about.name != "name")  # which is the job's
 _BOUNDS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "boundaryType", "lowerBound")
-_FLOW_OPTIONS = {
-    "startingOffsets": "starting",
-    "failOnDataLoss": "fail_on_data_loss",
-    "schemaEvolution": "schema_evolution",
-}
+_FLOW_STARTS = (
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)
+_FLOW_OPTIONS = {"failOnDataLoss": "fail_on_data_loss", "schemaEvolution": "schema_evolution"}
 _OPTIONS = options_model(
     "JobpipeSourceOptions",
     (*_DEFINED, *KEYS),
@@ -89,17 +91,27 @@ class JobpipeSource(Source):
 
     def flow_options(self) -> dict[str, Any]:
         """Return the arguments of ``jobpipe.flow``."""
-        given, found = self.options, {}
+        from jobpipe.spark.boundaries import ends
+
+        given = self.options
+        found: dict[str, Any] = {}
+        starts: dict[str, Any] = {}
         for about in (*_DEFINED, *KEYS):
             name = getattr(about, "attribute", about.name)
             if name not in given.model_fields_set or (value := getattr(given, name)) is None:
                 continue
             if isinstance(about, Key):
                 found[name] = about.format(value)
+            elif about.name in _FLOW_STARTS:
+                starts[about.name] = value
             elif about.name in _FLOW_OPTIONS:
                 found[_FLOW_OPTIONS[about.name]] = value
             elif about.name != "subscribe":
                 raise ValueError(about.name)
+        (topic,) = self.topics().names
+        start, _ = ends(starts, (topic,), None, lambda *_: None)  # what is wrong with them, check() says
+        if (boundary := start.of(topic)) is not None:
+            found["starting"] = boundary
         return found
 
     def _load(self, spark: SparkSession, job: JobContext, texts: dict[str, str]) -> DataFrame:
