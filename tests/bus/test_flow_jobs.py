@@ -29,6 +29,9 @@ class Told(Flow):
         if self._state is FlowState.RUNNING:
             self._state = FlowState.STOPPED
 
+    def exception(self) -> JobpipeError | None:
+        return self._error
+
     def status(self) -> FlowStatus:
         return FlowStatus(self.name, self._state, "orders", None, (), None)
 
