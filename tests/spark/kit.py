@@ -188,9 +188,12 @@ def write_files(folder: Path, rows: NumberedRows, batch_ids: Iterable[int]) -> N
     """Write the rows of each batch into a file of its own, of which :func:`file_stream` makes a micro-batch."""
     folder.mkdir(parents=True, exist_ok=True)
     for batch_id in batch_ids:
-        path = folder / f"{batch_id:04}.parquet"
-        pq.write_table(pa.concat_tables(rows.tables(batch_id)), path)
-        os.utime(path, (1_600_000_000 + batch_id, 1_600_000_000 + batch_id))
+        part = (
+            folder / f".{batch_id:04}.part"
+        )  # a query that runs would take a file that is empty yet, and no more of it
+        pq.write_table(pa.concat_tables(rows.tables(batch_id)), part)
+        os.utime(part, (1_600_000_000 + batch_id, 1_600_000_000 + batch_id))
+        part.rename(folder / f"{batch_id:04}.parquet")
 
 
 def file_stream(spark: SparkSession, folder: Path) -> DataFrame:

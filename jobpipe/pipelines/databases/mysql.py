@@ -50,6 +50,7 @@ MODES = {
     "verify_full": "verify-full",
 }
 """TLS as the drivers for Java call it, in lower case with ``_``, and what it is."""
+_LARGE = 100_000  # characters and bytes of a row, from which on its size is looked at
 _PACKET_SECONDS = 30.0  # more than a statement may take, until its answer is given up
 _NO_LIMIT = 31_536_000  # seconds; the most that the server takes for a lock
 _SETTINGS = (
@@ -121,18 +122,33 @@ class MySqlDatabase(Database):
 
         Raises:
             Fenced: the table is gone.
+            RowTooLarge: the server would take none of that size.
         """
         pymysql = _driver()
         marks = ", ".join(["%s"] * len(columns))
         names = ", ".join(map(quoted, columns))
+        statement, given = f"INSERT INTO {dotted(table)} ({names}) VALUES ({marks})", list(rows)  # noqa: S608 - quoted
+        self._require_room(connection, statement, given)
         try:
             with connection.cursor() as cursor:
-                cursor.executemany(f"INSERT INTO {dotted(table)} ({names}) VALUES ({marks})", list(rows))  # noqa: S608 - quoted
+                cursor.executemany(statement, given)
         except pymysql.ProgrammingError as error:
             if error.args[0] != NO_TABLE:
                 raise
             what = f"MySQL at {self.name}: table {'.'.join(table)} is gone, as after a later attempt has opened"
             raise Fenced(what, table=".".join(table)) from None
+
+    def _require_room(self, connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Refuse a row that takes more than a packet: the server would end the connection, and may not say why."""
+        large = [row for row in rows if sum(len(each) for each in row if isinstance(each, (str, bytes))) > _LARGE]
+        if not large:
+            return
+        ((limit,),) = execute(connection, "SELECT @@max_allowed_packet").fetchall()
+        with connection.cursor() as cursor:
+            for row in large:
+                if len(cursor.mogrify(statement, row).encode(errors="surrogateescape")) >= limit:
+                    said = f"MySQL at {self.name}: {_OWN_WORDS[RowTooLarge]}, now {limit} bytes"
+                    raise RowTooLarge(said, database=self.name)
 
     def values(self, name: str, column: pa.Array[Any]) -> Sequence[Any]:
         """Return the values of a column; see :meth:`Database.values`."""
