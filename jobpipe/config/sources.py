@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.checks import check_together
-from jobpipe.config.definition import ConfigProblem, Key, config_error, shown, unknown
+from jobpipe.config.definition import ConfigProblem, Key, config_error, shown, shown_by_name, unknown
 from jobpipe.config.document import Entry, read_document
 from jobpipe.config.model import KEYS, Config
 from jobpipe.config.names import by_exact_name, by_loose_name, is_section, suggest
@@ -87,9 +87,9 @@ def load_given(
     """
     of = f"jobpipe.{caller.__name__}"
     if isinstance(config, Config):
+        expected = "no settings besides a loaded configuration: change that"
         unusable = [
-            ConfigProblem("option", key, shown(value), "no settings besides a loaded configuration: change that")
-            for key, value in overrides.items()
+            ConfigProblem("option", key, shown_by_name(key, value), expected) for key, value in overrides.items()
         ]
         if unusable:
             raise config_error(unusable, of=of, what="wrong argument")

@@ -16,12 +16,12 @@ from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import (
     ConfigError,
+    FlowFailed,
     FlowNotFound,
     JobpipeError,
     NotAuthorized,
     RemoteProtocolError,
     SpoolError,
-    SpoolFull,
 )
 from jobpipe.net.link import Link
 from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, SealPartsRequest
@@ -257,7 +257,7 @@ class TopicFlows:
             first += part.segments
             size = sum(segment.length for segment in segments)
             if size > limit:
-                raise SpoolFull(
+                raise FlowFailed(  # it waits for no room, since there will be none
                     f"topic {self._topic.topic!r}: what flow {asked.flow!r} returned for partition {part.partition} "
                     f"has {size} bytes, more than jobpipe.spool.max_bytes={limit}; return less at once, or raise it",
                     topic=self._topic.topic,

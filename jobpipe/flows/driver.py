@@ -44,6 +44,7 @@ HURRY_SECONDS = 0.02  # the same while the source's publisher waits, or the sour
 STOP_SECONDS = 10.0  # for tasks to publish what their function has returned
 CANCEL_SECONDS = 5.0  # for tasks that were cancelled
 CANCEL_EVERY_SECONDS = 0.5
+LONG_SECONDS = 60.0  # that a task runs, after which its lane begins with short pauses again
 AT_ONCE_SECONDS = 1.0  # the same, when it is urgent
 TRIES = 4  # failures of a partition at one place, within
 TRIES_SECONDS = 3600.0
@@ -96,6 +97,12 @@ class _Failures:
 
     times: list[float] = field(default_factory=list)
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    claims: dict[int, int] = field(default_factory=dict)
+
+    def has_claimed(self, concerned: Sequence[Cursor]) -> bool:
+        """Whether a task has claimed these since this was asked last; at first it is taken to have."""
+        before, self.claims = self.claims, {each.partition: each.claim for each in concerned}
+        return self.claims != before
 
     def add(self, concerned: Sequence[Cursor], now: float) -> int:
         """Note a failure; return how many there were at one place lately."""
@@ -234,15 +241,15 @@ class Flow:
         Raises:
             ConfigError: there are not enough cores.
         """
-        lanes = lanes_for(self._options.subscribe, self._ends.partitions, self._runner)
         with self._lock:
-            more = [
-                threading.Thread(target=self._run_lane, args=(number,), name=f"flow-{self.name}-{number}", daemon=True)
-                for number in range(len(self._lanes), lanes)
-            ]
-            self._lanes += more  # before one of them asks how many there are
-        for lane in more:
-            lane.start()
+            lanes = lanes_for(self._options.subscribe, self._ends.partitions, self._runner)
+            for number in range(len(self._lanes), lanes):
+                if self._stopping.is_set():
+                    return
+                name = f"flow-{self.name}-{number}"
+                lane = threading.Thread(target=self._run_lane, args=(number,), name=name, daemon=True)
+                lane.start()
+                self._lanes.append(lane)
 
     def _run_lane(self, number: int) -> None:
         try:
@@ -253,10 +260,13 @@ class Flow:
 
     def _run_tasks(self, number: int) -> None:
         failures, delays = _Failures(), backoff()
+        lane: Sequence[int] = (number,)
         while not self._stopping.is_set():
-            lanes = len(self._lanes)
+            partitions, began = self._ends.partitions, time.monotonic()
             try:
-                order = self._ends.order(number, lanes)
+                self._add_lanes()
+                lane = range(number, partitions, lanes_for(self._options.subscribe, partitions, self._runner))
+                order = self._ends.order(tuple(lane), partitions)
                 end = self._runner.run(order, number, self._stopping.is_set)
             except JobpipeError as error:
                 end = TaskEnd(error=error)
@@ -265,6 +275,8 @@ class Flow:
                 end = TaskEnd(error=JobpipeError(f"flow {self.name!r}, task {number}: {error!r}"))
             if self._stopping.is_set():
                 return
+            if time.monotonic() - began > LONG_SECONDS:
+                delays = backoff()
             if isinstance(end.error, Fenced) and "grant" in end.error.fields:
                 # The subscription has a new grant with each link of the driver. If another has it, we are told so.
                 log.info("flow %s: %s", self.name, end.error)
@@ -276,20 +288,15 @@ class Flow:
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of
                 self._stopping.wait(next(delays))
                 continue
-            count = self._failed(end, failures, number, lanes)
+            count = self._failed(end, failures, lane)
             if self._ended.is_set() or self._stopping.wait(next(delays) if count == 0 else PAUSES[count - 1]):
                 return
 
     def _reshape(self, partitions: int, delays: Iterator[float]) -> None:
         if not self._ends.reshape(partitions):
             self._stopping.wait(next(delays))
-            return
-        try:
-            self._add_lanes()
-        except ConfigError as error:
-            self._end(FlowState.FAILED, error)
 
-    def _failed(self, end: TaskEnd, failures: _Failures, number: int, lanes: int) -> int:
+    def _failed(self, end: TaskEnd, failures: _Failures, lane: Sequence[int]) -> int:
         """Note why a task ended; return how often it has lately at its place, 0 if it is tried again without end."""
         error = end.error
         assert error is not None  # noqa: S101 - the caller looked
@@ -297,15 +304,16 @@ class Flow:
             cursors = self._ends.refresh()
         except (JobpipeError, TimeoutError):
             cursors = self._ends.cursors
-        lane = range(number, self._ends.partitions, lanes) if end.partition is None else (end.partition,)
+        lane = lane if end.partition is None else (end.partition,)
         concerned = [each for each in cursors if each.partition in lane]
+        has_begun = failures.has_claimed(concerned)
         with self._lock:
             for each in concerned:
                 self._errors[each.partition] = (each.position.place, error.message)
         if isinstance(error, FINAL):
             self._end(FlowState.FAILED, error)
             return 0
-        if isinstance(error, PASSING) and not (end.is_lost and self._has_rows(concerned)):
+        if isinstance(error, PASSING) and not (end.is_lost and (self._has_rows(concerned) or not has_begun)):
             log.warning("flow %s: %s; trying again", self.name, error)
             return 0
         count = failures.add(concerned, time.monotonic())
@@ -422,7 +430,7 @@ class Flow:
 
     def _join_lanes(self, seconds: float) -> None:
         until = Deadline(seconds)
-        for lane in self._lanes:
+        for lane in list(self._lanes):
             lane.join(until.left())
 
     def _has_tasks(self) -> bool:

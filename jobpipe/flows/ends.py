@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, DataLoss, FlowFailed, JobpipeError
+from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import learned
 from jobpipe.flows.sealer import PART_BYTES, Publishes
 from jobpipe.flows.task import TaskOrder
-from jobpipe.operations.flows import MAX_PARTS, PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
+from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
 from jobpipe.operations.publishing import Schema
 from jobpipe.operations.ranges import News
 from jobpipe.operations.reading import Bounds, BoundsRequest, SchemaRequest
@@ -211,25 +211,15 @@ class FlowEnds:
         with self.publisher.while_active(active):
             yield
 
-    def order(self, number: int, lanes: int) -> TaskOrder:
-        """Return what a task is told.
+    def order(self, lane: tuple[int, ...], partitions: int) -> TaskOrder:
+        """Return what the task of some of the source's partitions is told.
 
         Raises:
-            ConfigError: the source has more partitions by now than so many tasks can take.
             JobpipeError: the source's schema is not known yet, and cannot be asked for.
         """
         if self._schema is None:
             self._schema = self._learn_schema()
-        with self._lock:
-            partitions = self.partitions
         publisher, options = self.publisher, self._options
-        lane = tuple(range(number, partitions, lanes))
-        if len(lane) > MAX_PARTS:
-            raise ConfigError(
-                f"topic {options.subscribe!r} has {partitions} partitions now, too many for {lanes} tasks, of which "
-                f"each takes {MAX_PARTS} at most: start the flow again",
-                topic=options.subscribe,
-            )
         publishes = None
         if publisher is not None:
             assert options.schema is not None  # noqa: S101 - jobpipe.flow has looked
@@ -299,6 +289,8 @@ class FlowEnds:
         """Begin at a coordinator that has taken the place of the one before; return whether there is one."""
         if self._instance == self._begun_at:
             return False
+        if self.publisher is None:  # a source that was restored may know nothing of the subscription
+            self.acknowledge(self.cursors)
         self.begin(self.partitions)
         return True
 

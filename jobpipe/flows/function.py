@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def call(
         returned = function(batch, context)
         return [_fitted(piece, schema) for piece in _pieces(returned) if piece.num_rows > 0]
     except BaseException as error:  # an exit, or an asyncio.CancelledError, would end the task's thread without a word
+        _let_pass(error)
         last = context.row + max(batch.num_rows, 1) - 1
         rows = f"row {last}" if last == context.row else f"rows {context.row} to {last}"
         said = error.message if isinstance(error, JobpipeError) else describe(error)
@@ -108,7 +110,14 @@ def set_up(setup: Setup | None) -> Any:
     try:
         return None if setup is None else setup()
     except BaseException as error:  # as in call()
+        _let_pass(error)
         raise FlowFailed(f"the flow's setup failed: {describe(error)}") from error
+
+
+def _let_pass(error: BaseException) -> None:
+    """Raise a Ctrl-C that came to this thread: it is none of the function's."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
 
 
 def describe(error: BaseException) -> str:

@@ -279,7 +279,8 @@ class FlowSealer:
             token=self._token,
         )
         reply = self._link.ask(asked, timeout=CALL_SECONDS)
-        self._has_room = reply.room
+        if segments:  # to others it says that more of them may come, whether or not there is room
+            self._has_room = reply.room
         again = [each for each, outcome in zip(taken, reply.parts, strict=False) if not self._note(each, outcome)]
         return again + taken[len(parts) :]
 

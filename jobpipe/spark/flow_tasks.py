@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
@@ -47,10 +47,12 @@ class SparkRunner:
                 return TaskEnd()
             # Its executor is gone, or the session; a function that fails comes back as a TaskEnd.
             text = str(error).strip().splitlines() or [""]
-            why = f"{said}: Spark ended the task: {type(error).__name__}: {text[0][:500]}"
-            return TaskEnd(error=LinkError(why), is_lost=True)
+            why = f"{type(error).__name__}: {text[0][:500]}"
+            if self._context._jsc is None or isinstance(error, (Py4JNetworkError, OSError)):
+                return TaskEnd(error=JobpipeError(f"{said}: Spark is gone: {why}"))
+            return TaskEnd(error=LinkError(f"{said}: Spark ended the task: {why}"), is_lost=True)
         if not ends:  # the JVM was lost while it sent it: see collecting.py
-            return TaskEnd() if stopped() else TaskEnd(error=LinkError(f"{said}: Spark is gone"), is_lost=True)
+            return TaskEnd() if stopped() else TaskEnd(error=JobpipeError(f"{said}: Spark is gone"))
         return ends[0]
 
     def cancel(self) -> None:

@@ -61,6 +61,10 @@ class Parts:
         return sum(rows for rows, _ in chosen), sum(size for _, size in chosen)
 
 
+NO_ROWS = "no rows"
+"""How a batch without rows is divided, such as an end mark."""
+
+
 def division_of(partitions: int, partitioner: str, segments: Iterable[tuple[int, int, bytes]]) -> str:
     """Return what tells whether a batch that is published twice has the same rows in each partition both times.
 
@@ -71,6 +75,9 @@ def division_of(partitions: int, partitioner: str, segments: Iterable[tuple[int,
         partitions, partitioner: of the batch.
         segments: partition, rows and packed index of each, in order.
     """
+    segments = list(segments)
+    if not segments:
+        return NO_ROWS
     rows: Counter[int] = Counter()
     indexes: list[tuple[int, int]] = []
     for partition, count, index in sorted(segments, key=itemgetter(0)):

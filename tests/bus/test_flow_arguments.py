@@ -90,6 +90,7 @@ def begin(config: Any, spark: Any = None, **given: Any) -> Any:
         ({"setup": waiting}, "setup is asynchronous"),
         ({"startng": "earliest"}, "(?s)jobpipe.flow.*startng.*no settings besides a loaded configuration"),
         ({"read_timeout": 5}, "no settings besides a loaded configuration"),
+        ({"ssl_key_password": "canary"}, r"(?s)\A((?!canary).)*\Z"),
         ({"config": 5}, "a file, or a loaded configuration"),
     ],
 )

@@ -54,7 +54,8 @@ def at(n: int) -> Position:
 class Ends:
     """Two ends whose cursors stand still."""
 
-    def __init__(self, head: int = 5, partitions: int = 1) -> None:
+    def __init__(self, head: int = 5, partitions: int = 1, *, claims: bool = True) -> None:
+        self.claims = claims
         self.partitions, self.full, self.cursors = partitions, False, [Cursor(0, 1, at(5))]
         self.follower = SimpleNamespace(news=SimpleNamespace(ended=False, waiting=None, head=at(head)))
         self.closed = False
@@ -62,10 +63,12 @@ class Ends:
     def while_active(self, _: Callable[[], bool]) -> Any:
         return threading.RLock()
 
-    def order(self, *_: int) -> None:
+    def order(self, *_: object) -> None:
         return None
 
     def refresh(self) -> list[Cursor]:
+        if self.claims:
+            self.cursors = [Cursor(0, self.cursors[0].claim + 1, at(5))]
         return self.cursors
 
     def acknowledge(self, cursors: list[Cursor]) -> Position:
@@ -219,6 +222,15 @@ def test_an_executor_that_is_lost_is_no_failure_of_a_row(start: Callable[..., An
     assert flow.status().state is FlowState.RUNNING
 
 
+def test_a_task_that_never_begins_is_a_failure(start: Callable[..., Any]) -> None:
+    """Its function cannot be unpickled there, for instance: that needs no row."""
+    end = TaskEnd(error=LinkError("no module named shop"), is_lost=True)
+    flow, runner = start(end, 100, head=5, claims=False)
+    with pytest.raises(LinkError, match="shop"):
+        flow.await_end(PATIENCE)
+    assert runner.left == 100 - TRIES - 1
+
+
 def test_failures_are_counted_for_an_hour() -> None:
     """At one place; those of last week say nothing of today."""
     failures = driver._Failures()
@@ -281,7 +293,10 @@ class Coordinators:
 def ends() -> FlowEnds:
     """Ends that have begun at 0."""
     made = FlowEnds.__new__(FlowEnds)
-    options: Any = SimpleNamespace(name="flow", subscribe="source", schema=pa.schema([("n", pa.int64())]))
+    config = SimpleNamespace(read_timeout=1.0)
+    options: Any = SimpleNamespace(
+        name="flow", subscribe="source", schema=pa.schema([("n", pa.int64())]), config=config
+    )
     made._options, made._token, made._lock = options, "ab" * 32, threading.Lock()
     made.key, made._start, made._begun_at = KEY, at(0), ""
     made.partitions, made.cursors, made.full = 1, [], False
@@ -301,6 +316,22 @@ def test_cursors_that_are_lost_are_made_where_the_subscription_stands(ends: Flow
     topic.lose("second")
     getattr(ends, first)()
     assert [each.position.n for each in ends.refresh()] == [1000]
+
+
+def test_a_source_that_was_restored_is_told_first_where_the_flow_stands(ends: FlowEnds) -> None:
+    """Where nothing is published: it gives a subscription that stands nowhere no cursors."""
+    asked: list[str] = []
+
+    def call(make: Callable[[int], Any], **_: Any) -> Any:
+        request = make(7)
+        asked.append(f"{type(request).__name__} {getattr(request, 'position', getattr(request, 'start', None)).n}")
+        return SimpleNamespace(cursors=[SimpleNamespace(partition=0, claim=0, position=at(9))], full=False)
+
+    ends.publisher, ends.cursors = None, [Cursor(0, 3, at(9))]
+    ends.follower = SimpleNamespace(call=call, location=SimpleNamespace(instance="second"))  # type: ignore[assignment]
+    assert ends.begin_again()
+    assert asked == ["AckRequest 9", "BeginFlowRequest 9"]
+    assert not ends.begin_again()
 
 
 def test_cursors_that_were_deleted_end_the_flow(ends: FlowEnds) -> None:
@@ -409,31 +440,60 @@ def test_a_task_ends_if_its_last_batch_cannot_be_sealed(monkeypatch: pytest.Monk
     assert end.error is link.fails
 
 
-def test_room_is_asked_for_before_rows_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a task that starts again and again adds nothing to a full topic."""
+Sealing = Callable[..., tuple[FlowSealer, Link]]
+
+
+@pytest.fixture
+def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
+    """Return what makes a sealer with a link that says whether there is room, in turn."""
     monkeypatch.setattr(sealer, "ROOM_SECONDS", 0.01)
-    target = SimpleNamespace(topic="target", partitions=1, write=lambda *_, **__: [], write_id="w" * 32)
+    segment = SimpleNamespace(data=b"rows")
+    target = SimpleNamespace(topic="target", partitions=1, write=lambda *_, **__: [segment], write_id="w" * 32)
     monkeypatch.setattr(sealer, "replace", lambda *_, **__: target)
     publishes: Any = SimpleNamespace(target=target, schema=ROWS.schema, token="", room_timeout=0.0, part_bytes=1 << 20)
-    for room, asked, error in (
-        ([False, False], ["AdmitPartRequest"], SpoolFull),
-        ([True, True, True], ["AdmitPartRequest", "SealPartsRequest", "SealPartsRequest"], None),
-        ([True, False, True, True], ["AdmitPartRequest", "SealPartsRequest"] * 2, None),
-        ([False, False, True, True, True], ["AdmitPartRequest"] * 3 + ["SealPartsRequest"] * 2, None),
-    ):
-        link: Any = Link(room=room)
-        made = FlowSealer(link, KEY, 1, publishes, lambda fails=error: fails is not None)  # type: ignore[misc]
+
+    def make(room: Iterable[bool], *, stopped: bool = False) -> tuple[FlowSealer, Link]:
+        link = Link(room=room)
+        made = FlowSealer(link, KEY, 1, publishes, lambda: stopped)  # type: ignore[arg-type]
         made.claim([0])
-        caught: JobpipeError | None = None
-        try:
-            for n in (1, 2):
-                made.done(0, at(n), [ROWS])
-                made.flush()
-        except JobpipeError as found:
-            caught = found
-        made.close()
-        assert link.asked == ["ClaimRequest", *asked]
-        assert type(caught) is (error or type(None))
+        link.asked.clear()
+        return made, link
+
+    return make
+
+
+ADMIT, SEAL = "AdmitPartRequest", "SealPartsRequest"
+
+
+@pytest.mark.parametrize(
+    ("room", "rows", "asked"),
+    [
+        ([True, True, True], [1, 1], [ADMIT, SEAL, SEAL]),
+        ([True, False, True, True], [1, 1], [ADMIT, SEAL, ADMIT, SEAL]),
+        ([False, False, True, True, True], [1, 1], [ADMIT, ADMIT, ADMIT, SEAL, SEAL]),
+        ([True, False, True, True, True], [1, 0, 1], [ADMIT, SEAL, SEAL, ADMIT, SEAL]),
+    ],
+    ids=["there is room", "no more", "none yet", "an answer about no rows says nothing of it"],
+)
+def test_room_is_asked_for_before_rows_are_sealed(
+    sealing: Sealing, room: list[bool], rows: list[int], asked: list[str]
+) -> None:
+    """So a task that starts again and again adds nothing to a full topic, nor one that publishes now and then."""
+    made, link = sealing(room)
+    for n, count in enumerate(rows, 1):
+        made.done(0, at(n), [ROWS] * count)
+        made.flush()
+    made.close()
+    assert link.asked == asked
+
+
+def test_a_stop_waits_for_no_room(sealing: Sealing) -> None:
+    made, link = sealing([False], stopped=True)
+    made.done(0, at(1), [ROWS])
+    with pytest.raises(SpoolFull, match="topic 'target' has no room: it is full"):
+        made.flush()
+    made.close()
+    assert link.asked == [ADMIT]
 
 
 def test_batches_of_a_lost_host_server_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

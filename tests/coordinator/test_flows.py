@@ -20,12 +20,12 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import (
     ConfigError,
     Fenced,
+    FlowFailed,
     FlowNotFound,
     JobpipeError,
     NotAuthorized,
     RemoteProtocolError,
     SpoolError,
-    SpoolFull,
     TopicNotFound,
 )
 from jobpipe.operations import flows
@@ -766,7 +766,7 @@ def test_a_part_larger_than_the_spool(world: World) -> None:
     async def work(target: Target) -> None:
         claims = await target.claim(0, 1)
         target.topic.asked.config.__dict__["spool_max_bytes"] = 1000
-        with pytest.raises(SpoolFull, match="return less at once"):
+        with pytest.raises(FlowFailed, match="return less at once"):
             await answered(target.seal(target.part(1, claims[1], 0), target.part(0, claims[0], 0, count=100)))
         assert await target.agree() == [0, 0, 0, 0]
 

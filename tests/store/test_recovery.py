@@ -15,6 +15,7 @@ from jobpipe.coordinator.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
 from jobpipe.flows.source import Item, SourceReader
 from jobpipe.operations.flows import FollowedPart
+from jobpipe.store.batches import division_of
 from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import SEVERAL, RecoveryPoint
@@ -409,6 +410,18 @@ def test_how_a_batch_was_divided_decides(
         assert caught.value.fields["reason"] == "divided again"
     else:
         assert fresh.parts.read("alerts", [(0, after)], partitions=known, skip_removed=False).ranges == ()
+
+
+def test_an_end_mark_is_divided_in_no_way(tmp_path: Path) -> None:
+    """However its point was made: when it was sealed, or when the topic was opened again."""
+    log = open_log(tmp_path)
+    seal(log, 0, partitioner="hash(id)")
+    log.seal(NewBatch.end_mark(2), [])
+    point = log.recovery.point()
+    assert point.division == division_of(7, "hash(id)", []) == log.batches.division(1)
+    fresh = lose(tmp_path, log, replace(point, start_n=1))
+    fresh.seal(NewBatch.end_mark(2), [])
+    assert not fresh.recovery.divided_again(1, 3)
 
 
 def test_several_lost_divisions_are_told_from_each_other(tmp_path: Path) -> None:
