@@ -302,7 +302,7 @@ def test_another_task_takes_the_partitions(line: Chain) -> None:
     line.publish(5)
     assert hangs.wait(PATIENCE)
     other, stop = ThreadRunner(same, None), threading.Event()
-    thread = threading.Thread(target=lambda: other.run(flow._ends.order(0, 1), 0, stop.is_set))
+    thread = threading.Thread(target=lambda: other.run(flow._ends.order((0, 1), 2), 0, stop.is_set))
     thread.start()
     line.arrived(checker)
     goes_on.set()
