@@ -256,7 +256,7 @@ def test_rows_that_were_lost_with_an_executor(attempts: Attempts, monkeypatch: p
 
 def test_notes_in_another_file_system(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on HDFS or an object store, by Hadoop's classes."""
-    monkeypatch.setattr(letter_notes, "_local", lambda storage: None)
+    monkeypatch.setattr(letter_notes, "local_folder", lambda storage: None)
     for storage in (tmp_path.as_uri(), str(tmp_path)):
         notes = LetterNotes(spark, storage)
         assert notes.of("5") is None

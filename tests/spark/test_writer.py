@@ -255,6 +255,8 @@ def test_a_query_waits_for_room_and_can_be_stopped(spark: SparkSession, place: P
     with Admin(place.config()) as admin:
         admin.require("room", "reader", required=False)
         admin.drop("room", "reader")
+    # The other subscription begins with what is there by then.
+    until(lambda: place.status("room")["tail"] == sealed, "room is made")
     again = start(place, padded, "room", **limits, **required | {"required_subscribers": "other"})
     try:
         sealing(place, again, lambda: place.status("room")["head"] > sealed, "the batch that waited")
