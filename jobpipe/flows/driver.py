@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -283,7 +283,8 @@ class Flow:
                 self._stopping.wait(GRANT_SECONDS)
                 continue
             if end.partitions is not None:
-                self._reshape(end.partitions, delays)
+                if not self._ends.reshape(end.partitions):
+                    self._stopping.wait(next(delays))
                 continue
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of
                 self._stopping.wait(next(delays))
@@ -291,10 +292,6 @@ class Flow:
             count = self._failed(end, failures, lane)
             if self._ended.is_set() or self._stopping.wait(next(delays) if count == 0 else PAUSES[count - 1]):
                 return
-
-    def _reshape(self, partitions: int, delays: Iterator[float]) -> None:
-        if not self._ends.reshape(partitions):
-            self._stopping.wait(next(delays))
 
     def _failed(self, end: TaskEnd, failures: _Failures, lane: Sequence[int]) -> int:
         """Note why a task ended; return how often it has lately at its place, 0 if it is tried again without end."""

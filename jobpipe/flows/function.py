@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -67,6 +68,12 @@ def context_of(topic: str, log: str, fetched: Fetched, index: int, setup: Any) -
         publisher=header.publisher,
         setup=setup,
     )
+
+
+def is_asynchronous(called: object) -> bool:
+    """Whether what it returns is to be awaited: a coroutine function, also as the ``__call__`` of an object."""
+    functions = (called, getattr(type(called), "__call__", None))  # noqa: B004 - of an object, the method
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions)
 
 
 def call(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 from jobpipe.config import Config, load_given
 from jobpipe.errors import ConfigError
 from jobpipe.flows.driver import Flow, Runner
-from jobpipe.flows.function import FlowContext, Function, Setup, call, set_up
+from jobpipe.flows.function import FlowContext, Function, Setup, call, is_asynchronous, set_up
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
@@ -138,11 +137,10 @@ def _require_calls(function: object, setup: object) -> None:
     for what, called in (("function", function), *([] if setup is None else [("setup", setup)])):
         if not callable(called):
             raise ConfigError(f"{what} must be callable, got {type(called).__name__}", key=what)
-        for each in (called, getattr(type(called), "__call__", None)):  # noqa: B004 - of an object, the method
-            if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-                raise ConfigError(
-                    f"{what} is asynchronous, and nothing awaits it; let a plain function call asyncio.run", key=what
-                )
+        if is_asynchronous(called):
+            raise ConfigError(
+                f"{what} is asynchronous, and nothing awaits it; let a plain function call asyncio.run", key=what
+            )
 
 
 def _require_schema(schema: object) -> None:

@@ -19,7 +19,8 @@ from tests.spark.kit import Place, as_a_user, until
 
 if TYPE_CHECKING:
     from tests.mariadb import MariaDb
-    from tests.spark.tables import MariaDbTables, SqliteTables
+    from tests.postgres import Postgres
+    from tests.spark.tables import MariaDbTables, PostgresTables, SqliteTables
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +102,16 @@ def maria(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Iterator[Mar
     with mariadb.database() as name:
         yield MariaDbTables(spark, tmp_path, mariadb, name)
         until(lambda: not mariadb.sessions(), "the end of all sessions")
+
+
+@pytest.fixture
+def post(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[PostgresTables]:
+    """A schema of the test's own; in the end no connection is left."""
+    from tests.spark.tables import PostgresTables
+
+    with postgres.schema() as schema:
+        yield PostgresTables(spark, tmp_path, postgres, schema)
+        until(lambda: not postgres.sessions(), "the end of all sessions")
 
 
 @pytest.fixture

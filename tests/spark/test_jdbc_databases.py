@@ -1,7 +1,7 @@
 """Sink jdbc-upsert with a real MariaDB and with SQLite: what is in the table after each way in which a batch can come.
 
-What both do is tested here; test_jdbc_mariadb.py and test_jdbc_sqlite.py have what one of them alone does, and
-test_jdbc_upsert.py has PostgreSQL.
+What both do is tested here, and what PostgreSQL does in the same way. test_jdbc_mariadb.py and test_jdbc_sqlite.py have
+what one of them alone does, and test_jdbc_upsert.py has the rest of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 @pytest.fixture(params=["maria", "lite"])
 def tables(request: pytest.FixtureRequest) -> Tables:
     """Each of them."""
+    found: Tables = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["maria", "lite", "post"])
+def each(request: pytest.FixtureRequest) -> Tables:
+    """Each of them, and PostgreSQL."""
     found: Tables = request.getfixturevalue(request.param)
     return found
 
@@ -128,20 +135,20 @@ def test_rows_of_one_key(tables: Tables) -> None:
     tables.write(sink, 1, [(2, "c", 1.0)], schema=schema)
 
 
-def test_order_by(tables: Tables) -> None:
+def test_order_by(each: Tables) -> None:
     """The row with the highest value counts, be it a deletion; null is the lowest. Several such rows are an error."""
     schema = "id int, text string, n bigint, at string"
-    sink = tables.sink(columns="id,text,n", delete_when="text = 'deleted'", order_by="at")
+    sink = each.sink(columns="id,text,n", delete_when="text = 'deleted'", order_by="at")
     rows = [(1, "late", 1, "b"), (1, "early", 2, "B"), (1, "none", 3, None)]
     rows += [(2, "x", 1, "1"), (2, "deleted", 1, "2"), (3, "deleted", 1, "1"), (3, "x", 1, "2")]
-    tables.write(sink, 0, [(2, "y", 0, None)], schema=schema)
-    tables.write(sink, 1, rows, schema=schema)
-    assert tables.rows() == [(1, "late", 1), (3, "x", 1)]
+    each.write(sink, 0, [(2, "y", 0, None)], schema=schema)
+    each.write(sink, 1, rows, schema=schema)
+    assert each.rows() == [(1, "late", 1), (3, "x", 1)]
     tied = [(1, "p", 1, "z"), (1, "q", 1, "z"), (1, "r", 1, "a")]
     with pytest.raises(SchemaMismatch, match=r"1 keys \(id\) .*, and the same order-by value"):
-        tables.write(sink, 2, tied, schema=schema)
-    tables.write(sink, 2, [(1, "p", 1, "z"), (1, "p", 1, "z"), (1, "r", 1, "a")], schema=schema)
-    assert tables.rows() == [(1, "p", 1), (3, "x", 1)]
+        each.write(sink, 2, tied, schema=schema)
+    each.write(sink, 2, [(1, "p", 1, "z"), (1, "p", 1, "z"), (1, "r", 1, "a")], schema=schema)
+    assert each.rows() == [(1, "p", 1), (3, "x", 1)]
 
 
 @pytest.mark.parametrize(
@@ -174,14 +181,14 @@ def test_keys_are_told_apart_as_in_the_table(tables: Tables) -> None:
     assert [(key.upper(), n) for key, n in tables.rows()] == [("A", 3)]
 
 
-def test_keys_without_a_value(tables: Tables) -> None:
+def test_keys_without_a_value(each: Tables) -> None:
     """They are no keys, even where a unique constraint lets them pass."""
-    tables.table(f"id int, text {tables.text}, n bigint, UNIQUE (id, text)")
-    sink = tables.opened(keys="id,text")
+    each.table(f"id int, text {each.text}, n bigint, UNIQUE (id, text)")
+    sink = each.opened(keys="id,text")
     with pytest.raises(SchemaMismatch, match="key columns without a value: id in 1 rows, text in 2 rows") as caught:
-        tables.write(sink, 0, [(1, None, 1), (None, None, 2), (3, "secret", 3)])
+        each.write(sink, 0, [(1, None, 1), (None, None, 2), (3, "secret", 3)])
     assert caught.value.fields["columns"] == ["id", "text"]
-    assert tables.rows() == []
+    assert each.rows() == []
 
 
 def test_a_batch_that_comes_again(tables: Tables) -> None:
@@ -260,7 +267,7 @@ def test_a_later_attempt_waits_for_a_commit(tables: Tables, monkeypatch: pytest.
     assert tables.rows() == [(1, "a", 1)]
 
 
-def test_tasks_that_ran_twice(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_ran_twice(each: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that other attempts of the tasks copied count for nothing, before or after, complete or not."""
     copy = jdbc_rows.copy_rows
 
@@ -271,27 +278,27 @@ def test_tasks_that_ran_twice(tables: Tables, monkeypatch: pytest.MonkeyPatch) -
         return copied
 
     monkeypatch.setattr(jdbc_rows, "copy_rows", often)
-    sink = tables.opened()
-    tables.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert tables.rows() == [(1, "a", 1), (2, "b", 2)]
+    sink = each.opened()
+    each.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
+    assert each.rows() == [(1, "a", 1), (2, "b", 2)]
 
 
-def test_rows_that_left_staging(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_left_staging(each: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error, and then the repeat."""
-    sink, copy = tables.opened(), jdbc_rows.copy_rows
+    sink, copy = each.opened(), jdbc_rows.copy_rows
 
     def emptied(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
         copied = copy(frame, order)
-        tables.sql(f"DELETE FROM {tables.stagings()[0]} WHERE id = 1")
+        each.sql(f"DELETE FROM {each.stagings()[0]} WHERE id = 1")
         return copied
 
     with monkeypatch.context() as patch:
         patch.setattr(jdbc_rows, "copy_rows", emptied)
         with pytest.raises(LinkError, match=r"of 2 rows in the staging table .* 1 are left"):
-            tables.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert tables.rows() == []
-    tables.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert tables.rows() == [(1, "a", 1), (2, "b", 2)]
+            each.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
+    assert each.rows() == []
+    each.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
+    assert each.rows() == [(1, "a", 1), (2, "b", 2)]
 
 
 def test_a_commit_whose_answer_is_lost(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from jobpipe.errors import (
     CheckpointTooOld,
@@ -23,7 +22,6 @@ from jobpipe.errors import (
     Fenced,
     JobpipeError,
     LinkBroken,
-    LinkError,
     LinkTimeout,
     NotAuthorized,
     SchemaMismatch,
@@ -33,7 +31,7 @@ from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode
-from tests.postgres import PASSWORD, Postgres
+from tests.postgres import PASSWORD
 from tests.spark.kit import PATIENCE, forget_commit, until
 from tests.spark.tables import PostgresTables, Rows
 
@@ -42,11 +40,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def place(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[PostgresTables]:
-    """A schema of the test's own; in the end no connection is left."""
-    with postgres.schema() as schema:
-        yield PostgresTables(spark, tmp_path, postgres, schema)
-        until(lambda: not postgres.sessions(), "the end of all sessions")
+def place(post: PostgresTables) -> PostgresTables:
+    """A schema of the test's own."""
+    return post
 
 
 def test_upserts_and_deletes(place: PostgresTables) -> None:
@@ -132,22 +128,6 @@ def test_rows_of_one_key(place: PostgresTables) -> None:
     place.write(sink, 1, [(2, "c", 1)])
 
 
-def test_order_by(place: PostgresTables) -> None:
-    """The row with the highest value counts, be it a deletion; null is the lowest. Several such rows are an error."""
-    schema = "id int, text string, n bigint, at string"
-    sink = place.sink(columns="id,text,n", delete_when="text = 'deleted'", order_by="at")
-    rows = [(1, "late", 1, "b"), (1, "early", 2, "B"), (1, "none", 3, None)]
-    rows += [(2, "x", 1, "1"), (2, "deleted", 1, "2"), (3, "deleted", 1, "1"), (3, "x", 1, "2")]
-    place.write(sink, 0, [(2, "y", 0, None)], schema=schema)
-    place.write(sink, 1, rows, schema=schema)
-    assert place.rows() == [(1, "late", 1), (3, "x", 1)]
-    tied = [(1, "p", 1, "z"), (1, "q", 1, "z"), (1, "r", 1, "a")]
-    with pytest.raises(SchemaMismatch, match=r"1 keys \(id\) .*, and the same order-by value"):
-        place.write(sink, 2, tied, schema=schema)
-    place.write(sink, 2, [(1, "p", 1, "z"), (1, "p", 1, "z"), (1, "r", 1, "a")], schema=schema)
-    assert place.rows() == [(1, "p", 1), (3, "x", 1)]
-
-
 def test_numbers_order_as_numbers(place: PostgresTables) -> None:
     sink = place.opened(order_by="n")
     place.write(sink, 0, [(1, "nine", 9), (1, "ten", 10), (1, "none", None)])
@@ -164,16 +144,6 @@ def test_keys_are_told_apart_as_in_the_table(place: PostgresTables) -> None:
     place.write(sink, 0, [("a", 1), ("A", 2)], schema=schema)
     place.write(sink, 1, [("a", 3)], schema=schema)
     assert place.rows() == [("A", 3)]
-
-
-def test_keys_without_a_value(place: PostgresTables) -> None:
-    """They are no keys, even where a unique constraint lets them pass."""
-    place.table("id int, text text, n bigint, UNIQUE (id, text)")
-    sink = place.opened(keys="id,text")
-    with pytest.raises(SchemaMismatch, match="key columns without a value: id in 1 rows, text in 2 rows") as caught:
-        place.write(sink, 0, [(1, None, 1), (None, None, 2), (3, "secret", 3)])
-    assert caught.value.fields["columns"] == ["id", "text"]
-    assert place.rows() == []
 
 
 def test_a_batch_that_comes_again(place: PostgresTables) -> None:
@@ -270,40 +240,6 @@ class Task:
         assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error
-
-
-def test_tasks_that_ran_twice(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that other attempts of the tasks copied count for nothing, before or after, complete or not."""
-    copy = jdbc_rows.copy_rows
-
-    def often(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
-        copy(frame.where("id = 1").replace("a", "of a lost attempt"), order)
-        copied = copy(frame, order)
-        copy(frame, order)
-        return copied
-
-    monkeypatch.setattr(jdbc_rows, "copy_rows", often)
-    sink = place.opened()
-    place.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert place.rows() == [(1, "a", 1), (2, "b", 2)]
-
-
-def test_rows_that_left_staging(place: PostgresTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a crash of the server, which empties unlogged tables: an error, and then the repeat."""
-    sink, copy = place.opened(), jdbc_rows.copy_rows
-
-    def emptied(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
-        copied = copy(frame, order)
-        place.sql(f"DELETE FROM {place.stagings()[0]} WHERE id = 1")
-        return copied
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jdbc_rows, "copy_rows", emptied)
-        with pytest.raises(LinkError, match=r"of 2 rows in the staging table .* 1 are left"):
-            place.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert place.rows() == []
-    place.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
-    assert place.rows() == [(1, "a", 1), (2, "b", 2)]
 
 
 @pytest.mark.parametrize("where", ["the transaction", "a task"])

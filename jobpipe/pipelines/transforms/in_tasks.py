@@ -41,11 +41,13 @@ def require_returns(function: Callable[..., Any], name: str) -> None:
     Raises:
         ConfigError: it yields them, or is asynchronous.
     """
+    from jobpipe.flows.function import is_asynchronous  # which loads pyarrow
+
     for called in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - of an object, the method
         if inspect.isgeneratorfunction(called):
             raise ConfigError(f"{name} is a generator: it yields; let it return a list of rows instead", key="function")
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise ConfigError(f"{name} is asynchronous; let it return rows", key="function")
+    if is_asynchronous(function):
+        raise ConfigError(f"{name} is asynchronous; let it return rows", key="function")
 
 
 def with_dead(schema: StructType) -> StructType:
