@@ -227,9 +227,11 @@ class Database:
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
         """Return the first row, or None."""
-        with self._mapped():
+        try:  # not by _mapped(), which costs half as much as such a query: they are the most frequent ones
             row: sqlite3.Row | None = self._connection.execute(query, values).fetchone()
-            return row
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+        return row
 
     def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return all rows; the query bounds them."""
