@@ -13,12 +13,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import alone, growth, latency, report, results, throughput, transport
 from benchmarks.side_by_side.contestants import CHAINS, CONTESTANTS, JOBS
 from benchmarks.side_by_side.contestants.broker import fetch_jars
+from benchmarks.side_by_side.feed import LINES
 from benchmarks.side_by_side.pair import Setting
 from benchmarks.side_by_side.processes import RunFailed
 from benchmarks.side_by_side.shapes import SHAPES
@@ -82,7 +84,7 @@ def setting_of(options: argparse.Namespace, purpose: str) -> Setting:
 
 def go_latency(options: argparse.Namespace) -> int:
     """Measure 1."""
-    setting = setting_of(options, "latency")
+    setting = replace(setting_of(options, "latency"), bursts=options.bursts)
 
     def one(name: str, run: int) -> list[dict[str, Any]]:
         rates = [float(rate) for rate in turned(options.rates, run)]
@@ -188,6 +190,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     spark[0].add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
     spark[0].add_argument("--trigger", type=float, default=0.0, help="of job A, in seconds; 0: as fast as it can")
+    spark[0].add_argument("--bursts", type=float, default=LINES, help="a second, at most, in which rows come")
     spark[0].set_defaults(contestants=[*names, *(kind.name for kind in CHAINS)])
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
     by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])

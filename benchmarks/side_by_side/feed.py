@@ -3,7 +3,7 @@
 A line is "first count made": so many rows from this id on, made at this time (microseconds of the wall clock; both jobs
 are on this host, so clocks agree). At most 1,000 lines a second; job A makes them rows again.
 
-    python -m benchmarks.side_by_side.feed RATE    prints its port; begins when somebody connects; ends with its stdin
+    python -m benchmarks.side_by_side.feed RATE LINES    prints its port; begins when somebody connects; ends with stdin
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import sys
 import threading
 import time
 
-TICKS = 1_000  # lines a second, at most
+LINES = 1_000  # a second, at most
 CONNECT_SECONDS = 120.0
 
 
-def pace(connection: socket.socket, rate: float) -> None:
-    """Send rows at this rate until the peer is gone.
+def pace(connection: socket.socket, rate: float, lines: float = LINES) -> None:
+    """Send rows at this rate until the peer is gone, in so many lines a second at most.
 
     A row is made when it is due, not when it is sent: what this process sends late, because others keep the processors,
     is late for whoever waits for it.
     """
-    tick = max(1.0 / TICKS, 1.0 / rate)
+    tick = max(1.0 / lines, 1.0 / rate)
     began, made = time.monotonic(), time.time()
     sent = 0
     for number in itertools.count(1):
@@ -42,7 +42,7 @@ def pace(connection: socket.socket, rate: float) -> None:
 
 def main() -> None:
     """Serve one job."""
-    rate = float(sys.argv[1])
+    rate, lines = map(float, sys.argv[1:])
 
     def end_with_stdin() -> None:
         sys.stdin.buffer.read()
@@ -56,7 +56,7 @@ def main() -> None:
         with connection:
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            pace(connection, rate)
+            pace(connection, rate, lines)
 
 
 if __name__ == "__main__":

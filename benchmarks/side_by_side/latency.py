@@ -11,6 +11,8 @@ from benchmarks.side_by_side.processes import RunFailed
 
 PIECE_SECONDS = 10.0  # of which the latencies are compared, to find the plateau
 PIECES = 6  # so many, to the same number before them: with 30 s of each, one slow moment passed for a plateau
+LATE_SECONDS = 10.0  # for the last rows of a window, after a later row has come
+POLL_SECONDS = 0.1
 FALLING = 0.95  # below this share of the earlier latency, it still falls
 
 
@@ -93,9 +95,13 @@ def _window(jobs: Pair, rate: float, seconds: float) -> dict[str, Any]:
     jobs.arrived(until)
     each = jobs.all("latencies", since=since, until=until)
     if jobs.chained:
+        deadline = time.monotonic() + LATE_SECONDS
+        while not all(found.get("once") for found in each):  # partitions are not equally far
+            if time.monotonic() > deadline:
+                raise RunFailed(f"{jobs.contestant}: a job B has not each row once")
+            time.sleep(POLL_SECONDS)
+            each = jobs.all("latencies", since=since, until=until)
         for found in each:
-            if not found.get("once"):
-                raise RunFailed(f"{jobs.contestant}: job B has not each row once: {found}")
             found.pop("curve")  # only two delays that are to be added need it
     at_a = jobs.a.ask("latencies", since=since, until=until) if not jobs.chained else None
     million = rate * (until - since) / 1e6 / 1e6

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.side_by_side.asking import Child, read_line
 from benchmarks.side_by_side.contestants import kind_of
+from benchmarks.side_by_side.feed import LINES
 from benchmarks.side_by_side.processes import Cost, Processes, RunFailed
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +32,15 @@ class Setting:
     cores: int  # of each job
     work: Path  # for the folders of runs
     cache: Path  # of jars
+    bursts: float = LINES  # a second, at most, in which rows come at a rate
 
 
 class Pair:
     """The jobs of one run."""
 
-    def __init__(self, run: Processes, contestant: str, a: Child, readers: dict[str, Child]) -> None:
+    def __init__(self, run: Processes, contestant: str, bursts: float, a: Child, readers: dict[str, Child]) -> None:
         self.run = run
+        self._bursts = bursts
         self.contestant = contestant
         self.chained = kind_of(contestant).chained
         self.a = a
@@ -59,7 +62,7 @@ class Pair:
         self.a.ask("prepare", STEP_SECONDS, stream=stream, shape=shape)
         self.all("paced", stream=stream, shape=shape, pace={"rate": rate})
         feed = self.run.start(
-            [sys.executable, "-m", "benchmarks.side_by_side.feed", str(rate)],
+            [sys.executable, "-m", "benchmarks.side_by_side.feed", str(rate), str(self._bursts)],
             "feed",
             log="feed",
             environ=path_environ(),
@@ -126,7 +129,7 @@ def pair(contestant: str, setting: Setting, readers: int = 1) -> Iterator[Pair]:
         jobs = {role: start("b", role) for role in (f"b{number + 1}" for number in range(readers))}
         for job in (a, *jobs.values()):
             job.answer(START_SECONDS)
-        yield Pair(run, contestant, a, jobs)
+        yield Pair(run, contestant, setting.bursts, a, jobs)
         for job in (*jobs.values(), a):
             job.ask("end", STEP_SECONDS)
     shutil.rmtree(folder)
