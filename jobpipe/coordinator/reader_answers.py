@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -76,10 +77,22 @@ class ReaderAnswers:
 
     async def _poll(self, at: Context, asked: subscribing.PollRequest) -> News:
         topic = at.topic
-        if (asked.head, asked.ended, asked.waiting) == (topic.head, topic.ended, topic.waiting):
+        if asked.head_wait:
+            await self._other_news(topic, asked)
+        elif (asked.head, asked.ended, asked.waiting) == (topic.head, topic.ended, topic.waiting):
             await topic.news.wait(asked.wait)
         topic.require_served()
         return News(head=topic.head, ended=topic.ended, waiting=topic.waiting)
+
+    async def _other_news(self, topic: ServedTopic, asked: subscribing.PollRequest) -> None:
+        """Wait until there is more to tell than that the head has moved, or that it has, after a while."""
+        began = time.monotonic()
+        while not topic.closed and (asked.ended, asked.waiting) == (topic.ended, topic.waiting):
+            seconds = asked.wait if topic.head == asked.head else min(asked.wait, asked.head_wait)
+            left = began + seconds - time.monotonic()
+            if left <= 0:
+                return
+            await topic.news.wait(left)
 
     async def _plan(self, at: Context, asked: subscribing.PlanRequest) -> Fields:
         topic, order = at.topic, PlanOrder(asked.start, asked.limits, asked.count, asked.held)

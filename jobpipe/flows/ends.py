@@ -34,6 +34,7 @@ from jobpipe.subscriber.waiting import connect
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0
+HEAD_SECONDS = 0.25  # that the known head may be old: tasks learn of each batch by themselves
 SPOOL_PARTS = 8  # parts of a task that a spool holds at least
 COMMITTED = Boundary("committed")
 
@@ -65,6 +66,7 @@ class FlowEnds:
             locator=self._locator,
             tls=partial(dial_tls, options.config),
             on_news=lambda: on_news(self.follower.news),
+            head_wait=HEAD_SECONDS,
         )
         try:
             bounds = self._find_source()

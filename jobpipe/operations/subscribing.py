@@ -67,12 +67,18 @@ class FirstRequest(RequestFor[FirstReply], op="first"):
 
 @message
 class PollRequest(RequestFor[News], op="poll"):
-    """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows."""
+    """Wait for news; ``head``, ``ended`` and ``waiting`` are what the peer knows.
+
+    Attributes:
+        wait: seconds, at most.
+        head_wait: seconds for which a head that has moved is no news by itself.
+    """
 
     head: Annotated[Position | None, PositionValue()] = None
     ended: Annotated[bool | None, Truth()] = None
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
     wait: Wait = 0.0
+    head_wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0
 
 
 @message

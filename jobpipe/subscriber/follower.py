@@ -78,6 +78,7 @@ class TopicFollower:
         tls: gives the context for links to an endpoint.
         on_news: called when news, or the link's state, has changed.
         polls: keep the news current by long polls. If false, the caller asks, by :meth:`poll` or other requests.
+        head_wait: seconds for which it need not be told that the head has moved, if nothing else is new.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class TopicFollower:
         tls: Callable[[Endpoint], ssl.SSLContext | None],
         on_news: Callable[[], object] | None = None,
         polls: bool = True,
+        head_wait: float = 0.0,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -97,6 +99,7 @@ class TopicFollower:
         self._dialler = Dialler(topic, locator, tls)
         self._on_news = on_news
         self._polls = polls
+        self._head_wait = head_wait
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
         self._since = time.monotonic()  # of the state
@@ -370,7 +373,9 @@ class TopicFollower:
     async def _poll_once(self, link: Link) -> None:
         news = self._news
         assert news is not None  # noqa: S101 - the grant brought news
-        poll = PollRequest(head=news.head, ended=news.ended, waiting=news.waiting, wait=POLL_SECONDS)
+        poll = PollRequest(
+            head=news.head, ended=news.ended, waiting=news.waiting, wait=POLL_SECONDS, head_wait=self._head_wait
+        )
         self.note_news(await ask(link, poll, timeout=POLL_SECONDS + ANSWER_SECONDS))
 
     async def _watch(self, link: Link) -> None:

@@ -111,7 +111,7 @@ def test_messages_are_values() -> None:
     one, same, other = PollRequest(ended=True), PollRequest(ended=True), PollRequest(ended=False)
     assert one == same != other
     assert hash(one) == hash(same)
-    assert repr(one) == "PollRequest(head=None, ended=True, waiting=None, wait=0.0)"
+    assert repr(one) == "PollRequest(head=None, ended=True, waiting=None, wait=0.0, head_wait=0.0)"
     with pytest.raises(FrozenInstanceError):
         one.wait = 1.0  # type: ignore[misc]
 
