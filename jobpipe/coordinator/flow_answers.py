@@ -79,17 +79,14 @@ class FlowAnswers:
 
     async def _follow(self, at: Context, asked: flows.FollowRequest) -> flows.FollowReply:
         topic = at.topic
-        wanted = [(part.partition, part.at) for part in asked.parts]
         holder = topic.subscribers.held(asked.name, asked.grant)
-        waiting = _Waiting(topic, holder, frozenset(number for number, _ in wanted), asked.wait)
+        waiting = _Waiting(topic, holder, frozenset(part.partition for part in asked.parts), asked.wait)
         while True:
             if topic.closed:
                 raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
             topic.subscribers.held(asked.name, asked.grant)
             waiting.look()
-            found = await topic.run(
-                topic.store.parts.read, asked.name, wanted, partitions=asked.partitions, skip_removed=asked.skip_removed
-            )
+            found = _nothing_yet(topic, asked) or await topic.flow_reads.read(asked)
             done = holder.halted or found.partitions > asked.partitions or any(each.has_rows for each in found.ranges)
             if found.ranges and (found.at_change or topic.waiting is not None):
                 done = True  # its cursors are waited for
@@ -193,6 +190,13 @@ class _Waiting:
     def _soon(self) -> None:
         if not self._quiet:
             self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
+
+
+def _nothing_yet(topic: ServedTopic, asked: flows.FollowRequest) -> Followed | None:
+    """Return that there is nothing, where no disk need be asked: each cursor is at the head. None if it must."""
+    if topic.ended or not asked.parts or any(part.at != topic.head for part in asked.parts):
+        return None
+    return Followed((), topic.head, at_change=False, partitions=asked.partitions)
 
 
 async def _has_room(topic: ServedTopic) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Container
 from typing import Any
 
+from jobpipe.coordinator.flow_reads import FlowReads
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.slots import SlotBinder
 from jobpipe.coordinator.subscribers import Subscribers
@@ -70,6 +71,7 @@ class ServedTopic(TopicState):
         self.leases = TopicLeases(self, budgets or Budgets())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
+        self.flow_reads = FlowReads(self)
         # Made once, so that it keeps its write id: sealing it again counts as a repeat.
         self._end_mark = NewBatch.end_mark(asked.parallelism)
         self._ticked_at = time.monotonic()

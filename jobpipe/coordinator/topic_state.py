@@ -72,6 +72,10 @@ class Bell:
 
 async def either(bells: Iterable[Bell], timeout: float) -> None:
     """Wait for the next ring of one of the bells, at most ``timeout`` seconds."""
+    bells = list(bells)
+    if len(bells) == 1:
+        await bells[0].wait(timeout)
+        return
     waits = [asyncio.ensure_future(bell.wait(timeout)) for bell in bells]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

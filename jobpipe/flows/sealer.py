@@ -181,9 +181,12 @@ class FlowSealer:
         with self._changed:
             self._changed.wait_for(lambda: self._held <= HELD_BYTES or self._failure is not None)
             self._raise_failure()
-            self._partitions[partition].add(_Done(to, list(rows), size), self._part_bytes)
+            known = self._partitions[partition]
+            is_first = known.at == known.to
+            known.add(_Done(to, list(rows), size), self._part_bytes)
             self._held += size
-            self._changed.notify_all()
+            if rows or is_first or self._hurries:  # else the thread moves the cursor when that is due
+                self._changed.notify_all()
 
     def hurry(self, on: bool) -> None:
         """Move cursors at once from now on, also where nothing was published; or no longer."""

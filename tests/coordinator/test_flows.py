@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,9 +17,13 @@ from jobpipe.coordinator import topic_flows as module
 from jobpipe.coordinator.answering import Context
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.flow_answers import QUIET_SECONDS, FlowAnswers
+from jobpipe.coordinator.flow_reads import GROUP
+from jobpipe.coordinator.log_thread import LogThread
+from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import (
     ConfigError,
+    DataLoss,
     Fenced,
     FlowFailed,
     FlowNotFound,
@@ -28,9 +33,12 @@ from jobpipe.errors import (
     SpoolError,
     TopicNotFound,
 )
+from jobpipe.net.budget import asking
 from jobpipe.operations import flows
 from jobpipe.operations.fields import Fields
 from jobpipe.operations.publishing import Schema
+from jobpipe.operations.ranges import News
+from jobpipe.operations.subscribing import PollRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursors, FlowKey
 from jobpipe.store.database import Database
@@ -89,6 +97,14 @@ class Source(Asking):
         """Seal a batch with rows of one partition."""
         topic = self.topic
         parts = [(partition, rows(partition, number * 100, count))]
+        write_id, segments = await topic.run(lambda: written(topic.store, parts, partitions=partitions))
+        batch = NewBatch("q", number, f"run-{number}", write_id, None, partitions, "as they come")
+        return (await topic.seal(batch, segments, (ARROW, None)))[0]
+
+    async def put_all(self, number: int, partitions: int) -> Position:
+        """Seal a batch with a row of each partition."""
+        topic = self.topic
+        parts = [(partition, rows(partition, number * 100, 1)) for partition in range(partitions)]
         write_id, segments = await topic.run(lambda: written(topic.store, parts, partitions=partitions))
         batch = NewBatch("q", number, f"run-{number}", write_id, None, partitions, "as they come")
         return (await topic.seal(batch, segments, (ARROW, None)))[0]
@@ -200,6 +216,38 @@ class Counted:
         monkeypatch.setattr(kind, method, counted)
 
 
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_needs_no_head_is_told_of_it_after_a_while_and_of_the_rest_at_once(world: World) -> None:
+    """Batches come hundreds of times a second: each would wake the driver."""
+
+    async def work(source: Source) -> None:
+        topic = source.topic
+        poll = ReaderAnswers(source.host)._poll
+        context = Context(LINK, topic)
+
+        def ask(wait: float = 20.0, head_wait: float = 20.0) -> asyncio.Task[News]:
+            known = PollRequest(topic.head, topic.ended, topic.waiting, wait=wait, head_wait=head_wait)
+            return asyncio.create_task(poll(context, PollRequest.from_json(known.to_json())))
+
+        asked, soon, over = ask(), ask(head_wait=0.2), ask(wait=0.2)
+        await asyncio.sleep(0)
+        head = await source.put(0, partition=0)
+        assert (await answered(soon, 5.0)).head == head
+        assert (await answered(over, 5.0)).head == head
+        await waits(asked)
+        topic._set_waiting("the spool is full")
+        assert (await answered(asked)).waiting == "the spool is full"
+        asked = ask()
+        await source.put(1, partition=0)
+        await waits(asked)
+        await topic.seal_end()
+        assert (await answered(asked)).ended
+
+    scenario(Source, world, work)
+
+
 # -- follow ------------------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +261,7 @@ def test_rows_of_its_partitions_wake_a_task_at_once(world: World, monkeypatch: p
         (part,) = (await answered(task)).parts
         assert (part.partition, part.start.n, part.end.n, part.fetch) == (1, 0, 1, False)
         assert [piece.header.rows for piece in part.held] == [3]
-        assert reads.calls == 2
+        assert reads.calls == 1  # none before: at the head there is nothing to read
 
     scenario(Source, world, work)
 
@@ -230,11 +278,86 @@ def test_rows_of_others_wake_no_task_and_are_told_soon(world: World, monkeypatch
         for number in range(5):
             await source.put(number, partition=0)
         await waits(task)
-        assert reads.calls == 1
+        assert reads.calls == 0
         (part,) = (await answered(task, QUIET_SECONDS + SOON)).parts
         assert time.monotonic() - began > QUIET_SECONDS * 0.9
         assert (part.end.n, part.held, part.fetch) == (5, (), False)
-        assert reads.calls == 2
+        assert reads.calls == 1
+
+    scenario(Source, world, work)
+
+
+def test_tasks_that_the_same_batch_wakes_share_a_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the log's thread costs more than what one of them reads."""
+    turns = Counted(monkeypatch, LogThread, "run")
+
+    async def work(source: Source) -> None:
+        tasks = [source.follow((partition, source.place(0)), partitions=8) for partition in range(8)]
+        await waits(*tasks)
+        before = turns.calls
+        await source.put_all(0, partitions=8)
+        for partition, task in enumerate(tasks):
+            (part,) = (await answered(task)).parts
+            assert (part.partition, [piece.header.partition for piece in part.held]) == (partition, [partition])
+        assert turns.calls - before == 3  # it is written and sealed, and then read by all
+
+    scenario(Source, world, work)
+
+
+def test_of_tasks_that_share_a_turn_each_has_its_own_answer(world: World) -> None:
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=3)
+        elsewhere = replace(source.place(1), log="ffffffffffffffff")
+        wrong, gone = source.follow((0, elsewhere), partitions=3), source.follow((1, source.place(0)), partitions=3)
+        right = source.follow((2, source.place(0)), partitions=3)
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(DataLoss):
+            await answered(wrong)
+        (part,) = (await answered(right)).parts
+        assert (part.partition, part.end.n, len(part.held)) == (2, 1, 1)
+        assert await asyncio.wait({gone}, timeout=SOON)
+        assert gone.cancelled()
+
+    scenario(Source, world, work)
+
+
+def test_what_fails_for_all_is_told_to_each(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise SpoolError("the disk does not answer")
+
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=2)
+        with monkeypatch.context() as patched:
+            patched.setattr(PartReader, "read", fails)
+            for task in [source.follow((partition, source.place(0))) for partition in range(2)]:
+                with pytest.raises(SpoolError):
+                    await answered(task)
+        assert (await answered(source.follow((1, source.place(0))))).parts
+
+    scenario(Source, world, work)
+
+
+def test_one_identity_waits_for_no_reads_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that asks for a thousand, as many as share a turn come before it, and no more."""
+    order: list[str] = []
+    read = PartReader.read
+
+    def noted(self: PartReader, name: str, parts: Any, **how: Any) -> Any:
+        order.append("other" if parts[0][0] else "many")
+        return read(self, name, parts, **how)
+
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=2)
+        monkeypatch.setattr(PartReader, "read", noted)
+        asking.set("many")
+        tasks = [source.follow((0, source.place(0))) for _ in range(5 * GROUP)]
+        asking.set("other")
+        tasks.append(source.follow((1, source.place(0))))
+        for task in tasks:
+            assert (await answered(task, 5.0)).parts
+        assert order.index("other") <= 2 * GROUP  # of one turn that runs, and one that is next
+        assert len(order) == 5 * GROUP + 1
 
     scenario(Source, world, work)
 
