@@ -9,6 +9,7 @@ others go on. The exit code is 1 if one failed.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -39,6 +40,14 @@ def words(text: str) -> list[str]:
 def numbers(text: str) -> list[int]:
     """Split at commas, into numbers."""
     return [int(word) for word in words(text)]
+
+
+def positive(text: str) -> float:
+    """Return a number above 0."""
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
 def turned(things: Sequence[Any], run: int) -> list[Any]:
@@ -190,7 +199,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     spark[0].add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
     spark[0].add_argument("--trigger", type=float, default=0.0, help="of job A, in seconds; 0: as fast as it can")
-    spark[0].add_argument("--bursts", type=float, default=LINES, help="a second, at most, in which rows come")
+    spark[0].add_argument("--bursts", type=positive, default=float(LINES), help="a second, at most, in which rows come")
     spark[0].set_defaults(contestants=[*names, *(kind.name for kind in CHAINS)])
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
     by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])

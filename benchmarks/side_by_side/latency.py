@@ -98,7 +98,8 @@ def _window(jobs: Pair, rate: float, seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + LATE_SECONDS
         while not all(found.get("once") for found in each):  # partitions are not equally far
             if time.monotonic() > deadline:
-                raise RunFailed(f"{jobs.contestant}: a job B has not each row once")
+                rows = [(found["rows"], found.get("once")) for found in each]
+                raise RunFailed(f"{jobs.contestant}: jobs B have these rows of the window, each once or not: {rows}")
             time.sleep(POLL_SECONDS)
             each = jobs.all("latencies", since=since, until=until)
         for found in each:

@@ -159,7 +159,7 @@ class _Waiting:
     def look(self) -> None:
         """Note what there is, right before it is looked at."""
         topic = self._topic
-        self._n, self._waits, self._acks = topic.head.n, topic.waiting, topic.acked.rings
+        self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.rings
 
     async def news(self, *, moved: bool, at_change: bool) -> bool:
         """Wait; tell whether to look again. If not, the task is answered with what was found.
@@ -178,14 +178,18 @@ class _Waiting:
                 return True
             if at_change and topic.acked.rings != self._acks:
                 return True
-            if topic.head.n > self._n:
-                if topic.ended or topic.has_rows_since(self._n, self._partitions):
+            if topic.head != self._head:
+                sealed_again = topic.head.epoch != self._head.epoch and topic.head.n <= self._head.n
+                if topic.ended or sealed_again or topic.has_rows_since(self._head.n, self._partitions):
                     return True
                 self._soon()
             left = self._until - time.monotonic()
             if left <= 0:
-                return topic.head.n > self._n
-            await either((topic.news, topic.acked) if at_change else (topic.news,), left)
+                return topic.head != self._head
+            if at_change:
+                await either((topic.news, topic.acked), left)
+            else:
+                await topic.news.wait(left)
 
     def _soon(self) -> None:
         if not self._quiet:

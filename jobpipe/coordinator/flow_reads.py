@@ -1,40 +1,41 @@
-"""What tasks of flow jobs read: all that ask at one time share one turn of the log's thread."""
+"""What tasks of flow jobs read: those that ask at one time share turns of the log's thread."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.errors import JobpipeError, SpoolError
+from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.budget import asking
-from jobpipe.operations.flows import FollowRequest
+from jobpipe.operations.flows import MAX_PARTS, FollowRequest
 from jobpipe.store.follow import Followed
 
-GROUP = 16  # requests that share a turn: each may bring 1 MiB, and other work waits meanwhile
+GROUP = 16
+"""Requests that share a turn, of at most MAX_PARTS partitions together: no turn takes longer than one request may."""
 
-
-Waiting: TypeAlias = tuple[FollowRequest, asyncio.Future[Followed]]
+Unread: TypeAlias = tuple[FollowRequest, asyncio.Future[Followed]]
 
 
 class FlowReads:
     """Reads for the tasks of one topic. Belongs to the event loop.
 
     A batch wakes all tasks whose partitions got rows, and a turn of the thread costs more than what one of them reads.
-    Identities share no turn: one that asks much makes no other wait.
+    Identities share no turn, so the thread still serves them in turn.
     """
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
-        self._waiting: dict[str, list[Waiting]] = {}
+        self._unread: dict[str, deque[Unread]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def read(self, asked: FollowRequest) -> Followed:
         """Return what follows the cursors of a task, and raise as :meth:`jobpipe.store.follow.PartReader.read`."""
         found: asyncio.Future[Followed] = asyncio.get_running_loop().create_future()
         identity = asking.get()
-        self._waiting.setdefault(identity, []).append((asked, found))
+        self._unread.setdefault(identity, deque()).append((asked, found))
         if identity not in self._reading:  # it begins when all that the same news has woken have asked
             reading = asyncio.create_task(self._read_for(identity), name=f"read-parts-{self._topic.topic}")
             self._reading[identity] = reading
@@ -42,23 +43,35 @@ class FlowReads:
 
     async def _read_for(self, identity: str) -> None:
         try:
-            while waiting := self._waiting.pop(identity, None):
-                for first in range(0, len(waiting), GROUP):
-                    group = [each for each in waiting[first : first + GROUP] if not each[1].done()]
-                    if group:
-                        await self._read_group(group)
+            while group := self._next_group(identity):
+                await self._read_group(group)
         finally:
             del self._reading[identity]
+            for _, found in self._unread.pop(identity, ()):
+                found.cancel()
 
-    async def _read_group(self, group: Sequence[Waiting]) -> None:
+    def _next_group(self, identity: str) -> list[Unread]:
+        """Take those off the queue that share the next turn. An answer is kept by nothing but its request."""
+        unread, parts = self._unread[identity], 0
+        group: list[Unread] = []
+        while unread and len(group) < GROUP and (not group or parts + len(unread[0][0].parts) <= MAX_PARTS):
+            asked, found = unread.popleft()
+            if not found.done():  # else its task has gone
+                group.append((asked, found))
+                parts += len(asked.parts)
+        return group
+
+    async def _read_group(self, group: Sequence[Unread]) -> None:
         reader = self._topic.store.parts
 
         def one(asked: FollowRequest) -> Followed | JobpipeError:
             wanted = [(part.partition, part.at) for part in asked.parts]
             try:
                 return reader.read(asked.name, wanted, partitions=asked.partitions, skip_removed=asked.skip_removed)
-            except SpoolError:  # the catalog is opened again, and all are read once more
-                raise
+            except SpoolError as error:
+                if error.fields.get("reopen") or isinstance(error, SpoolFull):
+                    raise  # LogThread mends that, and all are read again
+                return error
             except JobpipeError as error:
                 return error
 
@@ -66,13 +79,17 @@ class FlowReads:
             return [one(asked) for asked, _ in group]
 
         reading = asyncio.ensure_future(self._topic.run(work))
-        await asyncio.wait({reading})
-        error = reading.exception()
-        answers: Sequence[Followed | BaseException] = [error] * len(group) if error is not None else reading.result()
-        for (_, found), answer in zip(group, answers, strict=True):
-            if found.done():  # its task has gone
-                continue
-            if isinstance(answer, BaseException):
-                found.set_exception(answer)
-            else:
-                found.set_result(answer)
+        try:
+            await asyncio.wait({reading})
+            error = reading.exception()
+            answers: Sequence[Followed | BaseException] = reading.result() if error is None else [error] * len(group)
+            for (_, found), answer in zip(group, answers, strict=True):
+                if found.done():  # its task has gone
+                    continue
+                if isinstance(answer, BaseException):
+                    found.set_exception(answer)
+                else:
+                    found.set_result(answer)
+        finally:
+            for _, found in group:
+                found.cancel()  # only if this task was cancelled

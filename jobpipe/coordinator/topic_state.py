@@ -62,21 +62,25 @@ class Bell:
 
     async def wait(self, timeout: float) -> bool:
         """Wait for the next ring, at most ``timeout`` seconds; False when none came."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await _is_set(self._event, timeout)
+
+    def begin_to_wait(self, timeout: float) -> asyncio.Task[bool]:
+        """Wait as :meth:`wait` in a task: a ring counts from now on, though the task begins later."""
+        return asyncio.create_task(_is_set(self._event, timeout))
+
+
+async def _is_set(event: asyncio.Event, timeout: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def either(bells: Iterable[Bell], timeout: float) -> None:
     """Wait for the next ring of one of the bells, at most ``timeout`` seconds."""
-    bells = list(bells)
-    if len(bells) == 1:
-        await bells[0].wait(timeout)
-        return
-    waits = [asyncio.ensure_future(bell.wait(timeout)) for bell in bells]
+    waits = [bell.begin_to_wait(timeout) for bell in bells]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

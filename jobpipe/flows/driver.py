@@ -322,7 +322,7 @@ class Flow:
 
     def _has_rows(self, cursors: Sequence[Cursor]) -> bool:
         """Whether there is something to read, which may be what ends tasks: where there is not, it is not the rows."""
-        news = self._ends.follower.news
+        news = self._ends.newest()
         return news is None or any(each.position.n < news.head.n for each in cursors)
 
     # -- supervision ---------------------------------------------------------------------------------------------------

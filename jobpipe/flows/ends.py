@@ -22,7 +22,7 @@ from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, CursorsReque
 from jobpipe.operations.publishing import Schema
 from jobpipe.operations.ranges import News
 from jobpipe.operations.reading import Bounds, BoundsRequest, SchemaRequest
-from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanRequest
+from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanRequest, PollRequest
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursor, FlowKey
@@ -203,6 +203,14 @@ class FlowEnds:
             return self.publisher.coordinator.instance
         location = self.follower.location
         return "" if location is None else location.instance
+
+    def newest(self) -> News | None:
+        """Return what the source tells of itself now; what it told last if it cannot be asked."""
+        try:
+            return self.follower.call(lambda _: PollRequest(), timeout=CALL_SECONDS, wait=False)
+        except (JobpipeError, TimeoutError) as error:
+            log.debug("flow %s: %s", self._options.name, error)
+            return self.follower.news
 
     @contextmanager
     def while_active(self, active: Callable[[], bool]) -> Iterator[None]:

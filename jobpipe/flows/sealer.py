@@ -244,7 +244,8 @@ class FlowSealer:
                 due = [(n, each) for n, each in waiting if each.has_rows or self._is_due(each, now)]
                 if due:
                     return self._taken(due)
-                self._changed.wait(EMPTY_SECONDS / 2 if waiting else None)
+                seconds = min((each.moved + EMPTY_SECONDS - now for _, each in waiting), default=None)
+                self._changed.wait(seconds)
         return None
 
     def _is_due(self, each: _Partition, now: float) -> bool:

@@ -152,7 +152,7 @@ class FollowReply(Fields):
 
     Attributes:
         parts: of the partitions that are further now; the others have nothing new.
-        partitions: how many the source has there; 0 while it has no batch.
+        partitions: how many the source has there; 0 while it has no batch. What the task believes, if nothing was read.
         over: the flow is stopped; the task ends.
         data: endpoint of the data process.
         hurry: the source's publisher waits for acknowledgements: cursors are to move at once.

@@ -57,7 +57,8 @@ class Ends:
     def __init__(self, head: int = 5, partitions: int = 1, *, claims: bool = True) -> None:
         self.claims = claims
         self.partitions, self.full, self.cursors = partitions, False, [Cursor(0, 1, at(5))]
-        self.follower = SimpleNamespace(news=SimpleNamespace(ended=False, waiting=None, head=at(head)))
+        stale, self._newest = (SimpleNamespace(ended=False, waiting=None, head=at(n)) for n in (0, head))
+        self.follower = SimpleNamespace(news=stale)
         self.closed = False
 
     def while_active(self, _: Callable[[], bool]) -> Any:
@@ -73,6 +74,9 @@ class Ends:
 
     def acknowledge(self, cursors: list[Cursor]) -> Position:
         return cursors[0].position
+
+    def newest(self) -> Any:
+        return self._newest
 
     def begin_again(self) -> bool:
         return False

@@ -16,11 +16,12 @@ import pytest
 from jobpipe.coordinator import topic_flows as module
 from jobpipe.coordinator.answering import Context
 from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.flow_answers import QUIET_SECONDS, FlowAnswers
+from jobpipe.coordinator.flow_answers import QUIET_SECONDS, FlowAnswers, _Waiting
 from jobpipe.coordinator.flow_reads import GROUP
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic_state import Bell, either
 from jobpipe.errors import (
     ConfigError,
     DataLoss,
@@ -30,6 +31,7 @@ from jobpipe.errors import (
     JobpipeError,
     NotAuthorized,
     RemoteProtocolError,
+    SegmentCorrupt,
     SpoolError,
     TopicNotFound,
 )
@@ -224,6 +226,7 @@ def test_a_driver_that_needs_no_head_is_told_of_it_after_a_while_and_of_the_rest
 
     async def work(source: Source) -> None:
         topic = source.topic
+        await source.put(0, partition=0)  # the first one of a process takes long
         poll = ReaderAnswers(source.host)._poll
         context = Context(LINK, topic)
 
@@ -231,16 +234,16 @@ def test_a_driver_that_needs_no_head_is_told_of_it_after_a_while_and_of_the_rest
             known = PollRequest(topic.head, topic.ended, topic.waiting, wait=wait, head_wait=head_wait)
             return asyncio.create_task(poll(context, PollRequest.from_json(known.to_json())))
 
-        asked, soon, over = ask(), ask(head_wait=0.2), ask(wait=0.2)
+        asked, soon, over = ask(), ask(head_wait=0.4), ask(wait=0.4)
         await asyncio.sleep(0)
-        head = await source.put(0, partition=0)
+        head = await source.put(1, partition=0)
         assert (await answered(soon, 5.0)).head == head
         assert (await answered(over, 5.0)).head == head
         await waits(asked)
         topic._set_waiting("the spool is full")
         assert (await answered(asked)).waiting == "the spool is full"
         asked = ask()
-        await source.put(1, partition=0)
+        await source.put(2, partition=0)
         await waits(asked)
         await topic.seal_end()
         assert (await answered(asked)).ended
@@ -336,6 +339,92 @@ def test_what_fails_for_all_is_told_to_each(world: World, monkeypatch: pytest.Mo
         assert (await answered(source.follow((1, source.place(0))))).parts
 
     scenario(Source, world, work)
+
+
+def test_a_task_that_goes_while_it_is_read_for_leaves_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    monkeypatch.setattr(PartReader, "read", gate.wrap(PartReader.read))
+
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=2)
+        gone, right = (source.follow((partition, source.place(0))) for partition in range(2))
+        await gate.arrived()
+        gone.cancel()
+        await asyncio.wait({gone}, timeout=SOON)
+        gate.go_on.set()
+        assert (await answered(right)).parts[0].held
+
+    scenario(Source, world, work)
+
+
+def test_what_is_damaged_is_told_to_those_who_read_it(world: World) -> None:
+    async def work(source: Source) -> None:
+        topic = source.topic
+        await source.put_all(0, partitions=2)
+        write_id, segments = await topic.run(lambda: written(topic.store, [(0, rows(0, 100, 1))], inline=False))
+        topic.writing.add(write_id)
+        batch = NewBatch("q", 1, "run-1", write_id, None, 2, "as they come")
+        await topic.seal(batch, segments, (ARROW, None))
+        (topic.store.segments / str(segments[0].file)).unlink()
+        wrong, right = (source.follow((partition, source.place(0))) for partition in range(2))
+        with pytest.raises(SegmentCorrupt, match="partition 0"):
+            await answered(wrong)
+        assert (await answered(right)).parts[0].held
+
+    scenario(Source, world, work)
+
+
+def test_many_partitions_are_read_in_several_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn takes longer than the one of a task with as many partitions as it may have."""
+    turns = Counted(monkeypatch, LogThread, "run")
+
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=2)
+        before, count = turns.calls, flows.MAX_PARTS // 2
+        places = [(partition, source.place(0)) for partition in range(count)]
+        tasks = [source.follow(*places, partitions=count) for _ in range(5)]
+        for task in tasks:
+            assert len((await answered(task, 5.0)).parts) == count
+        assert turns.calls - before == 3
+
+    scenario(Source, world, work)
+
+
+def test_a_task_at_the_head_in_one_partition_gets_what_another_has(world: World) -> None:
+    async def work(source: Source) -> None:
+        await source.put_all(0, partitions=2)
+        reply = await answered(source.follow((0, source.topic.head), (1, source.place(0))))
+        assert [(part.partition, len(part.held)) for part in reply.parts] == [(1, 1)]
+
+    scenario(Source, world, work)
+
+
+def test_a_batch_that_is_sealed_again_wakes_a_task(world: World) -> None:
+    """The head has the same number then: what the task had of it may not be what it is given now."""
+
+    async def work(source: Source) -> None:
+        topic = source.topic
+        head = await source.put(0, partition=0)
+        holder = topic.subscribers.held("alerts", source.grant)
+        waiting = _Waiting(topic, holder, frozenset({1}), 20.0)
+        task = asyncio.create_task(waiting.news(moved=False, at_change=False))
+        await waits(task)
+        topic.head = replace(head, epoch=head.epoch + 1)
+        topic.news.ring()
+        assert await answered(task)
+
+    scenario(Source, world, work)
+
+
+def test_a_ring_is_heard_from_the_moment_of_the_call() -> None:
+    async def work() -> None:
+        first, second = Bell(), Bell()
+        asyncio.get_running_loop().call_soon(second.ring)
+        began = time.monotonic()
+        await either((first, second), 10.0)
+        assert time.monotonic() - began < 5.0
+
+    run(work())
 
 
 def test_one_identity_waits_for_no_reads_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
