@@ -89,7 +89,7 @@ pythons: $(VENV)/.dev $(foreach one,$(PYTHONS),$(VENV)/python/$(one)/.done)
 BENCH = $(BIN)/python -m benchmarks.side_by_side
 bench: bench-kafka
 	failed=0; \
-	for measure in latency throughput alone fanout transport growth; do \
+	for measure in latency throughput alone fanout transport growth flows; do \
 		$(BENCH) $$measure --runs $(or $(RUNS),5) || failed=1; \
 	done; \
 	$(BENCH) report --least $(or $(RUNS),5) $(if $(RUNS),--output .bench/report) && exit $$failed

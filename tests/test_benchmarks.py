@@ -206,6 +206,25 @@ def test_targets_are_kept_or_missed() -> None:
     assert [each.is_kept for each in targets("throughput", rounds[:1])] == [None, None]
 
 
+def test_flows_have_targets_of_their_own() -> None:
+    """In ms at 1,000 rows a second, and against Kafka in the same run."""
+
+    def figure(name: str, rate: int, ms: float) -> dict[str, object]:
+        readers = [{"p50": ms, "p99": 4 * ms, "max": 9 * ms}]
+        return {"run": 0, "contestant": name, "rate": rate, "readers_latency": readers, "a_latency": None,
+                "cpu_per_million": {}, "peak_mb": {}}  # fmt: skip
+
+    rounds = [figure("plain-flow", 1_000, 6.0), figure("flow", 1_000, 60.0), figure("kafka-json", 1_000, 100.0)]
+    found = {each.of: each.is_kept for each in targets("flows", rounds)}
+    assert found["p50 ms of plain-flow, 1,000 rows a second"] is True
+    assert found["p50 ms of plain-flow-8, 1,000 rows a second"] is None
+    assert found["p50 of flow to kafka-json's, 1,000 rows a second"] is False
+    assert found["p99 of flow to kafka-json's, 1,000 rows a second"] is True
+    assert len(found) == 8
+    assert len(targets("flows", [figure("flow", 20, 60.0)])) == 2
+    assert "to jobpipe's" not in "".join(tables("flows", rounds))
+
+
 def test_growth_has_targets_of_its_own() -> None:
     def figure(size: int, ms: float) -> dict[str, object]:
         spent = {"p50": ms, "p99": ms, "max": ms}

@@ -1,4 +1,5 @@
-"""The commands: ``latency``, ``throughput``, ``alone``, ``fanout``, ``transport``, ``growth``, ``report``, ``fetch``.
+"""The commands: a measure (``latency``, ``throughput``, ``alone``, ``fanout``, ``transport``, ``growth``, ``flows``),
+``report``, ``fetch``.
 
     python -m benchmarks.side_by_side latency --contestants floor,jobpipe,kafka-json --rates 20,1000 --runs 5
 
@@ -93,6 +94,16 @@ def setting_of(options: argparse.Namespace, purpose: str) -> Setting:
 
 def go_latency(options: argparse.Namespace) -> int:
     """Measure 1."""
+    return run_latency("latency", options)
+
+
+def go_flows(options: argparse.Namespace) -> int:
+    """Measure 8: latency, of chains with flow jobs."""
+    return run_latency("flows", options)
+
+
+def run_latency(measure: str, options: argparse.Namespace) -> int:
+    """Measure 1 or 8: they differ in their contestants."""
     setting = replace(setting_of(options, "latency"), bursts=options.bursts)
 
     def one(name: str, run: int) -> list[dict[str, Any]]:
@@ -107,7 +118,7 @@ def go_latency(options: argparse.Namespace) -> int:
             trigger=options.trigger,
         )
 
-    return run_rounds("latency", options, options.contestants, one)
+    return run_rounds(measure, options, options.contestants, one)
 
 
 def go_throughput(options: argparse.Namespace) -> int:
@@ -192,16 +203,19 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     names = [kind.name for kind in JOBS if kind.name != "jobpipe-plain"]
     spark = [measure("latency", go_latency, names), measure("throughput", go_throughput, names)]
     spark.append(measure("fanout", go_fanout, [name for name in names if CONTESTANTS[name].chained]))
+    spark.append(measure("flows", go_flows, [*(kind.name for kind in CHAINS), "kafka-json"]))
     for each in spark:
         each.add_argument("--cores", type=int, default=1, help="of each job: local[n]; also its partitions")
-    for each in (spark[0], spark[2]):
+    for each in (spark[0], spark[2], spark[3]):
         each.add_argument("--most", type=float, default=420.0, help="seconds to wait for the plateau, at most")
         each.add_argument("--seconds", type=float, default=20.0, help="of each rate")
-    spark[0].add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
-    spark[0].add_argument("--trigger", type=float, default=0.0, help="of job A, in seconds; 0: as fast as it can")
-    spark[0].add_argument("--bursts", type=positive, default=float(LINES), help="a second, at most, in which rows come")
-    spark[0].set_defaults(contestants=[*names, *(kind.name for kind in CHAINS)])
+    for each in (spark[0], spark[3]):
+        each.add_argument("--first", type=float, default=60.0, help="seconds of young applications, told separately")
+        each.add_argument("--trigger", type=float, default=0.0, help="of job A, in seconds; 0: as fast as it can")
+        each.add_argument("--bursts", type=positive, default=float(LINES), help="a second, at most, in which rows come")
     spark[0].add_argument("--rates", type=numbers, default=[20, 1_000, 20_000], help="rows a second")
+    spark[3].add_argument("--rates", type=numbers, default=[1_000], help="rows a second")
+    spark[3].set_defaults(bursts=20.0)
     by_itself = measure("alone", go_alone, ["floor", "jobpipe", "jobpipe-plain"])
     by_itself.add_argument("--cores", type=numbers, default=[1, 2], help="of the job that runs: local[n]")
     for each in (spark[1], by_itself):

@@ -22,6 +22,7 @@ COLOURS = {
 }  # fmt: skip
 PANELS = {
     "latency": ("rate", [("p50", "p50, ms"), ("p99", "p99, ms"), ("cpu", "processors kept busy, all")]),
+    "flows": ("rate", [("p50", "p50, ms"), ("p99", "p99, ms"), ("cpu", "processors kept busy, all")]),
     "fanout": ("readers", [("p50", "p50, ms"), ("p99", "p99, ms"), ("cpu a", "processors kept busy by job A")]),
     "throughput": ("shape", [("rows/s", "rows a second"), ("cpu", "CPU s per million rows")]),
 }

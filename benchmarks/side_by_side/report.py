@@ -10,6 +10,7 @@ from benchmarks.side_by_side import results, summary
 from benchmarks.side_by_side.targets import Target, targets
 
 KAFKA = "kafka-json"
+COMPARED_TO = {"flows": (KAFKA,)}  # all others to jobpipe too
 MISSED = "missed.md"  # beside the published report only
 HEADS = {
     "p50": "p50 ms",
@@ -55,6 +56,7 @@ FIRST_MINUTE = (
 WARMED = ("warm_seconds", "warm_batches")  # of a round on the plateau
 TITLES = {
     "latency": "Latency: from the event in job A to the callback in job B",
+    "flows": "Flow jobs: from the event to the function",
     "fanout": "Fan-out: several jobs B",
     "throughput": "Throughput and cost: job A to job B",
     "alone": "Each job by itself, beside Spark alone",
@@ -143,15 +145,18 @@ def _provenance(found: dict[str, Any]) -> str:
 
 def _spark(measure: str, rounds: list[dict[str, Any]]) -> list[str]:
     """Return a table for each rate, number of jobs B, or shape."""
-    key = {"latency": "rate", "fanout": "readers", "throughput": "shape"}[measure]
+    key = {"latency": "rate", "flows": "rate", "fanout": "readers", "throughput": "shape"}[measure]
     best_of, main = (max, "rows/s") if measure == "throughput" else (min, "p50")
     spans = {
         "latency": ["p50", "p99", "first p50", "first p99", "warm"],
+        "flows": ["p50", "p99", "first p50", "first p99", "warm"],
         "fanout": ["p50", "p99"],
         "throughput": ["rows/s", "seconds", "a_seconds", "b_seconds"],
     }[measure]
     columns = [*spans, "cpu a", "cpu between", "cpu b", "mb a", "mb between", "mb b"]
-    compared = [(name, to) for to in ("jobpipe", KAFKA) for name in spans[:2] if name != "seconds"]
+    compared = [
+        (name, to) for to in COMPARED_TO.get(measure, ("jobpipe", KAFKA)) for name in spans[:2] if name != "seconds"
+    ]
     tables = []
     for size in summary.sizes(rounds, key):
         names = summary.sizes(summary.those(rounds, **{key: size}), "contestant")

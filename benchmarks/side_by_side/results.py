@@ -20,6 +20,7 @@ COMPARED = {
     "fanout": {"jobpipe", "kafka-json"},
     "alone": {"floor", "jobpipe"},
     "transport": {"jobpipe", "flight", "tls"},
+    "flows": {"plain-flow", "plain-flow-8", "plain-flow-flow", "flow", "kafka-json"},
     "growth": {"topics", "partitions", "subscribers", "backlog", "catalog"},
 }
 """Whom results must have to be published; of growth, what grows."""

@@ -13,7 +13,7 @@ Rounds = Sequence[dict[str, Any]]
 
 def figures(measure: str, found: dict[str, Any]) -> dict[str, float]:
     """Return the plain numbers of one round."""
-    if measure in ("latency", "fanout"):
+    if measure in ("latency", "fanout", "flows"):
         first = {f"first {name}": value for name, value in found.get("first", {}).items()}
         warm = {"warm": found["warm_seconds"]} if "warm_seconds" in found else {}  # not in results of 2026-11-22
         return {**_delays(found), **first, **warm, **by_side(found)}

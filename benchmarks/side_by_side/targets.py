@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.side_by_side import summary
@@ -13,12 +14,15 @@ Rounds = Sequence[dict[str, Any]]
 JOBPIPE, AHEAD, PLAIN, FLOOR = "jobpipe", "jobpipe-ahead", "jobpipe-plain", "floor"
 FLOW = "flow"
 MS_RATE = 1_000
-MS = (
-    (JOBPIPE, "p50", 100.0), (AHEAD, "p50", 80.0), ("plain-flow", "p50", 6.0), ("plain-flow", "p99", 25.0),
-    ("plain-flow-8", "p50", 10.0), ("plain-flow-8", "p99", 40.0), ("plain-flow-flow", "p50", 20.0),
-    ("plain-flow-flow", "p99", 60.0),
-)  # fmt: skip
 JSON, ARROW = "kafka-json", "kafka-arrow"
+Bounds = Sequence[tuple[str, str, float]]  # a contestant, a figure, what it is at most
+LATENCY_TO_JSON: Bounds = ((JOBPIPE, "p50", 0.7), (JOBPIPE, "p99", 0.8), (AHEAD, "p50", 0.65))
+LATENCY_MS: Bounds = ((JOBPIPE, "p50", 100.0), (AHEAD, "p50", 80.0))
+FLOWS_TO_JSON: Bounds = ((FLOW, "p50", 0.55), (FLOW, "p99", 0.6))
+FLOWS_MS: Bounds = (
+    ("plain-flow", "p50", 6.0), ("plain-flow", "p99", 25.0), ("plain-flow-8", "p50", 10.0),
+    ("plain-flow-8", "p99", 40.0), ("plain-flow-flow", "p50", 20.0), ("plain-flow-flow", "p99", 60.0),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Target:
 def targets(measure: str, rounds: Rounds) -> list[Target]:
     """Return the targets of a measure; empty if it has none."""
     find: dict[str, Callable[[Rounds], Iterator[Target]]] = {
-        "latency": _latency,
+        "latency": partial(_latency, "latency", LATENCY_TO_JSON, LATENCY_MS),
+        "flows": partial(_latency, "flows", FLOWS_TO_JSON, FLOWS_MS),
         "throughput": _throughput,
         "alone": _alone,
         "fanout": _fanout,
@@ -62,16 +67,14 @@ def targets(measure: str, rounds: Rounds) -> list[Target]:
     return list(find[measure](rounds))
 
 
-def _latency(rounds: Rounds) -> Iterator[Target]:
+def _latency(measure: str, to_json: Bounds, ms: Bounds, rounds: Rounds) -> Iterator[Target]:
     """On the plateau; in ms at 1,000 rows a second only."""
     for rate in summary.sizes(rounds, "rate"):
-        for name, figure, bound in (
-            (JOBPIPE, "p50", 0.7), (JOBPIPE, "p99", 0.8), (AHEAD, "p50", 0.65), (FLOW, "p50", 0.55), (FLOW, "p99", 0.6)
-        ):  # fmt: skip
-            found = summary.ratios("latency", rounds, figure, {"contestant": JSON}, contestant=name, rate=rate)
+        for name, figure, bound in to_json:
+            found = summary.ratios(measure, rounds, figure, {"contestant": JSON}, contestant=name, rate=rate)
             yield Target(f"{figure} of {name} to {JSON}'s, {rate:,.0f} rows a second", bound, found)
-        for name, figure, bound in MS if rate == MS_RATE else ():
-            found = list(summary.runs("latency", rounds, figure, contestant=name, rate=rate).values())
+        for name, figure, bound in ms if rate == MS_RATE else ():
+            found = list(summary.runs(measure, rounds, figure, contestant=name, rate=rate).values())
             yield Target(f"{figure} ms of {name}, {rate:,.0f} rows a second", bound, found)
 
 
