@@ -3,7 +3,7 @@
 A line is "first count made": so many rows from this id on, made at this time (microseconds of the wall clock; both jobs
 are on this host, so clocks agree). At most 1,000 lines a second; job A makes them rows again.
 
-    python -m benchmarks.side_by_side.feed RATE LINES    prints its port; begins when somebody connects; ends with stdin
+    python -m benchmarks.side_by_side.feed RATE LINES    prints its port, serves one connection, ends with stdin
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.turns import settle
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.budget import asking
 from jobpipe.operations.flows import MAX_PARTS, FollowRequest
@@ -78,18 +79,14 @@ class FlowReads:
         def work() -> list[Followed | JobpipeError]:
             return [one(asked) for asked, _ in group]
 
-        reading = asyncio.ensure_future(self._topic.run(work))
         try:
-            await asyncio.wait({reading})
-            error = reading.exception()
-            answers: Sequence[Followed | BaseException] = reading.result() if error is None else [error] * len(group)
+            answers: Sequence[Followed | BaseException]
+            try:
+                answers = await self._topic.run(work)
+            except Exception as error:  # noqa: BLE001 - told to all who ask
+                answers = [error] * len(group)
             for (_, found), answer in zip(group, answers, strict=True):
-                if found.done():  # its task has gone
-                    continue
-                if isinstance(answer, BaseException):
-                    found.set_exception(answer)
-                else:
-                    found.set_result(answer)
+                settle(found, answer)
         finally:
             for _, found in group:
                 found.cancel()  # only if this task was cancelled

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.turns import settle
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.budget import asking
 from jobpipe.operations.fields import MAX_WAIT_SECONDS
@@ -143,7 +144,7 @@ class Plans:
                 if asked.seconds and isinstance(outcome, Planned) and outcome.is_open and not asked.done.done():
                     self._wait(asked, outcome)
                 else:
-                    _tell(asked, outcome)
+                    settle(asked.done, outcome)
 
         turning = asyncio.ensure_future(
             self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
@@ -157,7 +158,7 @@ class Plans:
             raise
         if (error := turning.exception()) is not None:
             for asked in group:
-                _tell(asked, error)
+                settle(asked.done, error)
             return
         self._put_back(group[len(turn.outcomes) :])
 
@@ -203,7 +204,7 @@ class Plans:
         asked.group = group
         group.waiting[asked] = None
         self._waits.setdefault(asked.name, {})[asked] = None
-        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, _tell, asked, None)
+        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, settle, asked.done, None)
 
     def _leave(self, asked: _Asked) -> None:
         """Forget one that has its answer, or was cancelled."""
@@ -224,7 +225,7 @@ class Plans:
     def wake(self, name: str) -> None:
         """Answer those who wait under a name: another holds it now, or it was dropped."""
         for asked in self._waits.get(name, ()):
-            _tell(asked, None)
+            settle(asked.done, None)
 
     async def _follow(self, order: PlanOrder, group: _Group) -> None:
         """Look at the log whenever there is news, until no request of the group waits."""
@@ -248,15 +249,5 @@ class Plans:
         while group.waiting:
             for asked in list(itertools.islice(group.waiting, WOKEN)):
                 group.waiting.pop(asked)
-                _tell(asked, outcome)
+                settle(asked.done, outcome)
             await asyncio.sleep(0)
-
-
-def _tell(asked: _Asked, outcome: Planned | BaseException | None) -> None:
-    if asked.done.done():
-        return
-    if isinstance(outcome, BaseException):
-        asked.done.set_exception(outcome)
-        asked.done.exception()  # seen: perhaps no request waits any more
-    else:
-        asked.done.set_result(outcome)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.turns import settle
 from jobpipe.errors import (
     ConfigError,
     FlowFailed,
@@ -308,14 +309,12 @@ class TopicFlows:
 
         sealing = asyncio.ensure_future(self._topic.run_then(work, sealed, reserve=False, whose=""))
         await asyncio.wait({sealing})
-        error = sealing.exception()
-        outcomes = [None] * len(group) if error is not None else sealing.result()[0]
-        for (_, done), outcome in zip(group, outcomes, strict=True):
-            if outcome is not None:
-                done.set_result(outcome)
-            elif error is not None:
-                done.set_exception(error)
-                done.exception()  # perhaps no request waits any more
+        if (error := sealing.exception()) is not None:
+            for _, done in group:
+                settle(done, error)
+            return
+        for (_, done), outcome in zip(group, sealing.result()[0], strict=True):
+            done.set_result(outcome)  # what is wrong with one part is its outcome
 
     async def reset(self, flow: str, *, dry_run: bool) -> list[FlowKey]:
         """Delete a flow's cursors; its tasks are refused from now on.

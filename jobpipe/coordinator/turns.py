@@ -78,3 +78,14 @@ class TurnThread:
         self._given -= 1
         while self._waiting and self._given < AHEAD:
             self._start_next()
+
+
+def settle(future: asyncio.Future[R], outcome: R | BaseException) -> None:
+    """Give a request its result, or its error; one that has gone, or has its answer, is left alone."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+        future.exception()  # seen: perhaps no request waits any more
+    else:
+        future.set_result(outcome)

@@ -174,7 +174,7 @@ def test_a_reset_is_for_administrators(served: Served) -> None:
 
 
 def test_what_a_flow_asks_for_has_a_bound(served: Served) -> None:
-    """Of one request; what is kept of them: tests/coordinator/test_flows.py."""
+    """Of one request; what is kept of them: tests/coordinator/test_seal_parts.py."""
     token = begin(served)
     for op, args in (
         ("claim", {**KEY, "partitions": [0] * 129}),

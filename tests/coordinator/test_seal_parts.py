@@ -1,0 +1,409 @@
+"""Flow jobs at the coordinator of what they publish: what becomes of parts, whatever is cut or closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from jobpipe.coordinator import topic_flows as module
+from jobpipe.errors import (
+    ConfigError,
+    Fenced,
+    FlowFailed,
+    FlowNotFound,
+    JobpipeError,
+    NotAuthorized,
+    RemoteProtocolError,
+    SpoolError,
+    TopicNotFound,
+)
+from jobpipe.operations import flows
+from jobpipe.store.boundary import Boundary
+from jobpipe.store.cursors import Cursors
+from jobpipe.store.database import Database
+from jobpipe.store.topic_log import TopicLog
+from tests.coordinator.flow_kit import KEY, LINK, LOG, TOKEN, Counted, Source, Target, answered, at, scenario, waits
+from tests.coordinator.kit import Gate, World, run, until
+
+# -- sealing -----------------------------------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_share_a_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(target: Target) -> None:
+        claims = await target.claim(*range(4))
+        gate, topic = Gate(), target.topic
+        monkeypatch.setattr(TopicLog, "seal_parts", gate.wrap(TopicLog.seal_parts))
+        first = target.seal(target.part(0, claims[0], 0))
+        await gate.arrived()
+        rest = [target.seal(target.part(number, claims[number], 0)) for number in range(1, 4)]
+        rest += [target.seal(target.part(0, claims[0], 1), target.part(0, claims[0], 2))]
+        await waits(first, *rest, seconds=0.05)
+        writes = Counted(monkeypatch, Database, "write")
+        gate.go_on.set()
+        replies = await asyncio.gather(first, *rest)
+        assert [part.position.n for reply in replies for part in reply.parts] == [1, 1, 1, 1, 2, 3]
+        assert (gate.calls, writes.calls) == (2, 2)
+        assert await target.agree() == [3, 1, 1, 1]
+        assert topic.flows._waiting == []
+
+    scenario(Target, world, work)
+
+
+def test_what_is_wrong_with_a_part_is_its_own_outcome(world: World) -> None:
+    async def work(target: Target) -> None:
+        old, *_ = await target.claim(*range(3))
+        (new,) = await target.claim(0)
+        reply = await answered(
+            target.seal(
+                target.part(0, old, 0),
+                target.part(0, new, 0),
+                target.part(1, 1, 5),
+                target.part(2, 1, 0, write_id="ab" * 8),
+                (flows.PartSeal(3, 0, at(3), at(2), "00"), []),
+            )
+        )
+        assert [part.code for part in reply.parts] == ["Fenced", "", "", "SpoolError", "RemoteProtocolError"]
+        assert [part.again for part in reply.parts] == [False, False, False, True, False]
+        assert [part.position and part.position.n for part in reply.parts] == [None, 1, 0, None, None]
+        assert await target.agree() == [1, 0, 0, 0]
+
+    scenario(Target, world, work)
+
+
+def test_what_is_wrong_with_the_whole_is_no_outcome_of_a_part(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that reads Fenced as its part's outcome believes that another task has its partition, and waits."""
+
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        for error in (Fenced("another publisher"), SpoolError("disk"), ValueError("ours")):
+
+            def fail(*_: Any, error: Exception = error, **__: Any) -> None:
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(TopicLog, "seal_parts", fail)
+                with pytest.raises(type(error)):
+                    await answered(target.seal(target.part(0, claim, 0)))
+        assert await target.agree() == [0, 0, 0, 0]
+        assert (await answered(target.seal(target.part(0, claim, 0)))).parts[0].position == at(1)
+
+    scenario(Target, world, work)
+
+
+def test_a_commit_that_seemed_to_fail_is_heard_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call finds the cursors moved: what it published itself says nothing of the head."""
+    seal, calls = TopicLog.seal_parts, []
+
+    def unknown(*args: Any, **kwargs: Any) -> Any:
+        calls.append(seal(*args, **kwargs))
+        if len(calls) == 1:
+            raise SpoolError("outcome unknown", reopen=True)
+        return calls[-1]
+
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        monkeypatch.setattr(TopicLog, "seal_parts", unknown)
+        news = asyncio.create_task(target.topic.news.wait(10))
+        await asyncio.sleep(0)
+        (part,) = (await answered(target.seal(target.part(0, claim, 0)))).parts
+        assert (part.position, len(calls)) == (at(1), 2)
+        assert await target.agree() == [1, 0, 0, 0]
+        assert await news
+
+    scenario(Target, world, work)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_cancelled_request(world: World, monkeypatch: pytest.MonkeyPatch, after: bool, first: bool) -> None:
+    """While its transaction runs, or waits for another's: sealed or not, others are answered, and it may ask again."""
+
+    async def work(target: Target) -> None:
+        claims = await target.claim(0, 1)
+        gate = Gate()
+        monkeypatch.setattr(TopicLog, "seal_parts", gate.wrap(TopicLog.seal_parts, after=after))
+        tasks = [target.seal(target.part(0, claims[0], 0))]
+        await gate.arrived()
+        tasks.append(target.seal(target.part(1, claims[1], 0), target.part(1, claims[1], 1)))
+        await asyncio.sleep(0.02)
+        cancelled = tasks.pop(0 if first else 1)
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        assert cancelled.cancelled()
+        gate.go_on.set()
+        await answered(tasks[0], 5.0)
+        await until(lambda: target.topic.flows._sealing is None)
+        await target.agree()
+        again = [target.seal(target.part(0, claims[0], 0)), target.seal(target.part(1, claims[1], 1))]
+        await asyncio.gather(*again)
+        assert await target.agree() == [1, 2, 0, 0]
+
+    scenario(Target, world, work)
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Cursors, "claim"), (Cursors, "held"), (Cursors, "begin")])
+def test_other_requests_that_are_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
+) -> None:
+    async def work(target: Target) -> None:
+        await target.claim(0)
+        gate = Gate()
+        asked = {"claim": target.claim(0, 1), "held": target.admit(0, 1), "begin": target.begin(token="cd")}
+        work = asked.pop(method)
+        for other in asked.values():
+            other.close()  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, method, gate.wrap(getattr(kind, method), after=True))
+            task = asyncio.create_task(cast("Any", work))
+            await gate.arrived()
+            task.cancel()
+            await asyncio.wait({task})
+            gate.go_on.set()
+        await target.topic.run(lambda: None)
+        await target.begin()
+        (claim,) = await target.claim(0)
+        assert target.topic.flows.writing == set()
+        assert (await answered(target.seal(target.part(0, claim, 0)))).parts[0].position == at(1)
+
+    scenario(Target, world, work)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_coordinator_that_closes_answers_all(world: World, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    async def work(target: Target) -> None:
+        claims = await target.claim(*range(4))
+        gate = Gate()
+        monkeypatch.setattr(TopicLog, "seal_parts", gate.wrap(TopicLog.seal_parts, after=after))
+        first = target.seal(target.part(0, claims[0], 0))
+        await gate.arrived()
+        rest = [target.seal(target.part(number, claims[number], 0)) for number in range(1, 4)]
+        await asyncio.sleep(0.02)
+        closing = asyncio.create_task(target.host.close())
+        await until(lambda: target.topic.closed)
+        gate.go_on.set()
+        found = await asyncio.wait_for(asyncio.gather(first, *rest, return_exceptions=True), 5.0)
+        await closing
+        for each in found[1:]:  # which may go on at the next coordinator
+            assert isinstance(each, (TopicNotFound, Fenced)), each
+            assert not each.fields.keys() & {"claim", "partition", "grant"}
+        again = await world.host("two").open_topic("alerts", world.order())
+        places = [cursor.position.n for cursor in await again.flows.cursors(KEY)]
+        assert places == [1, 0, 0, 0]
+        assert again.head.n == 1
+        await again.close(1.0)
+
+    scenario(Target, world, work)
+
+
+def test_a_large_group_is_more_than_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of one request keep their order over two transactions."""
+    monkeypatch.setattr(module, "GROUP", 3)
+    seals = Counted(monkeypatch, TopicLog, "seal_parts")
+
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        reply = await answered(target.seal(*(target.part(0, claim, number, count=0) for number in range(7))), 5.0)
+        assert [part.position.n for part in reply.parts] == list(range(1, 8))
+        assert seals.calls == 3
+        assert target.topic.head.n == 0
+
+    scenario(Target, world, work)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:
+    async def work(target: Target) -> None:
+        topic = target.topic
+        old, other = await target.claim(0, 1)
+        ids = [(await target.admit(*place)).admitted.write_id for place in ((0, old), (1, other))]  # type: ignore[union-attr]
+        parts = [target.part(number, 1, 0, write_id=write_id) for number, write_id in enumerate(ids)]
+
+        async def sweep() -> int:
+            return await topic.run(topic.store.retirer.sweep, topic.being_written)
+
+        assert await sweep() == 0
+        (new,) = await target.claim(0)
+        assert await sweep() == 1
+        fenced, sealed = (await answered(target.seal(*parts))).parts
+        assert (fenced.code, fenced.again, sealed.position) == ("Fenced", False, at(1))
+        assert await sweep() == 0
+        assert topic.flows.writing == set()
+        with pytest.raises(Fenced):
+            await target.admit(0, old)
+        write_id = (await target.admit(0, new)).admitted.write_id  # type: ignore[union-attr]
+        assert (await answered(target.seal(target.part(0, new, 0, write_id=write_id)))).parts[0].position == at(1)
+        await target.agree()
+
+    scenario(Target, world, work)
+
+
+def test_a_claim_during_an_admission_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older task's write id must not be kept once the claim is over: nobody would take it back."""
+
+    async def work(target: Target) -> None:
+        (old,) = await target.claim(0)
+        gate = Gate()
+        with monkeypatch.context() as patch:
+            patch.setattr(Cursors, "held", gate.wrap(Cursors.held, after=True))
+            admitting = asyncio.create_task(target.admit(0, old))
+            await gate.arrived()
+            claiming = asyncio.create_task(target.claim(0))
+            await asyncio.sleep(0.02)
+            gate.go_on.set()
+            await asyncio.gather(admitting, claiming)
+        assert target.topic.flows.writing == set()
+
+    scenario(Target, world, work)
+
+
+def test_a_reset_ends_what_is_written(world: World) -> None:
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        await target.admit(0, claim)
+        reply = await target.ask(flows.ResetFlowRequest("alerts", dry_run=True), "admin")
+        assert reply.topics == ("orders",)
+        assert await target.places() == [0, 0, 0, 0]
+        await target.ask(flows.ResetFlowRequest("alerts"), "admin")
+        assert target.topic.flows.writing == set()
+        for refused in (target.claim(0), target.admit(0, claim), target.seal(target.part(0, claim, 0))):
+            with pytest.raises(FlowNotFound):
+                await refused
+        with pytest.raises(FlowNotFound):
+            await target.ask(flows.ResetFlowRequest("alerts"), "admin")
+        await target.begin()
+        assert await target.claim(0) == [1]
+
+    scenario(Target, world, work)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_shows_its_flows_token(world: World) -> None:
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        await target.begin("others", token="cd" * 16)
+        for token in ("", "cd" * 16, TOKEN[:-1]):
+            for refused in (
+                target.claim(0, token=token),
+                target.admit(0, claim, token=token),
+                target.seal(target.part(0, claim, 0), token=token),
+            ):
+                with pytest.raises(NotAuthorized):
+                    await refused
+        with pytest.raises(FlowNotFound):
+            await target.claim(0, flow="nobody")
+        assert await target.claim(0) == [claim + 1]  # nothing has claimed in between
+        assert await target.agree() == [0, 0, 0, 0]
+
+    scenario(Target, world, work)
+
+
+def test_how_many_flows_there_may_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FLOWS", 2)
+
+    async def work(target: Target) -> None:
+        await target.begin("second")
+        with pytest.raises(ConfigError, match="which is the limit"):
+            await target.begin("third")
+        await target.begin("second")  # it may be begun again
+        with pytest.raises(RemoteProtocolError):
+            await target.begin("second", token="")
+
+    scenario(Target, world, work)
+
+
+def test_how_many_files_a_task_may_write(world: World) -> None:
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        for _ in range(3 * module.MAX_WRITING):
+            await target.admit(0, claim)
+        assert len(target.topic.flows.writing) == module.MAX_WRITING
+
+    scenario(Target, world, work)
+
+
+def test_a_part_larger_than_the_spool(world: World) -> None:
+    async def work(target: Target) -> None:
+        claims = await target.claim(0, 1)
+        target.topic.asked.config.__dict__["spool_max_bytes"] = 1000
+        with pytest.raises(FlowFailed, match="return less at once"):
+            await answered(target.seal(target.part(1, claims[1], 0), target.part(0, claims[0], 0, count=100)))
+        assert await target.agree() == [0, 0, 0, 0]
+
+    scenario(Target, world, work)
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None:
+    """The topic says that it is full until another task, or the driver, finds room; else readers are hurried on."""
+
+    async def work(target: Target) -> None:
+        topic = target.topic
+        grant = (await topic.subscribers.grant("reader", "i", LINK, {"host": "a", "pid": 1})).grant
+        await topic.subscribers.first_position("reader", Boundary("earliest"), None, skip_removed=False)
+        (claim,) = await target.claim(0)
+        done = 0
+        while (await answered(target.seal(target.part(0, claim, done, count=60)))).room:
+            done += 1
+        assert (await target.admit(0, claim)).full
+        cursors = flows.CursorsRequest("alerts", "orders", LOG)
+        assert (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is not None
+        await topic.subscribers.acknowledge("reader", grant, topic.head)
+        await topic.run(topic.store.retirer.retain, topic.retention, need=10**9)
+        assert topic.waiting is not None
+        if seals:
+            assert (await answered(target.seal(target.part(0, claim, done + 1, count=1)))).room
+        else:
+            assert not (await target.ask(cursors, "publisher")).full
+        assert topic.waiting is None
+
+    scenario(Target, world, work, spool__max_bytes="4096", segment__max_bytes="4096", retention__ack_grace="0s")
+
+
+def test_what_a_flow_does_in_its_source_is_no_room_there(world: World) -> None:
+    async def work(source: Source) -> None:
+        log = source.topic.log_id
+        await source.ask(
+            flows.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant), "subscriber"
+        )
+        claim = flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
+        (cursor,) = (await source.ask(claim, "reader")).cursors
+        head = await source.put(0, partition=0)
+        source.topic._set_waiting("the spool is full")
+        part = flows.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
+        seal = flows.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
+        assert (await source.ask(seal, "reader")).room
+        await source.ask(flows.CursorsRequest("alerts", "orders", log), "subscriber")
+        assert source.topic.waiting is not None
+
+    scenario(Source, world, work)
+
+
+def test_acks_all_is_refused(world: World) -> None:
+    async def work() -> None:
+        host = world.host()
+        target = Target(host, await host.open_topic("alerts", world.order(required=("billing",), acks="all")))
+        with pytest.raises(ConfigError, match="acks=all"):
+            await target.begin()
+        await host.close()
+
+    run(work())
+
+
+def test_a_publisher_that_was_closed_seals_nothing_more(world: World) -> None:
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        await target.host.close_publisher(target.topic, final=True)
+        for refused in (target.admit(0, claim), target.seal(target.part(0, claim, 0))):
+            with pytest.raises(JobpipeError) as caught:
+                await refused
+            assert isinstance(caught.value, Fenced)
+        assert (target.topic.ended, target.topic.head.n) == (True, 1)
+
+    scenario(Target, world, work)
