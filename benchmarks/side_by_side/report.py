@@ -36,10 +36,11 @@ contestants ran interleaved. CPU is processors kept busy where rows come at a ra
 come as fast as they go. Bold: the least, or with throughput the most, of those that link the jobs. A target is kept if
 the median is within it; the runs beside it may not all be.
 
-jobpipe runs with TLS and forces each batch to the disk; Kafka does neither, as one broker by default. All run with the
-Spark settings of [settings.py](side_by_side/settings.py), those of `recommended_conf` ([tuning.md](../docs/tuning.md))
-among them: they shorten the micro-batches of all, and the Python tasks of those that have some (all but `kafka-json`
-and `files`). Measures may be of different commits, which stand beside their settings.
+jobpipe runs with TLS and forces each batch to the disk; Kafka does neither, as one broker by default. All Spark
+applications run with the settings of [settings.py](side_by_side/settings.py), those of `recommended_conf`
+([tuning.md](../docs/tuning.md)) among them: they shorten all micro-batches, and the Python tasks of those that have
+some (not `kafka-json`, `kafka-rtm` and `files`). Measures may be of different commits, which stand beside their
+settings.
 """
 PLATEAU = """\
 Figures are of the plateau: of applications that have run until they became no faster, or for as long as their setting

@@ -81,7 +81,10 @@ class TurnThread:
 
 
 def settle(future: asyncio.Future[R], outcome: R | BaseException) -> None:
-    """Give a request its result, or its error; one that has gone, or has its answer, is left alone."""
+    """Give a request its result, or raise an error there; one that has gone, or has its answer, is left alone.
+
+    Not for a future whose result may be an error.
+    """
     if future.done():
         return
     if isinstance(outcome, BaseException):
