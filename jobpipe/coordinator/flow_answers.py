@@ -15,7 +15,7 @@ from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.capability import write_ticket
 from jobpipe.operations import flows
 from jobpipe.operations.fields import Nothing
-from jobpipe.store.cursors import Cursor, FlowKey
+from jobpipe.store.cursors import Cursor
 from jobpipe.store.follow import Followed
 from jobpipe.store.parts import PartOutcome
 
@@ -58,7 +58,7 @@ class FlowAnswers:
         return _cursors(await at.topic.flows.begin(at.link, asked))
 
     async def _cursors(self, at: Context, asked: flows.CursorsRequest) -> flows.CursorsReply:
-        found = _cursors(await at.topic.flows.cursors(FlowKey(asked.flow, asked.topic, asked.log)))
+        found = _cursors(await at.topic.flows.cursors(at.link, asked))
         full = at.link.hello.role == "publisher" and not await _has_room(at.topic)
         return replace(found, full=full)
 

@@ -11,6 +11,7 @@ import hmac
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
@@ -24,8 +25,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
     SpoolError,
 )
+from jobpipe.net.access import PUBLISH
 from jobpipe.net.link import Link
-from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, SealPartsRequest
+from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, CursorsRequest, SealPartsRequest
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 MAX_FLOWS = 64  # of one publisher
 GROUP = 128  # parts that share a transaction
 MAX_WRITING = 8  # files of one partition that are written at once; a task writes one after the other
+
+OfCursors: TypeAlias = BeginFlowRequest | CursorsRequest | ClaimRequest | SealPartsRequest
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class TopicFlows:
         self._topic = topic
         self._subscribers = subscribers
         self._publishing: dict[str, Publishing] = {}
-        self._writing: dict[tuple[str, int, int], list[str]] = {}  # by flow, partition and claim
+        self._writing: dict[tuple[FlowKey, int, int], list[str]] = {}  # by cursor and claim
         self._waiting: list[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]] = []
         self._sealing: asyncio.Task[None] | None = None
         self.writing: set[str] = set()
@@ -83,14 +87,14 @@ class TopicFlows:
         """Begin a flow, or go on with it.
 
         Raises:
-            ConfigError: the topic has too many flows, or waits for acknowledgements of its subscribers.
-            Fenced: the subscription was given to another.
+            ConfigError: the topic has too many flows, or waits for acknowledgements of its subscribers; a flow would
+                publish what it reads.
+            Fenced, NotAuthorized: as :meth:`claim`.
             RemoteProtocolError: a driver does not ask so.
         """
-        key = FlowKey(asked.flow, asked.topic, asked.start.log)
-        if link.hello.role == "subscriber":
-            self._subscribers.held(asked.flow, asked.grant)
-            if (key.topic, key.log) != (self._topic.topic, self._topic.log_id):  # a catalog keeps what it is told
+        key = self._key(link, asked)
+        if link.hello.role != "publisher":
+            if key.log != self._topic.log_id:  # a catalog keeps what it is told
                 raise RemoteProtocolError(
                     f"a flow that publishes nothing has its cursors with its source, log {self._topic.log_id} of topic "
                     f"{self._topic.topic!r}",
@@ -99,6 +103,8 @@ class TopicFlows:
             return await self._topic.run(self._begin_here, key, asked)
         if asked.schema is None or not asked.token:
             raise RemoteProtocolError("a flow that publishes has a schema and a token", op="begin_flow")
+        if key.topic == self._topic.topic:  # who may read it could move those cursors
+            raise ConfigError(f"a flow cannot publish the topic that it reads, {key.topic!r}", topic=key.topic)
         if self._topic.config.acks == "all":
             raise ConfigError(
                 f"topic {self._topic.topic!r}: a flow cannot publish with acks=all, since many tasks seal at once; use "
@@ -114,6 +120,9 @@ class TopicFlows:
             return number, store.cursors.begin(key, asked.start, asked.partitions)
 
         def begun(found: tuple[int, list[Cursor]]) -> None:
+            before = self._publishing.get(asked.flow)
+            if before is not None and before.key != key:  # nobody seals what was made of another log
+                self._forget_writing(before.key, range(MAX_PARALLELISM))
             self._publishing[asked.flow] = Publishing(key, asked.token, found[0], asked.parallelism)
             self._topic.news.ring()  # the schema is known
 
@@ -140,47 +149,67 @@ class TopicFlows:
             raise RemoteProtocolError(f"topic {key.topic!r} has {most} partitions at most", op="begin_flow")
         return store.cursors.begin(key, asked.start, asked.partitions)
 
-    async def cursors(self, key: FlowKey) -> list[Cursor]:
-        """Return a flow's cursors."""
-        return await self._topic.run(self._topic.store.cursors.all, key)
+    async def cursors(self, link: Link, asked: CursorsRequest) -> list[Cursor]:
+        """Return a flow's cursors.
+
+        Raises:
+            NotAuthorized: as :meth:`claim`.
+        """
+        return await self._topic.run(self._topic.store.cursors.all, self._key(link, asked))
 
     async def claim(self, link: Link, asked: ClaimRequest) -> list[Cursor]:
         """Give partitions to a task; what older tasks have begun to write may go.
 
         Raises:
-            FlowNotFound: the driver has not begun the flow here (yet), or it was reset.
+            NotAuthorized: a task of a flow that publishes does not show its token; or a reader asks for the cursors of
+                such a flow.
+            Fenced: the subscription was given to another.
+            FlowNotFound: the driver has not begun the flow here (yet), it reads another log by now, or it was reset.
         """
         key = self._key(link, asked)
         partitions = set(asked.partitions)
 
         def claimed(_: list[Cursor]) -> None:
-            self._forget_writing(key.flow, partitions)
+            self._forget_writing(key, partitions)
 
         return await self._topic.run_then(lambda: self._topic.store.cursors.claim(key, partitions), claimed)
 
-    def _forget_writing(self, flow: str, partitions: Container[int]) -> None:
-        for place in [place for place in self._writing if place[0] == flow and place[1] in partitions]:
+    def _forget_writing(self, key: FlowKey, partitions: Container[int]) -> None:
+        for place in [place for place in self._writing if place[0] == key and place[1] in partitions]:
             self.writing.difference_update(self._writing.pop(place))
 
-    def _key(self, link: Link, asked: ClaimRequest | SealPartsRequest) -> FlowKey:
-        """Return whose cursors a task asks for, if it may.
+    def _key(self, link: Link, asked: OfCursors) -> FlowKey:
+        """Return whose cursors a peer asks for, if it may have them. Only this makes a key of what comes over a link.
 
-        Raises:
-            NotAuthorized: it does not show the flow's token.
-            Fenced: the subscription was given to another.
-            FlowNotFound: the driver has not begun the flow here, or reads another log by now.
+        A grant gives the cursors of a flow that reads this topic, and no others. A flow that publishes this topic holds
+        its subscription at its source, so here its name is free for each peer that may read under it. Its cursors are
+        for those who show its token, or, as its driver does, the job's secret, which
+        :class:`jobpipe.coordinator.service.ControlService` has checked.
         """
         key = FlowKey(asked.flow, asked.topic, asked.log)
         if link.hello.role != "publisher":
-            self._subscribers.held(asked.flow, asked.grant)
-            return key
-        known = self.publishing(asked.flow, asked.token)
-        if known.key != key:
-            raise FlowNotFound(
-                f"flow {asked.flow!r} reads log {known.key.log} of topic {known.key.topic!r} now, not {asked.log}",
-                flow=asked.flow,
-            )
+            self._require_own(key, asked)
+        elif isinstance(asked, ClaimRequest | SealPartsRequest):
+            known = self.publishing(asked.flow, asked.token)
+            if known.key != key:
+                raise _other_log(key, known.key.topic, known.key.log)
         return key
+
+    def _require_own(self, key: FlowKey, asked: OfCursors) -> None:
+        here = self._topic
+        if key.topic != here.topic:
+            raise NotAuthorized(
+                f"topic {here.topic!r}: the cursors of flow {key.flow!r}, which reads topic {key.topic!r}, are for its "
+                "driver and its tasks, as a publisher; to read is no right to them",
+                topic=here.topic,
+                flow=key.flow,
+                right=PUBLISH,
+            )
+        if isinstance(asked, CursorsRequest):
+            return
+        self._subscribers.held(key.flow, asked.grant)
+        if key.log != here.log_id and not isinstance(asked, BeginFlowRequest):
+            raise _other_log(key, here.topic, here.log_id)
 
     def publishing(self, flow: str, token: str) -> Publishing:
         """Return a flow that publishes this topic, to who shows its token.
@@ -207,7 +236,7 @@ class TopicFlows:
         Raises:
             Fenced: another task has claimed the partition since.
         """
-        write_id, place = new_write_id(), (known.key.flow, partition, claim)
+        write_id, place = new_write_id(), (known.key, partition, claim)
         held = self._topic.store.cursors.held
 
         def begun(_: Cursor) -> None:
@@ -323,10 +352,11 @@ class TopicFlows:
             FlowNotFound: it has none here.
         """
 
-        def done(_: object) -> None:
+        def done(found: list[FlowKey]) -> None:
             if not dry_run:
                 self._publishing.pop(flow, None)
-                self._forget_writing(flow, range(MAX_PARALLELISM))
+                for key in found:
+                    self._forget_writing(key, range(MAX_PARALLELISM))
 
         work = self._topic.store.cursors.reset
         found = await self._topic.run_then(lambda: work(flow, dry_run=dry_run), done)
@@ -337,3 +367,7 @@ class TopicFlows:
 
 def _rows(outcome: PartOutcome | JobpipeError) -> int:
     return 0 if isinstance(outcome, JobpipeError) else outcome.rows
+
+
+def _other_log(key: FlowKey, topic: str, log_id: str) -> FlowNotFound:
+    return FlowNotFound(f"flow {key.flow!r} reads log {log_id} of topic {topic!r} now, not {key.log}", flow=key.flow)

@@ -95,6 +95,11 @@ class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
     schema: Annotated[Schema | None, Nested(Schema), OMITTED] = None
     parallelism: Annotated[int, Whole(1, MAX_PARALLELISM), OMITTED] = 1
 
+    @property
+    def log(self) -> str:
+        """Of what it reads."""
+        return self.start.log
+
 
 @message
 class CursorsRequest(RequestFor[CursorsReply], op="cursors"):

@@ -139,7 +139,7 @@ class Target(Asking):
 
     async def places(self) -> list[int]:
         """Return where the cursors are."""
-        return [cursor.position.n for cursor in await self.topic.flows.cursors(KEY)]
+        return [cursor.position.n for cursor in await self.topic.run(self.topic.store.cursors.all, KEY)]
 
     async def agree(self) -> list[int]:
         """Return where the cursors are, having seen that as many batches are sealed, and memory knows of it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -20,11 +22,26 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.operations import flows
+from jobpipe.operations.fields import Fields
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursors
 from jobpipe.store.database import Database
+from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog
-from tests.coordinator.flow_kit import KEY, LINK, LOG, TOKEN, Counted, Source, Target, answered, at, scenario, waits
+from tests.coordinator.flow_kit import (
+    KEY,
+    LINK,
+    LOG,
+    TOKEN,
+    Counted,
+    Source,
+    Target,
+    answered,
+    at,
+    scenario,
+    schema,
+    waits,
+)
 from tests.coordinator.kit import Gate, World, run, until
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -189,7 +206,7 @@ def test_a_coordinator_that_closes_answers_all(world: World, monkeypatch: pytest
             assert isinstance(each, (TopicNotFound, Fenced)), each
             assert not each.fields.keys() & {"claim", "partition", "grant"}
         again = await world.host("two").open_topic("alerts", world.order())
-        places = [cursor.position.n for cursor in await again.flows.cursors(KEY)]
+        places = [cursor.position.n for cursor in await again.run(again.store.cursors.all, KEY)]
         assert places == [1, 0, 0, 0]
         assert again.head.n == 1
         await again.close(1.0)
@@ -299,6 +316,80 @@ def test_a_task_shows_its_flows_token(world: World) -> None:
             await target.claim(0, flow="nobody")
         assert await target.claim(0) == [claim + 1]  # nothing has claimed in between
         assert await target.agree() == [0, 0, 0, 0]
+
+    scenario(Target, world, work)
+
+
+def test_a_grant_gives_no_cursors_of_a_flow_that_publishes(world: World) -> None:
+    """V1: that flow holds its subscription at its source; here, its name is free for who may read under it."""
+
+    async def work(target: Target) -> None:
+        topic = target.topic
+        (claim,) = await target.claim(0)
+        write_id = (await target.admit(0, claim)).admitted.write_id  # type: ignore[union-attr]
+        part, segments = target.part(0, claim, 0, write_id=write_id)
+        grant = (await topic.subscribers.grant("alerts", "i", LINK, {"host": "a", "pid": 1})).grant
+        await topic.subscribers.first_position("alerts", Boundary("earliest"), None, skip_removed=False)
+
+        async def ask(name: str, log: str, start: Position, to: Position) -> list[Any]:
+            asked: tuple[tuple[str, Fields], ...] = (
+                ("subscriber", flows.BeginFlowRequest("alerts", name, start, 1, grant=grant)),
+                ("subscriber", flows.CursorsRequest("alerts", name, log)),
+                ("reader", flows.ClaimRequest("alerts", name, log, (0,), grant=grant)),
+                (
+                    "reader",
+                    flows.SealPartsRequest("alerts", name, log, (replace(moved, start=start, to=to),), grant=grant),
+                ),
+            )
+            return [await _outcome(target.ask(request, role, "alerts")) for role, request in asked]
+
+        moved = flows.PartSeal(0, 1, at(0), at(1), "00" * 8)
+        own = Position(topic.log_id, 0, 0)
+        begun, cursors, claimed, sealed = await ask("alerts", topic.log_id, own, Position(topic.log_id, 1, 7))
+        assert [len(each.cursors) for each in (begun, cursors, claimed)] == [1, 1, 1]
+        assert sealed.parts[0].position.n == 7, "its own cursor is its own"
+        assert await topic.run(topic.store.retirer.sweep, topic.being_written) == 0, "nor does it give up their files"
+        for refused in await ask("orders", LOG, at(0), at(1)):
+            assert isinstance(refused, NotAuthorized), refused
+        assert (await answered(target.seal((part, segments)))).parts[0].position == at(1)
+        assert await target.agree() == [1, 0, 0, 0]
+        assert await target.claim(0) == [claim + 1], "nobody has claimed it in between"
+
+    scenario(Target, world, work)
+
+
+async def _outcome(asking: Awaitable[Any]) -> Any:
+    try:
+        return await asking
+    except JobpipeError as error:
+        return error
+
+
+def test_a_flow_does_not_publish_what_it_reads(world: World) -> None:
+    """Its cursors would be those of a flow that reads here."""
+
+    async def work(target: Target) -> None:
+        for name, refused in (("orders", False), ("alerts", True)):
+            asked = flows.BeginFlowRequest("own", name, at(0), 1, token=TOKEN, schema=schema(), parallelism=2)
+            outcome = await _outcome(target.ask(asked, "publisher"))
+            assert isinstance(outcome, ConfigError) is refused, outcome
+
+    scenario(Target, world, work)
+
+
+def test_files_of_a_log_that_is_lost_are_given_up(world: World) -> None:
+    """The driver begins in the log that its source has now; no task can seal what was made of the other one."""
+
+    async def work(target: Target) -> None:
+        (claim,) = await target.claim(0)
+        await target.admit(0, claim)
+        await target.begin()
+        assert len(target.topic.flows.writing) == 1
+        again = Position("ff" * 8, 1, 0)
+        await target.ask(
+            flows.BeginFlowRequest("alerts", "orders", again, 4, token=TOKEN, schema=schema()), "publisher"
+        )
+        assert target.topic.flows.writing == set()
 
     scenario(Target, world, work)
 

@@ -26,6 +26,10 @@ KEY = {"flow": "alerts", "topic": "raw", "log": LOG}
 PART = {"partition": 0, "claim": 1, "start": START, "to": NEXT, "write_id": "00" * 8, "segments": 0}
 
 
+def schema() -> dict[str, Any]:
+    return {"arrow": base64.b64encode(SCHEMA.serialize().to_pybytes()).decode(), "spark": None}
+
+
 def begin(served: Served, flow: str = "alerts", **more: Any) -> str:
     """Begin a flow that publishes, as its driver does; return its token."""
     token = secrets.token_hex(16)
@@ -35,7 +39,7 @@ def begin(served: Served, flow: str = "alerts", **more: Any) -> str:
         "start": START,
         "partitions": 2,
         "token": token,
-        "schema": {"arrow": base64.b64encode(SCHEMA.serialize().to_pybytes()).decode(), "spark": None},
+        "schema": schema(),
         "job": served.publisher.coordinator.secret,
     }
     ask(dial(served, served.world.orders, "publisher", "driver"), "begin_flow", {**args, **more})
@@ -57,22 +61,41 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
+def standing(served: Served) -> list[dict[str, Any]]:
+    """Return the cursors of the flow, as its driver sees them."""
+    args = {**KEY, "job": served.publisher.coordinator.secret}
+    found: list[dict[str, Any]] = ask(dial(served, served.world.orders, "publisher", "driver"), "cursors", args)[
+        "cursors"
+    ]
+    return found
+
+
+def as_task(served: Served, op: str, token: str) -> dict[str, Any]:
+    """Return the arguments with which a task's request succeeds: it has claimed the first partition."""
+    claim = {**TASKS["claim"], "token": token}
+    (cursor,) = ask(dial(served, served.world.orders, "publisher", "task"), "claim", claim)["cursors"]
+    part = {**PART, "claim": cursor["claim"], "start": cursor["position"]}
+    part["to"] = {**cursor["position"], "epoch": 1, "n": cursor["position"]["n"] + 1}
+    claimed = {"claim": {}, "admit_part": {"claim": cursor["claim"]}, "seal_parts": {"parts": [part]}}
+    return {**TASKS[op], **claimed[op], "token": token}
+
+
 @pytest.mark.parametrize("op", TASKS)
 def test_tasks_show_the_token_of_their_flow(served: Served, op: str) -> None:
     """The right to publish is none to move another job's cursors, nor is the job's secret."""
     token, other = begin(served), begin(served, "others")
-    with dial(served, served.world.orders, "publisher", "task") as link:
-        claim = link.call("claim", {**TASKS["claim"], "token": token}, timeout=20).result["cursors"][0]["claim"]
+    args = as_task(served, op, token)
+    assert ask(dial(served, served.world.orders, "publisher", "task"), op, args)
+    before = standing(served)
     for files in (served.world.orders, served.world.successor):
         for shown in ({}, {"token": ""}, {"token": other}, {"token": token[:-1]}, {"grant": 1}):
             job = {"job": served.publisher.coordinator.secret}
             with pytest.raises((NotAuthorized, RemoteProtocolError)) as caught:
-                ask(dial(served, files, "publisher", "task"), op, {**TASKS[op], "token": "", **shown, **job})
+                ask(dial(served, files, "publisher", "task"), op, {**args, "token": "", **shown, **job})
             assert type(caught.value) is NotAuthorized
             assert token not in caught.value.message
-    with dial(served, served.world.orders, "publisher", "task") as link:
-        again = link.call("claim", {**TASKS["claim"], "token": token}, timeout=20).result["cursors"][0]
-    assert (again["claim"], again["position"]["n"]) == (claim + 1, 0), "nothing was claimed or moved in between"
+    assert standing(served) == before, "nothing was claimed or moved in between"
+    assert ask(dial(served, served.world.successor, "publisher", "task"), op, args), "its node may have another one"
 
 
 def test_tasks_send_large_requests_by_the_token_of_their_flow(served: Served) -> None:
@@ -90,69 +113,100 @@ def test_tasks_send_large_requests_by_the_token_of_their_flow(served: Served) ->
 @pytest.mark.parametrize("op", TASKS)
 def test_tasks_that_publish_need_the_right_to_publish(served: Served, op: str) -> None:
     token = begin(served)
+    args = as_task(served, op, token)
+    assert ask(dial(served, served.world.orders, "publisher", "task"), op, args)
     for files, role in ((served.world.billing, "publisher"), (served.world.operations, "publisher")):
         with pytest.raises(NotAuthorized) as caught:
-            ask(dial(served, files, role, "task"), op, {**TASKS[op], "token": token})
+            ask(dial(served, files, role, "task"), op, args)
         assert caught.value.fields["right"] == "publish"
     for role in ("subscriber", "admin"):
         with pytest.raises(NotAuthorized, match=f"'{op}' is not for the role"):
-            ask(dial(served, served.world.billing, role, "billing"), op, {**TASKS[op], "token": token})
+            ask(dial(served, served.world.billing, role, "billing"), op, args)
 
 
-@pytest.mark.parametrize("op", ["claim", "seal_parts"])
-def test_readers_move_no_cursors_of_a_flow_that_publishes(served: Served, op: str) -> None:
-    token = begin(served)
-    with pytest.raises(NotAuthorized) as caught:
-        ask(dial(served, served.world.billing, "reader"), op, {**TASKS[op], "token": token, "grant": 1})
+def test_readers_move_no_cursors_of_a_flow_that_publishes(served: Served) -> None:
+    """V1: under a name that fits, with the grant of that name, and with all that the topic's status tells of the flow.
+
+    The same requests succeed with the flow's token, and where the reader's own flow reads this topic.
+    """
+    world, flow, log = served.world, "billing-3", served.publisher.log_id
+    token, granted = begin(served, flow), grant(served, world.billing, flow)
+    with dial(served, world.orders, "publisher", "task") as link:
+        claim = {**TASKS["claim"], "flow": flow, "token": token}
+        (cursor,) = link.call("claim", claim, timeout=20).result["cursors"]
+        seal = {**TASKS["seal_parts"], "flow": flow, "token": token}
+        seal["parts"] = [{**PART, "claim": cursor["claim"]}]
+        assert link.call("seal_parts", seal, timeout=20).result["parts"][0]["position"]["n"] == 1
+    start, end = Position(log, 0, 0).to_json(), Position(log, 1, 2).to_json()
+    own = {"flow": flow, "topic": "orders", "log": log, "grant": granted}
+    theirs = {**KEY, "flow": flow, "grant": granted}
+    for key, places in ((own, (start, end)), (theirs, (NEXT, Position(LOG, 1, 1000).to_json()))):
+        part = {**PART, "claim": 1, "start": places[0], "to": places[1]}
+        for role, op, args in (
+            ("subscriber", "begin_flow", {**key, "start": places[0], "partitions": 1}),
+            ("subscriber", "cursors", key),
+            ("reader", "claim", {**key, "partitions": [0]}),
+            ("reader", "seal_parts", {**key, "parts": [part]}),
+        ):
+            link = dial(served, world.billing, role, flow)
+            if key is own:
+                assert ask(link, op, args), op
+            else:
+                with pytest.raises(NotAuthorized, match="to read is no right to them") as caught:
+                    ask(link, op, args)
+                assert caught.value.fields["right"] == "publish", op
+    with pytest.raises(NotAuthorized) as caught:  # nor under a name that does not fit
+        ask(dial(served, world.billing, "reader"), "claim", {**TASKS["claim"], "grant": granted})
     assert caught.value.fields["right"] == "read"
-    begin(served, "billing-3")  # a name that it may read under
-    with pytest.raises(Fenced):
-        ask(dial(served, served.world.billing, "reader"), op, {**TASKS[op], "flow": "billing-3", "grant": 1})
+    (cursor,) = ask(dial(served, world.orders, "publisher", "task"), "claim", claim)["cursors"]
+    assert (cursor["claim"], cursor["position"]["n"]) == (2, 1), "nothing was claimed or moved in between"
 
 
 @pytest.mark.parametrize("op", ["begin_flow", "cursors"])
 def test_only_its_own_job_begins_a_flow(served: Served, op: str) -> None:
-    args = {**KEY, "start": START, "partitions": 1, "token": "ab" * 16}
+    job = {"job": served.publisher.coordinator.secret}
+    args = {**KEY, "start": START, "partitions": 1, "token": "ab" * 16, "schema": schema()}
+    assert "cursors" in ask(dial(served, served.world.orders, "publisher", "driver"), op, {**args, **job})
     for files in (served.world.orders, served.world.successor):
-        for job in ({}, {"job": "0" * 64}):
+        for shown in ({}, {"job": "0" * 64}):
             with pytest.raises(NotAuthorized, match="the job that started it"):
-                ask(dial(served, files, "publisher", "mallory"), op, {**args, **job})
+                ask(dial(served, files, "publisher", "mallory"), op, {**args, **shown})
 
 
 def test_flows_of_others_are_theirs(served: Served) -> None:
-    """Grants are small numbers: the name says whether they may be used."""
+    """Grants are small numbers: the name says whether they may be used, and only the newest one may."""
     world = served.world
-    theirs, ours = grant(served, world.audit, "audit"), grant(served, world.billing, "billing")
     log = served.publisher.log_id
     place = Position(log, 0, 0).to_json()
-    key = {"flow": "audit", "topic": "orders", "log": log, "grant": theirs}
-    follow = {"parts": [{"partition": 0, "at": place}], "partitions": 4, "wait": 0}
-    for role, op, args in (
-        ("reader", "follow", {**follow, "name": "audit", "grant": theirs}),
-        ("reader", "claim", {**key, "partitions": [0]}),
-        ("reader", "seal_parts", {**key, "parts": []}),
-        ("subscriber", "begin_flow", {**key, "start": place, "partitions": 1}),
-        ("subscriber", "cursors", key),
-    ):
+
+    def requests(name: str, granted: int) -> list[tuple[str, str, dict[str, Any]]]:
+        key = {"flow": name, "topic": "orders", "log": log, "grant": granted}
+        follow = {"name": name, "grant": granted, "parts": [{"partition": 0, "at": place}], "partitions": 4, "wait": 0}
+        return [
+            ("subscriber", "begin_flow", {**key, "start": place, "partitions": 1}),
+            ("subscriber", "cursors", key),
+            ("reader", "follow", follow),
+            ("reader", "claim", {**key, "partitions": [0]}),
+            ("reader", "seal_parts", {**key, "parts": []}),
+            ("subscriber", "halt", {"grant": granted}),
+        ]
+
+    granted = {name: grant(served, files, name) for name, files in (("audit", world.audit), ("billing", world.billing))}
+    for name, files in (("audit", world.audit), ("billing", world.billing)):
+        for role, op, args in requests(name, granted[name]):
+            reply = ask(dial(served, files, role, name), op, args)
+            if op == "begin_flow":
+                assert [each["position"] for each in reply["cursors"]] == [place]
+            if op == "follow":
+                assert reply["parts"][0]["end"]["n"] >= 2
+    for role, op, args in requests("audit", granted["audit"])[:-1]:  # a halt names no subscription
         with pytest.raises(NotAuthorized) as caught:
             ask(dial(served, world.billing, role, "billing"), op, args)
         assert caught.value.fields["right"] == "read", op
-    begun = {**key, "flow": "billing", "start": place, "partitions": 1}
-    for role, op, args in (
-        ("reader", "follow", {**follow, "name": "billing"}),
-        ("reader", "claim", {**key, "flow": "billing", "partitions": [0]}),
-        ("reader", "seal_parts", {**key, "flow": "billing", "parts": []}),
-        ("subscriber", "begin_flow", begun),
-        ("subscriber", "halt", {}),
-    ):
-        with pytest.raises(Fenced):
-            ask(dial(served, world.billing, role, "billing"), op, {**args, "grant": ours + 7})
-    (cursor,) = ask(dial(served, world.billing, "subscriber", "billing"), "begin_flow", {**begun, "grant": ours})[
-        "cursors"
-    ]
-    assert cursor["position"] == place
-    reply = ask(dial(served, world.billing, "reader"), "follow", {**follow, "name": "billing", "grant": ours})
-    assert reply["parts"][0]["end"]["n"] >= 2
+    for role, op, args in requests("billing", granted["billing"] + 7):
+        if op != "cursors":  # which moves nothing, and needs no grant
+            with pytest.raises(Fenced):
+                ask(dial(served, world.billing, role, "billing"), op, args)
     with pytest.raises(NotAuthorized):  # who may publish only
         dial(served, world.successor, "reader")
 
@@ -176,16 +230,22 @@ def test_a_reset_is_for_administrators(served: Served) -> None:
 def test_what_a_flow_asks_for_has_a_bound(served: Served) -> None:
     """Of one request; what is kept of them: tests/coordinator/test_seal_parts.py."""
     token = begin(served)
+    claim, seal = {**KEY, "partitions": [0] * 128}, {**KEY, "parts": [PART] * 128}
+    for op, args in (("claim", claim), ("seal_parts", seal)):
+        assert ask(dial(served, served.world.orders, "publisher", "task"), op, {**args, "token": token})
     for op, args in (
-        ("claim", {**KEY, "partitions": [0] * 129}),
-        ("seal_parts", {**KEY, "parts": [PART] * 129}),
-        ("seal_parts", {**KEY, "parts": [{**PART, "segments": 1}]}),
+        ("claim", {**claim, "partitions": [0] * 129}),
+        ("seal_parts", {**seal, "parts": [PART] * 129}),
+        ("seal_parts", {**seal, "parts": [{**PART, "segments": 1}]}),
     ):
         with pytest.raises(RemoteProtocolError, match=r"partitions|parts"):
             ask(dial(served, served.world.orders, "publisher", "task"), op, {**args, "token": token})
-    parts = [{"partition": 0, "at": START}] * 129
-    args = {"name": "billing", "grant": 1, "parts": parts, "partitions": 1}
+    granted, place = grant(served, served.world.billing, "billing"), Position(served.publisher.log_id, 0, 0).to_json()
+    parts = [{"partition": 0, "at": place}] * 128
+    args = {"name": "billing", "grant": granted, "parts": parts, "partitions": 1}
+    assert ask(dial(served, served.world.billing, "reader"), "follow", args)
     with pytest.raises(RemoteProtocolError, match="parts"):
-        ask(dial(served, served.world.billing, "reader"), "follow", args)
+        ask(dial(served, served.world.billing, "reader"), "follow", {**args, "parts": [*parts, parts[0]]})
+    begin(served, "wide", partitions=4096)
     with pytest.raises(RemoteProtocolError, match="partitions"):
-        begin(served, partitions=4097)
+        begin(served, "wide", partitions=4097)
