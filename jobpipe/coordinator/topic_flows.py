@@ -121,7 +121,7 @@ class TopicFlows:
 
         def begun(found: tuple[int, list[Cursor]]) -> None:
             before = self._publishing.get(asked.flow)
-            if before is not None and before.key != key:  # nobody seals what was made of another log
+            if before is not None and before.key != key:  # what was made of another log is sealed no more
                 self._forget_writing(before.key, range(MAX_PARALLELISM))
             self._publishing[asked.flow] = Publishing(key, asked.token, found[0], asked.parallelism)
             self._topic.news.ring()  # the schema is known

@@ -5,9 +5,10 @@ partitions; ``mixed``, the default, does the one and then the other, in an order
 
 Runs a publisher, its coordinator, three subscribers, a flow job with a subscriber of what it publishes, and ZooKeeper
 as real processes, all behind proxies, and hurts them for so many seconds. The seed is printed: it draws the same faults
-again. In the end everything is healed and read to its end mark, and the verdict says what arrived, with exit code 1 if
-a row was lost, came twice, out of order or damaged, if a program ended by itself, or if nothing moved within
-``PROGRESS`` seconds after a fault was over.
+again. A holder of the right to read sends every operation with random fields all the while, unless ``--plain``: there
+are no identities then. In the end everything is healed and read to its end mark, and the verdict says what arrived,
+with exit code 1 if a row was lost, came twice, out of order or damaged, if a program ended by itself, if nothing moved
+within ``PROGRESS`` seconds after a fault was over, or if the reader was answered what he has no right to.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import psutil
 from jobpipe.testing.checker import Checker, Report
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
 from tests.harness.consume import Received
+from tests.harness.intruder import Intruder, admitted, as_intruder
 from tests.harness.processes import Harness
 from tests.harness.program import Program
 
@@ -43,6 +45,7 @@ SMALL: dict[str, Any] = {"rows": 50, "payload": 16}  # in the catalog itself
 LARGE: dict[str, Any] = {"partitions": 16, "rows": 32, "payload": 8192}  # 16 files
 PAUSES = {"small": 0.03, "large": 1.0}  # seconds between two batches: the slowest subscriber is to keep up
 SHAPES = {"small": SMALL, "large": LARGE}
+INTRUDED = {"orders": ["intruder-1", "intruder-2"], FLOWED: ["intruder-1", FLOW]}  # the names that he may read under
 KEEP = {"retention.time": "0s", "retention.bytes": "100MB", "retention.ack_grace": "5s"}  # files go while they are read
 
 
@@ -52,7 +55,7 @@ class Chaos:
     def __init__(self, rig: Harness, chance: random.Random, pause: float) -> None:
         self.rig = rig
         self.pause = pause
-        self.rows = self.lost = self.twice = 0
+        self.rows = self.lost = self.twice = self.requests = 0
         self.chance = chance
         self.injected: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -149,6 +152,15 @@ class Chaos:
             if self.chance.random() < 0.7:  # else the next one meets what is not mended yet
                 self.expect_progress(names)
 
+    def judge(self, intruder: Intruder) -> None:
+        """See that he has taken nothing, and that all that he can send was sent."""
+        self.say(intruder.summary())
+        self.requests = intruder.sent.total()
+        for what in [*intruder.taken, *intruder.stumbled]:
+            self._fail(f"the reader: {what}")
+        if intruder.never_sent:
+            self._fail(f"the reader never sent {sorted(intruder.never_sent)}")
+
     def verdict(self) -> None:
         """Heal, read everything, compare, and print."""
         self.heal()
@@ -203,25 +215,31 @@ def main() -> int:
     print(
         f"\nSEED={seed} SHAPE={options.shape}: {'sound' if sound else 'FAULTS'}; "
         f"{sum(run.injected.total() for run in runs)} faults, {sum(run.rows for run in runs)} rows checked, "
-        f"{sum(run.lost for run in runs)} lost, {sum(run.twice for run in runs)} duplicates"
+        f"{sum(run.lost for run in runs)} lost, {sum(run.twice for run in runs)} duplicates; "
+        f"{sum(run.requests for run in runs)} requests of a reader"
     )
     return 0 if sound else 1
 
 
 def hurt(shape: str, seconds: float, chance: random.Random, *, plain: bool) -> Chaos:
     """Hurt a pair of one shape for so long; return what came of it."""
-    settings = {**KEEP, "ssl.enabled": "false" if plain else "true"}
-    with (
-        tempfile.TemporaryDirectory(prefix="jobpipe-chaos-") as folder,
-        Harness(Path(folder), proxied=True, settings=settings, **SHAPES[shape]) as rig,
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jobpipe-chaos-")))
+        given, files = ({"ssl.enabled": "false"}, None) if plain else admitted(folder / "ca", INTRUDED)
+        settings = {**KEEP, **given}
+        rig = stack.enter_context(Harness(folder / "rig", proxied=True, settings=settings, **SHAPES[shape]))
         run = Chaos(rig, chance, PAUSES[shape])
         run.say(f"{shape}: {SHAPES[shape]}")
         run.start(rig.publisher)
         run.start(run.flow)
         for name in SUBSCRIBERS:
             run.start(rig.consumer(name, FLOWED if name == "flow" else None))
-        run.run(seconds)
+        if files is None:
+            run.run(seconds)
+        else:
+            with Intruder(as_intruder(rig.config, files), INTRUDED, seed=chance.randrange(2**32)) as intruder:
+                run.run(seconds)
+            run.judge(intruder)
         run.verdict()
         run.say(f"{shape} ends")
     return run
