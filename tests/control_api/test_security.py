@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_gate import HEADERS, Tokens
+from jobpipe.control.api_gate import HEADERS, SAFE, Tokens
 from jobpipe.control.api_models import submission_body
+from jobpipe.control.api_routes import ROUTES
 from jobpipe.control.api_server import RestServer, _hosts
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
@@ -184,6 +185,7 @@ def test_markup_in_names_stays_text(served: Served) -> None:
 
 def test_view_looks_and_does_not_operate(served: Served) -> None:
     """403 for each change, before the core is asked; and no plug-in is run."""
+    assert {route.right for route in ROUTES if route.method not in SAFE} == {Right.OPERATE}
     viewer = served.viewer
     served.control.submit(served.submission())
     assert viewer.index().right == "view"
@@ -203,8 +205,15 @@ def test_view_looks_and_does_not_operate(served: Served) -> None:
     for change in changes:
         with pytest.raises(NotAuthorized, match="needs the right operate") as caught:
             change(viewer)
+    again = (
+        "PUT",
+        "/pipelines/flights/config",
+        submission_body(served.submission()).model_dump(mode="json", by_alias=True),
+    )
+    assert served.ask(*again, token=served.view).json["detail"].startswith("this needs the right operate")
     assert served.control.calls == before
     on_page(caught.value, "NotAuthorized: this needs the right")
+    assert served.ask(*again).status == 202
     for change in changes:
         change(served.client)
 
