@@ -157,9 +157,13 @@ def test_another_publishers_files_stay(kept: tuple[Bus, HostServer, Publisher, N
         assert link.call("remove", strange, timeout=10).result == {"removed": 0}
         link.call("prepare", strange, timeout=10)
         assert link.call("forget_logs", {**strange, "idle": 0}, timeout=10).result == {"forgotten": []}
-        own = {**where, "token": publisher.target().log_token}
+        own = {**where, "token": publisher.target().log_token, "length": file.stat().st_size}
         assert link.call("files", own, timeout=10).result == {"files": [file.name]}
-    assert server.files() == [file]
+        assert server.files() == [file]
+        done = {"prepare": {}, "adopt": {}, "forget_logs": {"forgotten": []}, "remove": {"removed": 1}}
+        for op, result in done.items():
+            assert link.call(op, {**own, "idle": 0}, timeout=10).result == result
+    put(dial(bus.config(), bus.topic, server.endpoint), {**own, "length": 3, "file": file.name})
 
 
 @pytest.mark.slow
@@ -182,13 +186,15 @@ def test_the_token_stays_over_restarts(kept: tuple[Bus, HostServer, Publisher, N
 def test_a_log_is_forgotten_after_the_servers_own_time(tmp_path: Path, configure: Any) -> None:
     """S8: the time after which another log may go is not the caller's alone."""
     folder = HostFolder(tmp_path / "hosts")
-    service = HostService(folder, cast(Any, Anybody()), keep_seconds=1000.0)
+    service, eager = (HostService(folder, cast(Any, Anybody()), keep_seconds=each) for each in (1000.0, 0.0))
     place = folder.prepare("orders", log_place("orders", LOG, "1" * 64))
     (place / f"{WRITE}-0.seg").touch()
     args = {"log": LOG, "token": "2" * 64, "idle": 0}
     try:
-        assert asyncio.run(service.handle(a_link(), Request(1, "forget_logs", args)))[0] == {"forgotten": []}
+        assert asyncio.run(service.handle(a_link(), Request(1, "forget_logs", {**args})))[0] == {"forgotten": []}
         assert place.is_dir()
+        found = asyncio.run(eager.handle(a_link(), Request(1, "forget_logs", {**args})))[0]
+        assert found == {"forgotten": [place.parent.name]}
     finally:
         folder.close()
 

@@ -6,13 +6,16 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_gate import HEADERS, Tokens
+from jobpipe.control.api_gate import HEADERS, SAFE, Tokens
+from jobpipe.control.api_models import submission_body
+from jobpipe.control.api_routes import ROUTES
 from jobpipe.control.api_server import RestServer, _hosts
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
@@ -72,6 +75,9 @@ def test_without_a_token_nothing_is_said(served: Served) -> None:
         ControlClient(ServerAddress(served.address.url, "x" * 43)).pipelines()
     on_page(caught.value, "NotAuthorized: the control server does not know")
     assert served.control.calls == []
+    assert served.ask("GET", "/pipelines").status == 200
+    assert served.ask("GET", "/nothing").status == 404
+    assert served.client.pipelines() == ()
 
 
 def test_a_browser_gets_a_cookie_for_the_token(served: Served) -> None:
@@ -128,18 +134,27 @@ def test_another_host_name_is_refused(served: Served, host: str) -> None:
     ids=str,
 )
 def test_changes_of_other_sites_are_refused(served: Served, method: str, path: str, from_: dict[str, str]) -> None:
-    """With a cookie that a browser should not have sent, and with the token itself."""
-    for with_ in ({"token": None, "headers": {**from_, "Cookie": swap(served)}}, {"headers": from_}):
-        reply = served.ask(method, path, **with_)  # type: ignore[arg-type]
+    """With a cookie that a browser should not have sent, and with the token itself; our own page may."""
+    served.control.submit(served.submission())
+    served.control.stop("flights")  # so that it may be deleted
+    before, cookie = list(served.control.calls), {"Cookie": swap(served)}
+    body = submission_body(served.submission()).model_dump(mode="json", by_alias=True) if method == "POST" else None
+    for with_ in ({"token": None, "headers": {**from_, **cookie}}, {"headers": from_}):
+        reply = served.ask(method, path, body, **with_)
         assert (reply.status, reply.json["error"]) == (403, "NotAuthorized")
-    assert served.control.calls == []
+    assert served.control.calls == before
+    ours = {"Origin": served.address.url} if "Origin" in from_ else {"Sec-Fetch-Site": "same-origin"}
+    assert served.ask(method, path, body, token=None, headers={**ours, **cookie}).status in (202, 204)
 
 
 def test_a_form_of_another_site_changes_nothing(served: Served) -> None:
     """The three types that a form may send are no JSON."""
+    body = submission_body(served.submission()).model_dump_json(by_alias=True).encode()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        reply = served.ask("POST", "/pipelines", b"{}", headers={"Content-Type": kind})
+        reply = served.ask("POST", "/pipelines", body, headers={"Content-Type": kind})
         assert reply.status == 415
+    assert served.control.calls == []
+    assert served.ask("POST", "/pipelines", body, headers={"Content-Type": "application/json"}).status == 202
 
 
 def test_every_reply_is_closed_to_browsers(served: Served) -> None:
@@ -170,25 +185,37 @@ def test_markup_in_names_stays_text(served: Served) -> None:
 
 def test_view_looks_and_does_not_operate(served: Served) -> None:
     """403 for each change, before the core is asked; and no plug-in is run."""
+    assert {route.right for route in ROUTES if route.method not in SAFE} == {Right.OPERATE}
     viewer = served.viewer
     served.control.submit(served.submission())
     assert viewer.index().right == "view"
     assert viewer.pipeline("flights").name == "flights"
     assert viewer.graph().pipelines == ("flights",)
     before = list(served.control.calls)
-    for change in (
-        lambda: viewer.submit(served.submission()),
-        lambda: viewer.stop("flights"),
-        lambda: viewer.resume("flights", "report"),
-        lambda: viewer.restart("flights", force=True),
-        lambda: viewer.delete("flights"),
-        lambda: viewer.cancel("run-1"),
-        lambda: viewer.validate("rate", {}),
-    ):
+    changes: tuple[Callable[[ControlClient], object], ...] = (
+        lambda who: who.submit(served.submission()),
+        lambda who: who.restart("flights", force=True),
+        lambda who: who.cancel("run-1"),
+        lambda who: who.validate("rate", {}),
+        lambda who: who.stop("flights"),
+        lambda who: who.resume("flights", "report"),
+        lambda who: who.stop("flights", "report"),
+        lambda who: who.delete("flights"),
+    )
+    for change in changes:
         with pytest.raises(NotAuthorized, match="needs the right operate") as caught:
-            change()
+            change(viewer)
+    again = (
+        "PUT",
+        "/pipelines/flights/config",
+        submission_body(served.submission()).model_dump(mode="json", by_alias=True),
+    )
+    assert served.ask(*again, token=served.view).json["detail"].startswith("this needs the right operate")
     assert served.control.calls == before
     on_page(caught.value, "NotAuthorized: this needs the right")
+    assert served.ask(*again).status == 202
+    for change in changes:
+        change(served.client)
 
 
 def test_no_token_in_a_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,8 +257,30 @@ def test_what_lies_outside_the_roots_is_refused(served: Served, change: dict[str
     assert served.control.calls == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"storage": "file:{work}/state"},
+        {"storage": "FILE:{work}/state"},
+        {"storage": "state/../state"},
+        {"storage": "file:{work}/%2e%2e/{name}/state"},
+        {"storage": "file:{work}/in/state"},
+        {"libraries": [{"glob": {"include": "in/**"}}]},
+    ],
+    ids=str,
+)
+def test_what_lies_inside_the_roots_is_taken(served: Served, change: dict[str, Any]) -> None:
+    """The same ways of writing it, to a place inside."""
+    (served.folder / "real").mkdir()
+    (served.folder / "in").symlink_to(served.folder / "real")
+    submission = served.submission()
+    given = {name: _put(value, str(served.folder)) for name, value in change.items()}
+    submission.tree["pipeline"].update(given)
+    assert served.client.submit(submission).created
+
+
 def _put(value: Any, work: str) -> Any:
-    return value.replace("{work}", work) if isinstance(value, str) else value
+    return value.format(work=work, name=Path(work).name) if isinstance(value, str) else value
 
 
 def test_a_folder_outside_the_roots_is_refused(served: Served, tmp_path: Path) -> None:

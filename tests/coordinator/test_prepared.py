@@ -385,11 +385,14 @@ def test_a_closed_topic_prepares_nothing(world: World, final: bool) -> None:
         opened = await asking.open(required=("billing",))
         write_id = admitted(await asking.prepare(A))
         await asking.seal("q", 0, write_id, await asking.write(write_id))
+        room = RoomRequest(write_id, write_ticket(JOB, "orders", write_id))
+        await asking.ask(room, job="")
+        await asking.begin_written("q", 1)
         await asking.ask(CloseRequest(final))
         with pytest.raises(Fenced, match="closed or replaced"):
             await asking.prepare(A)
         with pytest.raises(Fenced, match="closed or replaced"):
-            await asking.ask(RoomRequest(write_id, write_ticket(JOB, "orders", write_id)), job="")
+            await asking.ask(room, job="")
         with pytest.raises(Fenced, match="closed or replaced"):
             await asking.begin_written("q", 1)
         assert (await asking.open(required=("billing",))).epoch == opened.epoch + 1
@@ -405,6 +408,7 @@ def test_a_replaced_publisher_prepares_nothing(world: World) -> None:
     async def work() -> None:
         asking = Asking(world)
         await asking.open()
+        await asking.prepare(A)
         newcomer = TopicLog.open(world.folder / "spool" / "orders", "orders", fsync=False)
         newcomer.take_over(asking.topic.epoch + 1, "newcomer")
         newcomer.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized, RemoteProtocolError
+from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized, RemoteProtocolError, TopicNotFound
 from jobpipe.net.audit import audit
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
@@ -101,6 +101,19 @@ def test_refused(served: Served, case: str, version: ssl.TLSVersion, port: str, 
 def test_let_in(served: Served, shown: str, hello: Hello, version: ssl.TLSVersion, port: str, blocking: bool) -> None:
     welcome = Dial(blocking)(getattr(served, port), hello, served.world.client(getattr(served.world, shown), version))
     assert welcome.topic == TOPIC
+
+
+@pytest.mark.parametrize("port", ["control", "data", "host"])
+def test_a_topic_that_is_not_there(served: Served, port: str) -> None:
+    """Who may read it is told so, by whoever must know; the others hear of their missing right."""
+    tls = served.world.client(served.world.elsewhere)
+    tls.check_hostname = False
+    hello = BAD["topic that is not there"].hello
+    if port == "host":  # it has files of any topic
+        assert Dial(True)(served.host, hello, tls).topic == hello.topic
+    else:
+        with pytest.raises(TopicNotFound):
+            Dial(True)(getattr(served, port), hello, tls)
 
 
 def test_refusals_are_in_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:

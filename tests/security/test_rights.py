@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -19,15 +21,21 @@ from jobpipe.errors import (
     NotAuthorized,
     RemoteProtocolError,
     SubscriptionNotFound,
+    TopicOwned,
 )
 from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.capability import log_place
 from jobpipe.net.certs import issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.net.portal import Portal
 from jobpipe.net.tls import Credentials, client_context
+from jobpipe.operations.data import FetchRequest
+from jobpipe.operations.fields import Fields
+from jobpipe.operations.hostserver import ReadRequest
 from jobpipe.operations.reading import lease_name
 from jobpipe.publisher.core import Publisher
-from jobpipe.store.boundary import EARLIEST, LATEST
+from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
+from jobpipe.store.index import Chunk
 from jobpipe.store.position import Position
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
@@ -56,29 +64,34 @@ def ask(link: BlockingLink, op: str, args: dict[str, Any]) -> dict[str, Any]:
         return link.call(op, args, timeout=20.0).result
 
 
+def stand(served: Served, files: Credentials, name: str, start: Boundary = EARLIEST) -> tuple[int, dict[str, Any]]:
+    """Take a subscription's name and its first position; return the grant and the position."""
+    with dial(served, files, "subscriber", name) as link:
+        granted = int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"])
+        return granted, link.call("first", {"start": start.to_json(), "grant": granted}, timeout=20).result["position"]
+
+
 def test_acknowledgements_are_of_the_holder(served: Served) -> None:
     """Under one's own name, and with the grant that was given for it; an admin's link, or a reader's, has neither."""
     world = served.world
-    granted: list[int] = []
-    for name, files in (("billing", world.billing), ("audit", world.audit)):
-        link = dial(served, files, "subscriber", name)
-        granted.append(int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]))
-        first = link.call("first", {"start": LATEST.to_json(), "grant": granted[-1]}, timeout=20).result["position"]
-        link.close()
-    with pytest.raises(Fenced):
-        ask(dial(served, world.audit, "subscriber", "audit"), "ack", {"position": first, "grant": granted[1] + 5})
+    granted, first = stand(served, world.audit, "audit", LATEST)
+    for op, args in (("ack", {"position": first}), ("first", {"start": LATEST.to_json()}), ("plan", {"start": first})):
+        ask(dial(served, world.audit, "subscriber", "audit"), op, {**args, "grant": granted})
+        with pytest.raises(Fenced):
+            ask(dial(served, world.audit, "subscriber", "audit"), op, {**args, "grant": granted + 5})
+    granted, first = stand(served, world.billing, "billing", LATEST)
+    own = {"position": first, "grant": granted, "name": "audit"}
+    ask(dial(served, world.billing, "subscriber", "billing"), "ack", own)
     for role in ("reader", "admin"):
-        with pytest.raises(NotAuthorized):
-            ask(dial(served, world.billing, role), "ack", {"position": first, "grant": granted[0], "name": "audit"})
+        with pytest.raises(NotAuthorized, match=f"not for the role '{role}'"):
+            ask(dial(served, world.billing, role), "ack", own)
 
 
 @pytest.mark.parametrize("op", ["seek", "drop"])
 def test_subscriptions_of_others_stay(served: Served, op: str) -> None:
     world = served.world
     for name, files in (("billing-2", world.billing), ("audit", world.audit)):
-        with dial(served, files, "subscriber", name) as link:
-            granted = link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]
-            link.call("first", {"start": EARLIEST.to_json(), "grant": granted}, timeout=20)
+        stand(served, files, name)
     args = {"to": LATEST.to_json(), "dry_run": False}
     with pytest.raises(NotAuthorized) as caught:
         ask(dial(served, world.billing, "admin"), op, {**args, "name": "audit"})
@@ -99,8 +112,9 @@ def test_holds_of_others_are_theirs(served: Served) -> None:
         assert caught.value.fields["right"] in ("read", "admin")
     for role in ("reader", "admin"):
         assert ask(dial(served, world.billing, role), "hold", args)["owner"].startswith("billing")
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(NotAuthorized) as caught:
         ask(dial(served, world.audit, "admin"), "release_hold", release)
+    assert caught.value.fields["right"] == "admin", "it may not name it; that it is another's is not asked"
     with pytest.raises(NotAuthorized, match="not for the role 'subscriber'"):
         ask(dial(served, world.billing, "subscriber", "billing-night"), "hold", args)
     taken = ask(dial(served, world.operations, "admin"), "hold", {**args, "to": LATEST.to_json()})
@@ -122,8 +136,13 @@ def test_a_lease_is_renewed_by_whoever_knows_its_secret(served: Served) -> None:
         (line,) = ask(dial(served, world.operations, "admin"), "status", {})["leases"]
         assert (line["id"], line["owner"].split(".")[0]) == (name, "billing")
         assert line["left"] > 400
-        with pytest.raises(NotAuthorized):
-            ask(dial(served, world.audit, "admin"), "drop_lease", {"id": name, "dry_run": False})
+        drop = {"id": name, "dry_run": False}
+        with pytest.raises(NotAuthorized) as caught:
+            ask(dial(served, world.audit, "admin"), "drop_lease", drop)
+        assert caught.value.fields["right"] == "admin"
+        assert ask(dial(served, world.operations, "admin"), "drop_lease", drop)["id"] == name
+        driver.call("lease", args, timeout=20)
+        assert len(ask(dial(served, world.operations, "admin"), "status", {})["leases"]) == 1
         executor.call("release", {"secret": args["secret"]}, timeout=20)
         assert ask(dial(served, world.operations, "admin"), "status", {})["leases"] == []
 
@@ -140,31 +159,60 @@ def test_who_may_say_which_names_are_required(served: Served) -> None:
 
 def test_slots_of_others_are_theirs(served: Served) -> None:
     """A worker binds under a name that it may read under, and not by the role of an administrator."""
-    args = {"grant": 1, "slot": "0" * 32, "schemas": [], "wait": 0}
+    world, binds = served.world, {}
+    for name, files in (("billing", world.billing), ("audit", world.audit)):
+        granted, start = stand(served, files, name)
+        made = {"grant": granted, "slot": "0" * 32}
+        ask(dial(served, files, "subscriber", name), "slot", {**made, "start": start, "witnessed": False})
+        binds[name] = {**made, "name": name, "schemas": [], "wait": 0}
+        assert ask(dial(served, files, "reader"), "bind", binds[name])["start"] == start
     with pytest.raises(NotAuthorized) as caught:
-        ask(dial(served, served.world.billing, "reader"), "bind", {**args, "name": "audit"})
+        ask(dial(served, world.billing, "reader"), "bind", binds["audit"])
     assert caught.value.fields["right"] == "read"
-    with pytest.raises(NotAuthorized):
-        ask(dial(served, served.world.billing, "admin"), "bind", {**args, "name": "billing"})
+    with pytest.raises(NotAuthorized, match="not for the role 'admin'"):
+        ask(dial(served, world.billing, "admin"), "bind", binds["billing"])
     with pytest.raises(Fenced):  # it may, but has no grant
-        ask(dial(served, served.world.billing, "reader"), "bind", {**args, "name": "billing", "grant": 999})
+        ask(dial(served, world.billing, "reader"), "bind", {**binds["billing"], "grant": 999})
 
 
 def test_bounds_of_others_are_theirs(served: Served) -> None:
-    with pytest.raises(NotAuthorized):
-        ask(dial(served, served.world.billing, "reader"), "bounds", {"name": "audit"})
-    assert ask(dial(served, served.world.billing, "reader"), "bounds", {"name": ""})["head"]["n"] == 2
+    world, audit = served.world, {"name": "audit"}
+    assert ask(dial(served, world.audit, "reader"), "bounds", audit)["head"]["n"] == 2
+    with pytest.raises(NotAuthorized) as caught:
+        ask(dial(served, world.billing, "reader"), "bounds", audit)
+    assert caught.value.fields["right"] == "read"
+    assert ask(dial(served, world.billing, "reader"), "bounds", {"name": ""})["head"]["n"] == 2
 
 
-def test_administrators_do_not_read(served: Served) -> None:
+def a_fetch(served: Served) -> Fields:
+    """Return what asks the data process for the first batch."""
+    log = served.publisher.log_id
+    return FetchRequest(Position(log, 0, 0), Position(log, served.publisher.epoch, 1), 0)
+
+
+def a_read(served: Served) -> Fields:
+    """Return what asks the host server for a file, which it has."""
+    log, token, file = served.publisher.log_id, "0" * 64, f"{'0' * 16}-0.seg"
+    with dial(served, served.world.orders, "publisher", "p", port="host") as link:
+        link.start_upload("put", {"log": log, "token": token, "file": file, "length": 3}, length=3, timeout=20)
+        link.send_data(b"abc")
+        link.end_upload(timeout=20)
+    return ReadRequest(log_place(TOPIC, log, token), file, 0, (Chunk(0, 3, crc32(b"abc")),))
+
+
+@pytest.mark.parametrize(("port", "op", "asked"), [("data", "fetch", a_fetch), ("host", "read", a_read)])
+def test_administrators_do_not_read(served: Served, port: str, op: str, asked: Callable[[Served], Fields]) -> None:
     with pytest.raises(NotAuthorized):
-        dial(served, served.world.operations, "reader")
-    link = dial(served, served.world.operations, "admin", port="data")
-    with link:
-        place = Position(served.publisher.log_id, 0, 0).to_json()
-        link.start_stream("fetch", {"start": place, "end": place, "partition": 0}, timeout=20)
-        with pytest.raises(NotAuthorized):
+        dial(served, served.world.operations, "reader", port=port)
+    args = asked(served).to_json()
+    with dial(served, served.world.billing, "admin", port=port) as link:
+        link.start_stream(op, args, timeout=20)
+        assert link.next_part() is not None
+    with dial(served, served.world.operations, "admin", port=port) as link:
+        link.start_stream(op, args, timeout=20)
+        with pytest.raises(NotAuthorized) as caught:
             link.next_part()
+    assert caught.value.fields["right"] == "read"
 
 
 def test_handover_is_for_publishers(served: Served) -> None:
@@ -196,9 +244,13 @@ def test_a_coordinator_publishes_for_its_own_job(served: Served, tmp_path: Path,
         "config": served.config(**settings(served.world.orders), **{"spool.dir": str(tmp_path / "spool")}).to_dict(),
         "query_id": "q",
         "batch_id": 99,
+        "run_id": "r1",
         "final": True,
         "n": 1,
     }
+    own = {**args, "job": served.publisher.coordinator.secret}
+    if op in ("begin", "acked", "poll"):  # the others would end this publisher, or seal
+        ask(dial(served, served.world.successor, "publisher", "mallory"), op, own)
     for files in (served.world.successor, served.world.orders):
         with pytest.raises(NotAuthorized, match="the job that started it"):
             ask(dial(served, files, "publisher", "mallory"), op, args if job is None else {**args, "job": job})
@@ -211,15 +263,15 @@ LARGE = bytes(3 * 1024 * 1024)  # of a request; a small one has one MiB at most
 
 def test_only_the_own_job_sends_large_requests(served: Served) -> None:
     """S2: each holder of the right to publish may call itself a publisher; that gives it no more memory here."""
-    for files in (served.world.successor, served.world.orders):
-        with pytest.raises((FrameTooLarge, LinkBroken)):  # its header was enough
-            dial(served, files, "publisher", "standby").call("seal", {}, LARGE, timeout=20.0)
-        with pytest.raises(FlowNotFound, match="has not begun"):
-            dial(served, files, "publisher", "standby", proof="0" * 64)
     secret = served.publisher.coordinator.secret
     link = dial(served, served.world.orders, "publisher", "driver", proof=secret)
     with link, pytest.raises(RemoteProtocolError, match="field 'query_id'"):  # it was read whole
         link.call("seal", {"job": secret}, LARGE, timeout=20.0)
+    for files in (served.world.successor, served.world.orders):
+        with pytest.raises((FrameTooLarge, LinkBroken)):  # its header was enough
+            dial(served, files, "publisher", "standby").call("seal", {"job": secret}, LARGE, timeout=20.0)
+        with pytest.raises(FlowNotFound, match="has not begun"):
+            dial(served, files, "publisher", "standby", proof="0" * 64)
     with pytest.raises(RemoteProtocolError, match="field 'proof'"):
         dial(served, served.world.orders, "publisher", "driver", proof="0" * 65)
 
@@ -227,9 +279,7 @@ def test_only_the_own_job_sends_large_requests(served: Served) -> None:
 def test_status_tells_whose_the_names_are(served: Served) -> None:
     """Of others than the publisher's own identity, which may take them all."""
     for files, name in ((served.world.billing, "billing-8"), (served.world.orders, "own-8")):
-        with dial(served, files, "subscriber", name) as link:
-            granted = link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"]
-            link.call("first", {"start": EARLIEST.to_json(), "grant": granted}, timeout=20)
+        stand(served, files, name)
     told = ask(dial(served, served.world.operations, "admin"), "status", {})["identities"]
     assert told["billing.subscription.jobpipe"]["names"] >= 1
     assert not any("names" in held for identity, held in told.items() if identity.startswith("orders"))
@@ -257,6 +307,8 @@ def test_the_command_line_with_a_readers_certificate(served: Served) -> None:
             admin.drop(TOPIC, "nobody")
         with pytest.raises(SubscriptionNotFound):
             admin.drop(TOPIC, "billing-9")
+    with Admin(served.config(**settings(served.world.operations))) as admin, pytest.raises(SubscriptionNotFound):
+        admin.drop(TOPIC, "nobody")
     with Admin(served.config(**settings(served.world.elsewhere))) as admin, pytest.raises(JobpipeError) as caught:
         admin.status(TOPIC)
     assert type(caught.value) is NotAuthorized
@@ -272,5 +324,8 @@ def test_a_publisher_without_the_right_takes_nothing_over(served: Served) -> Non
         Publisher(TOPIC, config=served.config(**settings(files)))
     assert caught.value.fields["principal"] == names
     assert time.monotonic() - began < 30.0
+    heir = issue(served.world.folder, "heir", dns=[topic_server_name(TOPIC), "successor.jobpipe"], replace=True)
+    with pytest.raises(TopicOwned):  # it may, once our publisher is gone
+        Publisher(TOPIC, config=served.config(**settings(heir)))
     rows = NumberedRows(TOPIC)
     assert served.publisher.seal("q", 2, rows.tables(2), run_id="r1").position.n == 3

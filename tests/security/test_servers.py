@@ -157,6 +157,15 @@ def test_a_client_refuses(mine: World, shown: str, why: str, version: ssl.TLSVer
         assert echo.link is None, "our HELLO was not heard"
 
 
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_a_client_takes_the_true_one(mine: World, version: ssl.TLSVersion, blocking: bool) -> None:
+    """The same server with the topic's own certificate."""
+    with rogue(mine.orders, version) as (place, echo):
+        Dial(blocking)(place, HELLO, client_context(mine.billing))
+        assert echo.link is not None
+
+
 def test_names_and_usages(mine: World) -> None:
     assert describe(mine.billing.cert).usages == ("client",)
     assert describe(mine.serving.cert).usages == ("server",)

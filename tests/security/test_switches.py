@@ -12,7 +12,7 @@ import pytest
 from jobpipe.config import load
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import dial_tls
-from jobpipe.errors import ConfigError, LinkError, NotAuthorized
+from jobpipe.errors import ConfigError, LinkEnded, LinkError, NotAuthorized
 from jobpipe.net.address import Endpoint, is_loopback, require_plaintext_allowed
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.publisher.attach import end_coordinators
@@ -92,11 +92,22 @@ def test_dialling_beyond_loopback(world: World, tmp_path: Path, platform: str, o
     assert config.allow_plaintext is allowed
 
 
-def test_a_tasks_upload_beyond_loopback() -> None:
+def test_a_tasks_upload_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.record_batch({"n": [1]})
+    dialled: list[Endpoint] = []
+
+    def connect(endpoint: Endpoint, *_: object, **__: object) -> BlockingLink:
+        dialled.append(endpoint)
+        raise LinkEnded("there is nobody")
+
+    monkeypatch.setattr(BlockingLink, "connect", connect)
     with pytest.raises(ConfigError) as caught:
         target(plaintext=False).write(batch.schema, [(batch, 0)], "0")
     assert caught.value.fields["endpoint"] == str(FAR)
+    assert dialled == []
+    with pytest.raises(LinkEnded):
+        target(plaintext=True).write(batch.schema, [(batch, 0)], "0")
+    assert set(dialled) == {FAR}
 
 
 def target(*, plaintext: bool) -> WriteTarget:
@@ -138,15 +149,26 @@ def test_the_coordinator_looks_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
     """Whatever made its configuration: an interface that is not loopback is not listened on in plaintext."""
     from jobpipe.coordinator import __main__ as coordinator
 
-    config = load(overrides=full({"home": str(tmp_path), "ssl.enabled": "false"}), environ={})
-    monkeypatch.setattr(coordinator, "pick_interface", lambda *_, **__: FAR.host)
-    monkeypatch.setattr(coordinator, "bind_in_range", lambda *_: pytest.fail("it listens"))
-    with pytest.raises(ConfigError):
+    def listen(*_: object) -> None:
+        raise LinkEnded("it would listen")
+
+    def start(**more: str) -> None:
+        config = load(overrides=full({"home": str(tmp_path), "ssl.enabled": "false", **more}), environ={})
         asyncio.run(coordinator.run({"config": config.to_dict(), "instance": "i", "secret": "s"}))
+
+    monkeypatch.setattr(coordinator, "pick_interface", lambda *_, **__: FAR.host)
+    monkeypatch.setattr(coordinator, "bind_in_range", listen)
+    with pytest.raises(ConfigError) as caught:
+        start()
+    assert caught.value.fields["key"] == "security.allow_plaintext"
+    with pytest.raises(LinkEnded):
+        start(**{"security.allow_plaintext": "true"})
 
 
 def test_an_access_list_needs_identities(tmp_path: Path) -> None:
-    given = full({"home": str(tmp_path), "security.access": "access.yaml", "ssl.enabled": "false"})
+    given = full({"home": str(tmp_path), "security.access": "access.yaml"})
+    assert load(overrides=given, environ={}).access is not None
+    given["jobpipe.ssl.enabled"] = "false"
     with pytest.raises(ConfigError) as caught:
         load(overrides=given, environ={})
     assert [problem["key"] for problem in caught.value.fields["problems"]] == ["security.access"]

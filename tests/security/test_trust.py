@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
+from jobpipe.coordinator.access import require_operation
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.access import ADMIN, PUBLISH, READ
 from jobpipe.net.certs import describe, issue
+from jobpipe.operations.subscribing import PollRequest
 from tests.security.kit import World, full, settings
 
 REMOTE = {"registerserver.connect": "zk1:2181"}
@@ -131,3 +133,22 @@ def test_a_right_given_a_moment_ago_counts(tmp_path: Path, world: World) -> None
         mine.require(link("audit.subscription.jobpipe"), READ, "orders", "audit")
     file.write_text("orders: {read: [audit.subscription.jobpipe]}")
     mine.require(link("audit.subscription.jobpipe"), READ, "orders", "audit")
+
+
+@pytest.mark.parametrize(
+    ("role", "right"), [("publisher", PUBLISH), ("subscriber", READ), ("reader", READ), ("admin", ADMIN)]
+)
+def test_a_right_taken_away_counts_for_links_that_are_there(
+    tmp_path: Path, world: World, role: str, right: str
+) -> None:
+    """At the coordinator the role is asked for again with each request, whatever else that needs."""
+    file = tmp_path / "access.yaml"
+    file.write_text(f"orders: {{{right}: [audit.subscription.jobpipe]}}")
+    mine, peer = trust(tmp_path, **settings(world.orders, file), **REMOTE), link("audit.subscription.jobpipe")
+    peer.hello = SimpleNamespace(instance="i", topic="orders", role=role, name="audit")
+    require_operation(mine, peer, PollRequest())
+    file.write_text("orders: {}")
+    mine.refresh()
+    with pytest.raises(NotAuthorized) as caught:
+        require_operation(mine, peer, PollRequest())
+    assert caught.value.fields["right"] == right
