@@ -72,19 +72,21 @@ class FlowAnswers:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def _halt(self, at: Context, asked: flows.HaltRequest) -> Nothing:
-        at.topic.subscribers.held(at.name, asked.grant).halted = True
-        at.topic.acked.ring()
-        at.topic.news.ring()
+        holder = at.topic.subscribers.held(at.name, asked.grant)
+        if not holder.halted:  # else nobody waits under this grant
+            holder.halted = True
+            at.topic.acked.ring()
+            at.topic.news.ring()
         return Nothing()
 
     async def _follow(self, at: Context, asked: flows.FollowRequest) -> flows.FollowReply:
         topic = at.topic
-        holder = topic.subscribers.held(asked.name, asked.grant)
+        holder = topic.subscribers.held_for_task(asked.name, asked.grant)
         waiting = _Waiting(topic, holder, frozenset(part.partition for part in asked.parts), asked.wait)
         while True:
             if topic.closed:
                 raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
-            topic.subscribers.held(asked.name, asked.grant)
+            topic.subscribers.held_for_task(asked.name, asked.grant)
             waiting.look()
             found = _nothing_yet(topic, asked) or await topic.flow_reads.read(asked)
             done = holder.halted or found.partitions > asked.partitions or any(each.has_rows for each in found.ranges)

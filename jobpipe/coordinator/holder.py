@@ -13,12 +13,18 @@ RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart 
 
 @dataclass
 class Holder:
-    """The live holder of one subscription's name."""
+    """The live holder of one subscription's name.
+
+    Attributes:
+        instance: the reader's own id. Each reader of the topic may learn it, so it proves nothing.
+        identity: of the certificate that asked for the name, see :func:`jobpipe.net.budget.identity_of`.
+    """
 
     instance: str
     grant: int
     link: Link | None
     where: dict[str, Any]
+    identity: str = ""
     reconnects: int = 0
     seen: float = field(default_factory=time.monotonic)
     since: float = field(default_factory=time.monotonic)  # that it has, or has not, its link

@@ -22,13 +22,13 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link
 from jobpipe.operations.calls import ask
 from jobpipe.operations.data import ServedRequest
-from jobpipe.operations.hostserver import FilesRequest, ForgetLogsRequest, RemoveRequest
+from jobpipe.operations.hostserver import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest
 from jobpipe.wire.messages import Hello
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0  # between two looks at the registry, less where lost_after is short
-SWEEP_SECONDS = 600.0  # between two looks for files that lost attempts left on a host
+SWEEP_SECONDS = RENEW_SECONDS  # between two looks for files that lost attempts left on a host
 CALL_SECONDS = 20.0
 SERVED_SECONDS = 1.0  # for a figure in a listing; so old it may be
 
@@ -115,12 +115,15 @@ class HostServers:
         await asyncio.gather(*(self.tidy(topic) for topic in topics))
 
     async def tidy(self, topic: ServedTopic) -> None:
-        """Let host servers remove the topic's files that no batch refers to."""
-        if topic in self._tidying or not topic.publishing or not topic.uses_hosts:
+        """Let host servers remove the topic's files that no batch refers to.
+
+        Of a topic that is only served on, nothing is removed; host servers are shown that its log is in use.
+        """
+        if topic in self._tidying or topic.closed or not topic.uses_hosts:
             return
         self._tidying.add(topic)
         try:
-            urgent = await topic.run(topic.store.retirer.hosts_to_sweep)
+            urgent = await topic.run(topic.store.retirer.hosts_to_sweep) if topic.publishing else ()
             now = time.monotonic()
             self._swept_at = {key: at for key, at in self._swept_at.items() if now - at < SWEEP_SECONDS}
             for host, endpoint in list(self._endpoints.items()):
@@ -142,6 +145,9 @@ class HostServers:
             return
         try:
             after, removed, log_id, token = "", 0, topic.log_id, topic.store.write_token
+            if not topic.publishing:
+                await ask(link, FilesRequest(log_id, token, after), timeout=CALL_SECONDS)
+                return
             while True:
                 files = (await ask(link, FilesRequest(log_id, token, after), timeout=CALL_SECONDS)).files
                 if not files:

@@ -22,6 +22,7 @@ from jobpipe.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from jobpipe.net.budget import asking
 from jobpipe.net.link import Link
 from jobpipe.operations.administration import MovedReply, RequiredReply
 from jobpipe.operations.publishing import MAX_REQUIRED
@@ -70,9 +71,9 @@ class Subscribers:
             return await self._grant(name, instance, link, where, owner)
 
     async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str) -> Holder:
-        holder = self._holders.get(name)
-        if holder is not None and holder.instance == instance:
-            holder.link = link
+        holder, identity = self._holders.get(name), asking.get()
+        if holder is not None and (holder.instance, holder.identity) == (instance, identity):
+            holder.link, holder.halted = link, False
             holder.seen = holder.since = time.monotonic()
             holder.reconnects += 1
             return holder
@@ -92,7 +93,8 @@ class Subscribers:
 
         def granted(given: tuple[int, int]) -> None:
             ended = link.ended  # it would not be told again
-            fresh = Holder(instance, given[0], link if ended is None else None, where, reconnects=given[1])
+            here = link if ended is None else None
+            fresh = Holder(instance, given[0], here, where, identity, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
             self._holders[name] = fresh
             if ended is not None:
@@ -154,7 +156,24 @@ class Subscribers:
         )
 
     def held(self, name: str, grant: int) -> Holder:
-        """Return the holder, checking its grant number.
+        """Return the holder to itself, checking its grant number; a status shows that number to each reader.
+
+        Raises:
+            Fenced: the name was given to another subscriber since, or another identity asks.
+        """
+        holder = self.held_for_task(name, grant)
+        if holder.identity != asking.get():
+            raise Fenced(
+                f"topic {self._name!r}: subscription {name!r} is held by another certificate ({holder.place}); only "
+                "that one may read under this grant, acknowledge, or stop its tasks",
+                topic=self._name,
+                name=name,
+                grant=grant,
+            )
+        return holder
+
+    def held_for_task(self, name: str, grant: int) -> Holder:
+        """Return the holder to a task of it, which may show another certificate, that of its node.
 
         Raises:
             Fenced: the name was given to another subscriber since.

@@ -207,8 +207,11 @@ class TopicFlows:
             )
         if isinstance(asked, CursorsRequest):
             return
-        self._subscribers.held(key.flow, asked.grant)
-        if key.log != here.log_id and not isinstance(asked, BeginFlowRequest):
+        if isinstance(asked, BeginFlowRequest):
+            self._subscribers.held(key.flow, asked.grant)
+            return
+        self._subscribers.held_for_task(key.flow, asked.grant)
+        if key.log != here.log_id:
             raise _other_log(key, here.topic, here.log_id)
 
     def publishing(self, flow: str, token: str) -> Publishing:

@@ -15,6 +15,7 @@ from jobpipe.hostserver.service import HostService
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.retry import backoff
 from jobpipe.net.server import Server
+from jobpipe.operations.hostserver import KEEP_SECONDS
 from jobpipe.store.hostfolder import HostFolder
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
         if not trust.encrypted:
             require_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
-        server = trust.server(HostService(folder, trust, keep_seconds=config.subscription_expiry))
+        server = trust.server(HostService(folder, trust, keep_seconds=max(config.subscription_expiry, KEEP_SECONDS)))
         await server.start(sock)
         endpoint = Endpoint(config.advertise or interface, sock.getsockname()[1])
         directory = await _register(config, folder, endpoint, finished)

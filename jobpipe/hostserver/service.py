@@ -32,8 +32,8 @@ class HostService:
     Args:
         folder: what it serves.
         trust: who may do what.
-        keep_seconds: for so long nothing must have been written to a log before another one's publisher may have it
-            removed.
+        keep_seconds: for so long nobody must have written to a log, or shown its token, before another one's publisher
+            may have it removed.
     """
 
     def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:
@@ -85,6 +85,7 @@ class HostService:
                 await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
                 return Nothing()
             case ops.FilesRequest(after=after):
+                await asyncio.to_thread(folder.renew, topic, place)
                 return ops.FilesReply(tuple(await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)))
             case ops.RemoveRequest(files=names):
                 return ops.RemoveReply(await asyncio.to_thread(folder.remove, topic, place, list(names)))

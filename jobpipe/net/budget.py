@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -32,13 +33,24 @@ There is one more kind without a limit, ``the job's uploads``: those of links th
 asking: ContextVar[str] = ContextVar("asking", default="")
 """The identity whose request the current task answers; "" for the server's own work."""
 
+LONGEST = 300
+"""Characters of an identity."""
+
 SHOWN = 100
 """Identities that ``status`` lists, those with most first."""
 
 
 def identity_of(names: Sequence[str], peer: str) -> str:
-    """Return the identity of a link's peer: ``names`` of its certificate in any order, or the host of its ``peer``."""
-    return ", ".join(sorted(names))[:300] if names else peer.rpartition(":")[0]
+    """Return the identity of a link's peer: ``names`` of its certificate in any order, or the host of its ``peer``.
+
+    At most LONGEST characters. Of longer names it has the beginning, and the SHA-256 of all of them.
+    """
+    if not names:
+        return peer.rpartition(":")[0]
+    whole = ", ".join(sorted(names))
+    if len(whole) <= LONGEST:
+        return whole
+    return f"{whole[: LONGEST - 66]}, {hashlib.sha256(whole.encode()).hexdigest()}"
 
 
 class Budgets:

@@ -26,6 +26,12 @@ from jobpipe.store.index import Chunk
 FILES_PAGE = 1000
 """Names of files in one answer, and in one request."""
 
+RENEW_SECONDS = 600.0
+"""Between two requests for the files of a log, by the coordinator that serves it: each shows that the log is in use."""
+
+KEEP_SECONDS = 3 * RENEW_SECONDS
+"""That a host server keeps a log which nobody uses, at least."""
+
 MAX_LOGS = 100_000  # of one topic
 MAX_IDLE_SECONDS = 1e10
 
@@ -121,7 +127,7 @@ class RemoveRequest(OfWrittenLog[RemoveReply], op="remove"):
 
 @message
 class ForgetLogsRequest(OfWrittenLog[ForgetLogsReply], op="forget_logs"):
-    """Remove the topic's other logs in which nothing was written for ``idle`` seconds."""
+    """Remove the topic's other logs that were not in use for ``idle`` seconds: no write, and no request for files."""
 
     idle: Annotated[float, Number(0.0, MAX_IDLE_SECONDS)]
 

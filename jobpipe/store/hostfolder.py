@@ -105,6 +105,7 @@ class HostFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._opened = time.time()
         try:
             path.mkdir(mode=0o755, parents=True, exist_ok=True)  # tasks of other users read server.json
             check_folder(path)
@@ -205,10 +206,16 @@ class HostFolder:
         """Unlink files; return how many were there."""
         return remove_files(self.segments(topic, place), [check_file(name) for name in names])
 
-    def forget_logs(self, topic: str, keep: str, idle: float) -> list[str]:
-        """Remove the topic's other logs in which nothing was written for ``idle`` seconds; return their ids.
+    def renew(self, topic: str, place: str) -> None:
+        """Note that a log is in use: :meth:`forget_logs` counts from now, as after a write."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.segments(topic, place))
 
-        A topic has another log after its spool was lost or wiped; the former one cannot be read then.
+    def forget_logs(self, topic: str, keep: str, idle: float) -> list[str]:
+        """Remove the topic's other logs that were not in use for ``idle`` seconds; return their ids.
+
+        A topic has another log after its spool was lost or wiped; the former one cannot be read then. Time before this
+        folder was opened does not count: nobody could renew a log then.
         """
         check_topic(topic)
         forgotten = []
@@ -217,7 +224,7 @@ class HostFolder:
             folder = entry / SEGMENTS
             if entry.name == keep or _PLACE.fullmatch(entry.name) is None or not folder.is_dir():
                 continue
-            if time.time() - folder.stat().st_mtime > idle:
+            if time.time() - max(folder.stat().st_mtime, self._opened) > idle:
                 remove_files(folder, [file.name for file in folder.iterdir()])
                 with contextlib.suppress(OSError):  # not empty: a task writes there after all
                     folder.rmdir()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import pickle
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +197,37 @@ def test_a_log_is_forgotten_after_the_servers_own_time(tmp_path: Path, configure
         assert place.is_dir()
         found = asyncio.run(eager.handle(a_link(), Request(1, "forget_logs", {**args})))[0]
         assert found == {"forgotten": [place.parent.name]}
+    finally:
+        folder.close()
+
+
+def test_a_log_whose_token_is_shown_is_in_use(tmp_path: Path) -> None:
+    """One that is only read for long is not for another publisher to remove, whatever token he makes up."""
+    folder = HostFolder(tmp_path / "hosts")
+    service = HostService(folder, cast(Any, Anybody()), keep_seconds=1000.0)
+    place = folder.prepare("orders", log_place("orders", LOG, "1" * 64))
+    (place / f"{WRITE}-0.seg").touch()
+
+    def ask(op: str, token: str, **args: Any) -> dict[str, Any]:
+        return asyncio.run(service.handle(a_link(), Request(1, op, {"log": LOG, "token": token, **args})))[0]
+
+    def wait() -> None:
+        """Let two days pass in which nobody asks."""
+        folder._opened = time.time() - 3 * 86400.0
+        os.utime(place, (time.time() - 2 * 86400.0,) * 2)
+
+    try:
+        wait()
+        assert ask("files", "1" * 64, after="") == {"files": [f"{WRITE}-0.seg"]}
+        assert ask("forget_logs", "2" * 64, idle=0) == {"forgotten": []}
+        wait()
+        assert ask("files", "2" * 64, after="") == {"files": []}, "which shows nothing of this log"
+        folder._opened = time.time()
+        assert ask("forget_logs", "2" * 64, idle=0) == {"forgotten": []}, (
+            "nobody could show it while the server was down"
+        )
+        wait()
+        assert ask("forget_logs", "2" * 64, idle=0) == {"forgotten": [place.parent.name]}
     finally:
         folder.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
+from jobpipe.wire.messages import Reply
 from jobpipe_registry.machine import Place
 from jobpipe_registry.nodes import Create
 from jobpipe_registry.records import OwnerRecord
@@ -349,6 +351,40 @@ def test_a_host_server_that_hangs_holds_up_its_topic_alone(world: World, monkeyp
         await hanging.wait()
         await tidied.wait()
         await asyncio.wait_for(hosts.look_and_tidy(topics), 5)
+        await host.close()
+
+    run(work())
+
+
+def test_host_servers_are_shown_that_a_log_is_in_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is only served on; it removes nothing there, since its next publisher may be at work."""
+    asked: list[str] = []
+    replies: dict[str, dict[str, Any]] = {"files": {"files": []}, "forget_logs": {"forgotten": []}}
+
+    async def call(op: str, *_: object, **__: object) -> Reply:
+        asked.append(op)
+        return Reply(1, replies[op])
+
+    async def close() -> None:
+        pass
+
+    async def connect(*_: object) -> Any:
+        return SimpleNamespace(call=call, close=close)
+
+    async def work() -> None:
+        host = world.host(spool__placement="host")
+        hosts = host.host_servers
+        monkeypatch.setattr(hosts, "_ask", lambda: {"h1": "127.0.0.1:9"})
+        monkeypatch.setattr(hosts, "_connect", connect)
+        topic = await host.open_topic("orders", world.order(spool__placement="host"))
+        for publishing, expected in ((True, ["files", "forget_logs"]), (False, ["files"])):
+            topic.publishing = publishing
+            hosts._swept_at.clear()
+            await hosts.look_and_tidy([topic])
+            assert asked == expected
+            await hosts.look_and_tidy([topic])
+            assert asked == expected, "not again so soon"
+            asked.clear()
         await host.close()
 
     run(work())

@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtocolError
-from jobpipe.net.budget import LIMITS, SHOWN, Budgets, identity_of
+from jobpipe.net.budget import LIMITS, LONGEST, SHOWN, Budgets, identity_of
 from jobpipe.net.link import Link
 from jobpipe.net.served import MAX_REFUSALS, ServedLink
 from jobpipe.wire import Connection, Hello, Phase, Request, Side
@@ -350,6 +350,18 @@ def test_counting() -> None:
     assert budgets.held("a", "leases") == 100
     assert identity_of(("x", "y"), "h:1") == identity_of(("y", "x"), "h:1") == "x, y"
     assert identity_of((), "[::1]:7") == "[::1]"
+
+
+def test_identities_with_long_names_are_not_one() -> None:
+    """Certificates that begin with the same names: each would have the holds and the budget of the other."""
+    common = [f"a{number}.{'x' * 60}.jobpipe" for number in range(8)]
+    one, two = (identity_of([*common, name], "h:1") for name in ("one.jobpipe", "two.jobpipe"))
+    assert one != two
+    assert one == identity_of(["one.jobpipe", *common], "h:1")
+    assert len(one) == len(two) == LONGEST
+    assert one.startswith(common[0])
+    just = "j" * LONGEST
+    assert identity_of([just], "h:1") == just
 
 
 def test_expensive_requests_run_one_after_the_other() -> None:
