@@ -1,7 +1,7 @@
 """Whom a server lets in: its certificates and its access list, both as the files are now.
 
 One for each serving process. Its server asks it for the TLS context of each connection and lets it look at the files
-(:class:`jobpipe.net.server.RenewableTls`); its service asks :meth:`Trust.require` before it does anything for a peer.
+(:class:`jobpipe.net.listener.RenewableTls`); its service asks :meth:`Trust.require` before it does anything for a peer.
 """
 
 from __future__ import annotations

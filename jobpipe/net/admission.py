@@ -23,12 +23,17 @@ MAX_SOURCES = 4096  # addresses that are remembered; the one longest not seen go
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many connections a server holds at once, and how many an address may make a second."""
+    """How many connections a server holds at once, and how many an address may make a second.
+
+    Attributes:
+        identity_key: of the configuration, that sets ``per_identity``; "" if there is none.
+    """
 
     connections: int = 1024
     per_address: int = 512
     per_identity: int = 512
     rate: float = 200.0
+    identity_key: str = ""
 
     @classmethod
     def of(cls, config: Config) -> ConnectionLimits:
@@ -38,6 +43,7 @@ class ConnectionLimits:
             config.max_connections_per_address,
             config.max_connections_per_identity,
             float(config.connection_rate),
+            "jobpipe.sinkserver.max_connections_per_identity",
         )
 
 

@@ -22,7 +22,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.monitor import LinkHealth, Monitor
 from jobpipe.net.owner import Owner
-from jobpipe.net.stream import copy_of, map_error, peer_expires, peer_names, peer_of, tune
+from jobpipe.net.stream import copy_of, map_error, peer_names, peer_of, tune
 from jobpipe.net.timing import Timing
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
 from jobpipe.wire.codec import fault
@@ -39,13 +39,11 @@ class Pump(asyncio.Protocol):
     Attributes:
         peer: "host:port" of the other end.
         peer_names: DNS names of its certificate; () in plaintext.
-        peer_expires: When that certificate ends, in seconds since 1970; None in plaintext.
     """
 
     def __init__(self, side: Side, timing: Timing) -> None:
         self.peer = "unknown"
         self.peer_names: tuple[str, ...] = ()
-        self.peer_expires: float | None = None
         self.timing = timing
         self._owner = Owner("this link")
         self._loop = asyncio.get_running_loop()
@@ -251,17 +249,11 @@ class Pump(asyncio.Protocol):
         self.peer = peer_of(transport.get_extra_info("peername"))
         session = transport.get_extra_info("ssl_object")
         self._tls = isinstance(session, ssl.SSLObject)
-        certificate = transport.get_extra_info("peercert")
-        self.peer_names, self.peer_expires = peer_names(certificate), peer_expires(certificate)
+        self.peer_names = peer_names(transport.get_extra_info("peercert"))
         tune(transport.get_extra_info("socket"), self.timing)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._why is not None:
             self._transport.abort()
-
-    def peer_certificate(self) -> bytes | None:
-        """Return the peer's certificate, DER; None in plaintext."""
-        session = None if self._transport is None else self._transport.get_extra_info("ssl_object")
-        return session.getpeercert(binary_form=True) if isinstance(session, ssl.SSLObject) else None
 
     def data_received(self, data: bytes) -> None:
         """Asyncio: bytes came."""

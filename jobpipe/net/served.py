@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,15 +13,12 @@ from jobpipe.errors import (
     LinkClosed,
     LinkError,
     LocalProtocolError,
-    NotAuthorized,
     ProtocolError,
     RemoteProtocolError,
 )
-from jobpipe.net.audit import who
-from jobpipe.net.budget import Budgets, asking, identity_of
+from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.budget import Budgets, asking
 from jobpipe.net.link import Link
-from jobpipe.net.retry import RENEW
-from jobpipe.net.stream import for_clients
 from jobpipe.net.timing import Timing
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import encode, fault
@@ -69,9 +65,12 @@ class ServedLink(Link):
     """A client's link, with the tasks that answer its requests.
 
     Attributes:
-        identity: whose budget it counts to; known once the transport is there.
+        accepted: its peer, and until when; there once the transport is.
+        identity: whose budget it counts to; known then.
         tasks: of its unanswered requests.
     """
+
+    accepted: AcceptedPeer
 
     def __init__(
         self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None], budgets: Budgets | None = None
@@ -87,7 +86,6 @@ class ServedLink(Link):
         self._budgets = budgets or Budgets()
         self._uploads = 0  # unanswered requests with one
         self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
-        self._due: float | None = None  # when the link is to be renewed, by the loop's clock
         self.tasks: set[asyncio.Task[None]] = set()
         self.identity = ""
         self._wire.request_limit = ASKING_LIMIT
@@ -95,16 +93,11 @@ class ServedLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: the transport is there, its TLS handshake done."""
         super().connection_made(transport)
-        self.identity = identity_of(self.peer_names, self.peer)
+        self.accepted = AcceptedPeer(transport)
+        self.identity = self.accepted.identity
 
-    async def admit(self, max_age: float | None = None) -> None:
-        """Take HELLO, ask the handler, send WELCOME.
-
-        Args:
-            max_age: seconds after which the link is due to be renewed; a certificate that ends makes it due too.
-        """
-        self._require_valid()
-        self._require_client()
+    async def admit(self) -> None:
+        """Take HELLO, ask the handler, send WELCOME."""
         hello = await self._greet(self.timing.hello, "HELLO")
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"{self.peer} sent no HELLO", peer=self.peer)
@@ -120,42 +113,11 @@ class ServedLink(Link):
         self._write(welcome)
         self._welcomed = True
         self._watch(beats=hello.heartbeat)
-        if max_age is not None:
-            self.expire(max_age)
-        if self.peer_expires is not None:
-            self.expire(self.peer_expires - time.time())
 
-    def _require_valid(self) -> None:
-        """Refuse a certificate that ended: OpenSSL does not look again when a client resumes its session."""
-        if self.peer_expires is not None and self.peer_expires <= time.time():
-            raise NotAuthorized(f"{self.peer}: its certificate has expired", peer=self.peer)
-
-    def _require_client(self) -> None:
-        """Refuse a certificate that does not say it is for clients: OpenSSL takes one that says nothing.
-
-        Raises:
-            NotAuthorized: it has no extended key usage, or another one only.
-        """
-        certificate = self.peer_certificate()
-        if certificate is not None and not for_clients(certificate):
-            raise NotAuthorized(
-                f"{self.peer}: the certificate of {who(self.peer_names)} is not made for clients: it needs the "
-                "extended key usage clientAuth, as those of `jobpipe certs issue` have it",
-                peer=self.peer,
-                principal=list(self.peer_names),
-            )
-
-    def expire(self, seconds: float) -> None:
-        """Let the link be due to be renewed in so many seconds, if not before."""
-        due = self._loop.time() + seconds
-        self._due = due if self._due is None else min(self._due, due)
-
-    def renew_if_due(self, grace: float) -> None:
-        """End a link that is due, in quiet or after ``grace`` seconds; its client dials again."""
-        if self._due is None or (late := self._loop.time() - self._due) < 0:
-            return
-        if (not self._uploads and self._wire.machine.stream is None) or late > grace:
-            self.leave(RENEW)
+    @property
+    def busy(self) -> bool:
+        """Whether it streams an answer or takes an upload: for those there is no other try."""
+        return bool(self._uploads) or self._wire.machine.stream is not None
 
     @property
     def gone(self) -> bool:

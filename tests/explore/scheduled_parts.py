@@ -216,7 +216,7 @@ class CoordinatorProcess:
     async def _greet(self, link: ServedLink) -> None:
         """As the server's, without what it does for sockets."""
         try:
-            await link.admit(None)
+            await link.admit()
         except JobpipeError as error:
             link.refuse(error)
         except asyncio.CancelledError:

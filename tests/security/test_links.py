@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import LinkEnded, NotAuthorized
-from jobpipe.net import server as net_server
+from jobpipe.net import listener as net_listener
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import NODE_LIFE, issue
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_server, "TEND_SECONDS", 0.02)
+    monkeypatch.setattr(net_listener, "TEND_SECONDS", 0.02)
 
 
 @pytest.fixture(params=["tcp", "tls"])
@@ -67,8 +67,8 @@ def test_a_link_at_work_may_finish(mode: Mode, what: str) -> None:
     with Remote(mode) as remote:
 
         async def expire() -> None:
-            for served in remote.server._links:
-                served.expire(0.0)
+            for served in remote.server.admitted:
+                served.accepted.expire(0.0)
 
         with BlockingLink.connect(
             remote.endpoint, HELLO, tls=mode.client, server_hostname=mode.hostname, timing=TIMING
@@ -99,7 +99,7 @@ def test_a_link_at_work_may_finish(mode: Mode, what: str) -> None:
 
 
 def test_work_without_end_is_cut(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_server, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(net_listener, "BUSY_SECONDS", 0.2)
 
     async def main() -> None:
         async with serving(mode, max_age=0.1) as (_, endpoint, echo), linked(mode, endpoint) as client:

@@ -1,0 +1,72 @@
+"""The peer of an accepted connection: who it is by its certificate, and until when that counts.
+
+Every listener takes its peers through this class, whatever protocol they speak: links of the bus and HTTP alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+
+from jobpipe.errors import NotAuthorized
+from jobpipe.net.audit import who
+from jobpipe.net.budget import identity_of
+from jobpipe.net.stream import for_clients, peer_expires, peer_names, peer_of
+
+
+class AcceptedPeer:
+    """The other end of a connection whose TLS handshake, if there is one, is over. Belongs to one event loop.
+
+    Attributes:
+        address: "host:port".
+        names: DNS names of its certificate; () in plaintext.
+        identity: whose budget it counts to, see :func:`jobpipe.net.budget.identity_of`.
+        expires: when its certificate ends, in seconds since 1970; None in plaintext.
+    """
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        certificate = transport.get_extra_info("peercert")
+        session = transport.get_extra_info("ssl_object")
+        self.address = peer_of(transport.get_extra_info("peername"))
+        self.names = peer_names(certificate)
+        self.identity = identity_of(self.names, self.address)
+        self.expires = peer_expires(certificate)
+        self._certificate = session.getpeercert(binary_form=True) if isinstance(session, ssl.SSLObject) else None
+        self._loop = asyncio.get_running_loop()
+        self._due: float | None = None  # when it has to prove itself anew, by the loop's clock
+
+    def require(self) -> None:
+        """See that its certificate has not ended and is for clients: OpenSSL looks at neither in all cases.
+
+        It does not look again when a client resumes its session, and takes a certificate without any key usage.
+
+        Raises:
+            NotAuthorized: it has ended, or has no extended key usage, or another one only.
+        """
+        if self.expires is not None and self.expires <= time.time():
+            raise NotAuthorized(f"{self.address}: its certificate has expired", peer=self.address)
+        if self._certificate is not None and not for_clients(self._certificate):
+            raise NotAuthorized(
+                f"{self.address}: the certificate of {who(self.names)} is not made for clients: it needs the extended "
+                "key usage clientAuth, as those of `jobpipe certs issue` have it",
+                peer=self.address,
+                principal=list(self.names),
+            )
+
+    def limit_age(self, max_age: float | None) -> None:
+        """Let it be due in ``max_age`` seconds, if that is given, and no later than its certificate ends."""
+        if max_age is not None:
+            self.expire(max_age)
+        if self.expires is not None:
+            self.expire(self.expires - time.time())
+
+    def expire(self, seconds: float) -> None:
+        """Let it be due to prove itself anew in so many seconds, if not before."""
+        due = self._loop.time() + seconds
+        self._due = due if self._due is None else min(self._due, due)
+
+    def overdue(self) -> float | None:
+        """Return for how many seconds its connection has been due to end; None if it is not."""
+        late = None if self._due is None else self._loop.time() - self._due
+        return None if late is None or late < 0 else late

@@ -1,0 +1,417 @@
+"""Listening: accepts connections, bounds them before and after TLS, and lets each end when its peer is due.
+
+It accepts connections itself, not through ``loop.create_server``. So it owns each connection from its first moment, can
+cut those that hang in the handshake, and does not need ``Server.wait_closed``, which behaves differently in Python 3.11
+to 3.13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import random
+import resource
+import socket
+import ssl
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar, cast
+from weakref import WeakValueDictionary
+
+from jobpipe.errors import JobpipeError, LinkClosed, LinkError, NotAuthorized, ProtocolError
+from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.admission import Admission, ConnectionLimits, Refusal, source_of
+from jobpipe.net.alerts import HandshakeContext
+from jobpipe.net.audit import RateLimitedLog
+from jobpipe.net.client_hello import wait_for_client_hello
+from jobpipe.net.retry import RENEW
+from jobpipe.net.stream import mapped, peer_of
+from jobpipe.net.timing import Timing
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096  # connections that may wait for accept() during a flood; the kernel caps it at somaxconn
+ACCEPT_PAUSE = 0.2  # seconds without accepting, when the process has no file descriptor left
+ACCEPT_TURN = 64  # connections accepted at once (some 2 ms), before existing ones get a turn
+MAX_GREETING = 256  # connections not yet admitted: in TLS each costs 300 KiB
+HANDSHAKES = 16  # concurrent, per address: each blocks the event loop for 1.3 ms
+RESERVED_FILES = 64  # descriptors kept for catalogs, segments and pipes
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we drop leaves no TIME_WAIT with us
+TEND_SECONDS = 1.0  # between two looks at certificate files and the connections' ages
+BUSY_SECONDS = 30.0  # how long a connection that is due may take to finish its work
+SPREAD_SECONDS = 2.0  # over which all are renewed when trust changes, so that they do not all reconnect at once
+
+
+class RenewableTls(Protocol):
+    """A context that is reloaded when its files change, such as :class:`jobpipe.net.tls.ServerTls`."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look at the files; return True if trust has changed, so that all peers must prove themselves. Blocking."""
+        ...
+
+
+class Connection(Protocol):
+    """What a listener needs of the asyncio protocol that it gives a connection to."""
+
+    @property
+    def accepted(self) -> AcceptedPeer:
+        """Its peer; there once the transport is."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether an end now would cut short what cannot be taken up again."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Its transport is gone, or never came."""
+        ...
+
+    @property
+    def tasks(self) -> Collection[asyncio.Task[None]]:
+        """Those that work for it."""
+        ...
+
+    async def admit(self) -> None:
+        """Wait until the peer, whose certificate is in order, has said what it wants, and let it in.
+
+        Raises:
+            JobpipeError: why it is not let in; :meth:`refuse` comes next.
+        """
+        ...
+
+    def refuse(self, error: JobpipeError) -> None:
+        """End a connection that was not admitted; tell the peer why, if it can still be told."""
+        ...
+
+    def leave(self, reason: str) -> None:
+        """End, as politely as is possible without waiting."""
+        ...
+
+    def abort(self) -> None:
+        """Cut it now."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Wait until the transport and all tasks are gone."""
+        ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Listener(Generic[C]):
+    """Serves one listening socket.
+
+    Args:
+        connection: Makes the protocol of a new connection; it is given what it must call once its transport is gone.
+        tls: The server's context, fixed or renewable, or None for plaintext.
+        timing: Deadlines.
+        limits: How many connections, and how fast. At a cap the listener drops the oldest connection not yet admitted:
+            at an address's own cap, of that address; at any other, of the address with the most such connections. If
+            there is none, it drops the new one.
+        max_age: Seconds after which the client must connect anew, or sooner if its certificate expires.
+    """
+
+    def __init__(
+        self,
+        connection: Callable[[Callable[[C], None]], C],
+        *,
+        tls: ssl.SSLContext | RenewableTls | None,
+        timing: Timing | None = None,
+        limits: ConnectionLimits | None = None,
+        max_age: float | None = None,
+    ) -> None:
+        self._connection = connection
+        self._tls = tls
+        self._timing = timing or Timing()
+        self._limits = limits or ConnectionLimits()
+        self._max_age = max_age
+        self._tending: asyncio.Task[None] | None = None
+        self._trust = 0  # how often the trusted CAs or the revocation list have changed
+        self.admission = Admission(self._limits)
+        self._log = RateLimitedLog(log)
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        # By task, in order of arrival: the connection's source, and its socket until asyncio owns it.
+        self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
+        self._served: dict[C, str] = {}  # connections whose transport is still open, and their source
+        self._identified: set[C] = set()
+        self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by source, while in use
+        self._admitted: set[C] = set()
+        self._closing = False
+
+    @property
+    def admitted(self) -> Collection[C]:
+        """The connections that were admitted and live."""
+        return frozenset(self._admitted)
+
+    async def start(self, sock: socket.socket) -> None:
+        """Listen on a bound socket and accept from now on. The listener owns the socket and closes it."""
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._socket = sock
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:  # beyond it accept() itself fails, for everybody
+            room = max(1, files - RESERVED_FILES)
+            self.admission.limits = replace(self._limits, connections=min(self._limits.connections, room))
+        self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
+        self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
+
+    async def wait_failed(self) -> None:
+        """Wait for the end of its own work, which comes before :meth:`close` only by an error; raise that."""
+        work = [task for task in (self._accepting, self._tending) if task is not None]
+        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Stop accepting, end all connections; whatever is left after ``grace`` seconds is cut."""
+        self._closing = True
+        for loop in (self._accepting, self._tending):
+            if loop is not None:
+                loop.cancel()
+                await asyncio.wait([loop])
+        self._accepting = self._tending = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        for task in list(self._greeting):
+            task.cancel()
+        for connection in list(self._served):
+            connection.leave("the server closes")
+        if not await self._all_gone(grace):
+            for connection in list(self._served):
+                connection.abort()
+            if not await self._all_gone(1.0):
+                log.warning("%d tasks outlive the server: a handler ignores its cancellation", len(self._tasks()))
+
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set(self._greeting).union(*(connection.tasks for connection in self._served))
+
+    async def _all_gone(self, timeout: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._greeting or self._served:
+                    for connection in list(self._served):
+                        await connection.wait_gone()
+                        self._release(connection)
+                    if self._greeting:
+                        await asyncio.wait(list(self._greeting))
+                return True
+        return False
+
+    # ------------------------------------------------------------------------------------------------------ renewing
+
+    async def _tend(self) -> None:
+        """Follow the certificate files, and end connections whose time is over; their clients dial again."""
+        while True:
+            await asyncio.sleep(TEND_SECONDS)
+            if self._tls is not None and not isinstance(self._tls, ssl.SSLContext):
+                try:
+                    trust_changed = await asyncio.to_thread(self._tls.refresh)
+                except Exception:
+                    log.exception("looking at the certificate files failed")
+                else:
+                    if trust_changed:
+                        self._trust += 1
+                        log.info("CAs or revocation list have changed: renewing %d connections", len(self._admitted))
+                        for connection in self._admitted:
+                            connection.accepted.expire(random.uniform(0.0, SPREAD_SECONDS))  # noqa: S311
+            for connection in list(self._admitted):
+                self._renew_if_due(connection)
+
+    def _renew_if_due(self, connection: C) -> None:
+        """End a connection that is due, in quiet or after BUSY_SECONDS; after as long again, cut it."""
+        late = connection.accepted.overdue()
+        if late is None:
+            return
+        if late > 2 * BUSY_SECONDS:
+            connection.abort()
+        elif late > BUSY_SECONDS or not connection.busy:
+            connection.leave(RENEW)
+
+    def _context(self, sock: socket.socket) -> HandshakeContext | None:
+        if self._tls is None:
+            return None
+        return HandshakeContext(self._tls if isinstance(self._tls, ssl.SSLContext) else self._tls.context, sock)
+
+    # ---------------------------------------------------------------------------------------------------- accepting
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        taken = 0
+        while True:
+            taken += 1
+            if taken % ACCEPT_TURN == 0:
+                await asyncio.sleep(0)  # sock_accept does not yield while connections wait, as they do in a flood
+            try:
+                sock, address = await loop.sock_accept(listener)
+            except OSError as error:
+                self._log.log(logging.WARNING, "accept failed: %s", error)
+                if error.errno in NO_ROOM:
+                    self._make_room(None)
+                    await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            source = source_of(address)
+            refusal = self.admission.arrive(source, loop.time()) or self._fit(source)
+            if refusal is not None:
+                self._log.log(logging.WARNING, "%s is dropped: %s", peer_of(address), refusal.value)
+                _drop(sock)
+                continue
+            task = asyncio.create_task(
+                self._greet(sock, peer_of(address), source), name=f"jobpipe-greet-{peer_of(address)}"
+            )
+            self._greeting[task] = source, sock
+            task.add_done_callback(self._greeted)
+
+    def _fit(self, source: str) -> Refusal | None:
+        """Make room for a connection that has arrived, or say why it is refused."""
+        over = self.admission.over(source)
+        if over is None and len(self._greeting) < MAX_GREETING:
+            return None
+        if self._make_room(source if over is Refusal.ADDRESS else None):
+            return None
+        over = over or Refusal.TOTAL
+        self.admission.refused[over] += 1
+        self.admission.leave(source)
+        return over
+
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        source, sock = self._greeting.pop(task)
+        if sock is not None:  # cancelled before its first step
+            sock.close()
+            self._failed(source)
+            self.admission.leave(source)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.log(logging.ERROR, "greeting a client failed", error=error)
+
+    def _failed(self, source: str) -> None:
+        if not self._closing:
+            self.admission.failed(source, asyncio.get_running_loop().time())
+
+    def _make_room(self, source: str | None) -> bool:
+        """Drop the oldest connection not yet admitted: of ``source`` if given, else of the address with the most."""
+        waiting = [(task, found) for task, (found, _) in self._greeting.items() if not task.cancelling()]
+        if source is None and waiting:
+            ((source, _),) = Counter(found for _, found in waiting).most_common(1)
+        for task, found in waiting:
+            if found == source:
+                task.cancel()
+                return True
+        return False
+
+    async def _greet(self, sock: socket.socket, peer: str, source: str) -> None:
+        loop = asyncio.get_running_loop()
+        connection = self._connection(self._forget)
+        context, trust = self._context(sock), self._trust
+        task = asyncio.current_task()
+        if task in self._greeting:
+            self._greeting[task] = source, None
+        self._served[connection] = source
+        try:
+            with mapped(peer, "handshake with"):
+                if context is None:
+                    await loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", connection), sock)
+                else:
+                    await self._handshake(connection, sock, peer, source, context)
+            connection.accepted.require()
+            self._identify(connection)
+            await connection.admit()
+            connection.accepted.limit_age(self._max_age)
+            if trust != self._trust:  # trust changed during the handshake
+                connection.accepted.expire(0.0)
+            if not connection.gone:
+                self._admitted.add(connection)
+        except JobpipeError as error:
+            level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
+            self._log.log(level, "%s is not let in: %s", peer, error)
+            connection.refuse(error)
+            if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from authorised clients
+                self._failed(source)
+            if context is not None:
+                await context.linger()
+        except asyncio.CancelledError:
+            connection.refuse(LinkClosed("the server closes or is full", peer=peer))
+            self._failed(source)
+            raise
+        except Exception as error:  # noqa: BLE001 - logged, and told to the client
+            self._log.log(logging.ERROR, "admitting %s failed", peer, error=error)
+            connection.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
+        finally:
+            if context is not None:
+                context.close()
+            if connection.gone:
+                self._release(connection)
+
+    async def _handshake(
+        self, connection: C, sock: socket.socket, peer: str, source: str, context: HandshakeContext
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        slots = self._handshakes.get(source)
+        if slots is None:
+            slots = self._handshakes[source] = asyncio.Semaphore(HANDSHAKES)
+        handed_over = False
+        try:
+            async with asyncio.timeout(self._timing.handshake):
+                await wait_for_client_hello(sock, peer)
+                await slots.acquire()
+            try:
+                handed_over = True
+                await loop.connect_accepted_socket(
+                    lambda: cast("asyncio.Protocol", connection),
+                    sock,
+                    ssl=context,  # type: ignore[arg-type]
+                    ssl_handshake_timeout=self._timing.handshake,
+                    ssl_shutdown_timeout=self._timing.goodbye,
+                )
+            finally:
+                slots.release()
+        finally:
+            if not handed_over:
+                _drop(sock)
+
+    def _identify(self, connection: C) -> None:
+        peer = connection.accepted
+        if not peer.names:
+            return  # plaintext: there is no identity
+        if not self.admission.identify(peer.names):
+            limit = self.admission.limits.per_identity
+            named = f" ({self._limits.identity_key})" if self._limits.identity_key else ""
+            raise LinkError(
+                f"the certificate of {', '.join(peer.names)} has {limit} connections here already{named}",
+                peer=peer.address,
+                limit=limit,
+            )
+        self._identified.add(connection)
+
+    def _release(self, connection: C) -> None:
+        source = self._served.pop(connection, None)
+        if source is not None:
+            self.admission.leave(source)
+        if connection in self._identified:
+            self._identified.remove(connection)
+            self.admission.forget(connection.accepted.names)
+
+    def _forget(self, connection: C) -> None:
+        self._admitted.discard(connection)
+        if not self._closing:
+            self._release(connection)
+
+
+def _drop(sock: socket.socket) -> None:
+    """Close a socket with a reset."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    sock.close()
