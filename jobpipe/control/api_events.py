@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from jobpipe.control.api_gate import Receive, Scope, Send
+from jobpipe.control.api_gate import PEER, Receive, Scope, Send
 from jobpipe.control.interface import Control, Event
+from jobpipe.net.accepted import AcceptedPeer
 
 MOST = 16
 POLL_SECONDS = 1.0  # how long a thread waits for an event; a stream ends so late at most
@@ -54,21 +55,23 @@ class Streams:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     async def send(self, after: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client goes; its place was taken."""
+        """Send events until the client goes, or must prove itself anew; its place was taken."""
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await self._send(after, gone, send)
+            await self._send(after, scope["state"][PEER], gone, send)
         finally:
             self._open -= 1
             gone.cancel()
 
-    async def _send(self, after: int, gone: asyncio.Future[None], send: Send) -> None:
+    async def _send(self, after: int, peer: AcceptedPeer, gone: asyncio.Future[None], send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _part(send, f"retry: {RETRY_MS}\n\n".encode())
         loop, began = asyncio.get_running_loop(), time.monotonic()
         told = began
-        while not gone.done() and not self._closed and time.monotonic() - began < AGE_SECONDS:
+        while not (
+            gone.done() or self._closed or peer.overdue() is not None or time.monotonic() - began >= AGE_SECONDS
+        ):
             events = await loop.run_in_executor(self._pool, self._next, after)
             if events:
                 after = events[-1].id

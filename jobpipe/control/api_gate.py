@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from jobpipe.control.problem_json import PROBLEM, problem_of
 from jobpipe.control.rights import Right
-from jobpipe.errors import NotAuthorized
+from jobpipe.errors import JobpipeError, NotAuthorized
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 RIGHT = "right"  # in the state of a request
-PEER_NAMES = "peer_names"  # the names of the client's certificate, which the listener put there
+PEER = "peer"  # the jobpipe.net.accepted.AcceptedPeer that asks, which the listener put there
+REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
 SAFE = frozenset({"GET", "HEAD"})
 COOKIE_SECONDS = 12 * 3600
@@ -138,6 +139,8 @@ class Gate:
         await (self._app if response is None else response)(scope, receive, guarded)
 
     def _refused(self, scope: Scope) -> Response | None:
+        if (error := scope["state"].get(REFUSED)) is not None:
+            return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, {"connection": "close"})
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
@@ -150,7 +153,7 @@ class Gate:
             return swapped
         if scope["path"] in PUBLIC and safe:
             return None
-        right = self._identities.right(headers, scope["state"].get(PEER_NAMES, ()))
+        right = self._identities.right(headers, scope["state"][PEER].names)
         if right is None:
             return _refusal(
                 401,
@@ -194,6 +197,8 @@ def _says_where_from(headers: Headers) -> bool:
 
 
 def _refusal(status: int, what: str) -> Response:
-    problem = problem_of(NotAuthorized(what), status)
-    headers = {"www-authenticate": 'Bearer realm="jobpipe"'} if status == 401 else None
-    return Response(problem.model_dump_json(), status, headers, media_type=PROBLEM)
+    return _answer(NotAuthorized(what), status, {"www-authenticate": 'Bearer realm="jobpipe"'} if status == 401 else {})
+
+
+def _answer(error: JobpipeError, status: int, headers: Mapping[str, str]) -> Response:
+    return Response(problem_of(error, status).model_dump_json(), status, headers, media_type=PROBLEM)

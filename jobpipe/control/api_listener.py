@@ -1,4 +1,4 @@
-"""Listening: connections are taken, bounded in number, time and size, and given to uvicorn's HTTP; in a thread."""
+"""HTTP: connections come from the listener that all servers share, and are given to uvicorn; in a thread."""
 
 from __future__ import annotations
 
@@ -6,77 +6,154 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import h11
 from uvicorn.config import Config as UvicornConfig
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState as UvicornState
 
-from jobpipe.control.api_gate import PEER_NAMES, App
+from jobpipe.control.api_gate import PEER, REFUSED, App
+from jobpipe.errors import JobpipeError, LinkBroken, LinkClosed
+from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.admission import ConnectionLimits
+from jobpipe.net.listener import Listener, RenewableTls
+from jobpipe.net.timing import Timing
 
 log = logging.getLogger(__name__)
 
 HEADER_BYTES = 16 * 1024
-RENEW_SECONDS = 2.0
 CLOSE_SECONDS = 5.0  # for answers that are on their way
+NO_RATE = 1e6  # connections a second: without TLS one costs no more than its refusal
 
 
-class ListenerLimits:
-    """What one listener takes."""
+@dataclass(frozen=True)
+class HttpLimits:
+    """What the listener takes.
 
-    def __init__(
-        self,
-        *,
-        connections: int = 128,
-        handshakes: int = 64,
-        handshake_seconds: float = 10.0,
-        request_seconds: float = 20.0,
-        stuck_seconds: float = 30.0,
-        idle_seconds: int = 15,
-    ) -> None:
-        """Give the limits.
+    Attributes:
+        connections: in total; at the limit the oldest makes room that has not made a request yet.
+        per_address: of them, of one address, where connections are encrypted. Others are all of this host.
+        per_identity: of one certificate.
+        rate: connections a second of one address, where they are encrypted; a failed one counts eleven times.
+        handshake_seconds: for TLS.
+        request_seconds: for a request to arrive, from its first byte, or from the connection.
+        stuck_seconds: for a client to take what it was sent, before it is cut off.
+        idle_seconds: between two requests.
+    """
 
-        Args:
-            connections: those with a request or waiting for one.
-            handshakes: those that are not encrypted yet.
-            request_seconds: for a request to arrive, from its first byte, or from the connection.
-            stuck_seconds: for a client to take what it was sent, before it is cut off.
-            idle_seconds: between two requests.
-        """
-        self.connections = connections
-        self.handshakes = handshakes
-        self.handshake_seconds = handshake_seconds
-        self.request_seconds = request_seconds
-        self.stuck_seconds = stuck_seconds
-        self.idle_seconds = idle_seconds
+    connections: int = 256
+    per_address: int = 128
+    per_identity: int = 64
+    rate: float = 200.0
+    handshake_seconds: float = 10.0
+    request_seconds: float = 20.0
+    stuck_seconds: float = 30.0
+    idle_seconds: int = 15
+
+    def of_connections(self, *, encrypted: bool) -> ConnectionLimits:
+        """Return those of :class:`jobpipe.net.listener.Listener`."""
+        if not encrypted:
+            return ConnectionLimits(self.connections, self.connections, self.connections, NO_RATE)
+        return ConnectionLimits(self.connections, self.per_address, self.per_identity, self.rate)
 
 
-class _Connection(H11Protocol):
-    """uvicorn's connection, with limits of time."""
+class HttpConnection(H11Protocol):
+    """uvicorn's connection, as a listener has it, and with limits of time.
 
-    limits: ListenerLimits
+    It is not read before its peer's certificate was found to be in order, and admitted with its first request.
 
-    def __init__(self, limits: ListenerLimits, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Attributes:
+        accepted: its peer, and until when.
+    """
+
+    accepted: AcceptedPeer
+
+    def __init__(self, limits: HttpLimits, config: UvicornConfig, forget: Callable[[HttpConnection], None]) -> None:
+        super().__init__(config=config, server_state=UvicornState(), app_state={})  # the state of this one alone
         self.access_log = False  # it would write addresses with their query, where a token may stand
-        self.limits = limits
+        self._limits = limits
+        self._forget = forget
         self._late: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
+        self._asked = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._made = False
+        self._ended = False
+
+    # ---------------------------------------------------------------------------------------------- for the listener
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is arriving."""
+        return self._late is not None and self._asked.is_set()
+
+    @property
+    def gone(self) -> bool:
+        """Its transport is gone, or never came."""
+        return self._lost.is_set()
+
+    async def admit(self) -> None:
+        """Wait for the first request; the gate looks at its right.
+
+        Raises:
+            LinkBroken: none came, in time.
+        """
+        self.flow.resume_reading()
+        await self._asked.wait()
+        if self.cycle is None:
+            raise LinkBroken(f"{self.accepted.address} ended, or was cut, before its first request")
+
+    def refuse(self, error: JobpipeError) -> None:
+        """Answer the first request with the error, or end at once what has no transport, or no time."""
+        if isinstance(error, LinkClosed) or not self._made or self._asked.is_set():
+            self.abort()
+            return
+        self.app_state[REFUSED] = error
+        self.flow.resume_reading()
+
+    def leave(self, reason: str) -> None:
+        """End when the answer that is on its way is sent; without one, now."""
+        if not self._made:
+            self.abort()
+        elif not self.transport.is_closing():
+            log.debug("%s is told to connect anew: %s", self.accepted.address, reason)
+            self.shutdown()
+
+    def abort(self) -> None:
+        """Cut it now, and what works for it."""
+        self._ended = True
+        for task in self.tasks:
+            task.cancel()
+        if self._made:
+            self.transport.abort()
+        else:
+            self._lost.set()
+
+    async def wait_gone(self) -> None:
+        """Wait until the transport and all tasks are gone."""
+        await self._lost.wait()
+        if self.tasks:
+            await asyncio.wait(list(self.tasks))
+
+    # --------------------------------------------------------------------------------------------- asyncio callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None:
-            names = [value for kind, value in (secured.getpeercert() or {}).get("subjectAltName", ()) if kind == "DNS"]
-            self.app_state = {**self.app_state, PEER_NAMES: tuple(names)}
+        self.accepted = AcceptedPeer(transport)
+        self.app_state[PEER] = self.accepted
         super().connection_made(transport)
+        self._made = True
+        self.flow.pause_reading()
         self._expect()
+        if self._ended:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.cycle is not None:
+            self._asked.set()
         arriving = self.conn.their_state is h11.SEND_BODY or (
             self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         )
@@ -88,7 +165,7 @@ class _Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
-        self._stuck = self._stuck or self.loop.call_later(self.limits.stuck_seconds, self._cut)
+        self._stuck = self._stuck or self.loop.call_later(self._limits.stuck_seconds, self._cut)
 
     def resume_writing(self) -> None:
         if self._stuck is not None:
@@ -101,21 +178,24 @@ class _Connection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        self._asked.set()
+        self._lost.set()
+        self._forget(self)
 
     def _expect(self) -> None:
         """Give the request that arrives its time; the time does not begin again with each byte."""
-        self._late = self._late or self.loop.call_later(self.limits.request_seconds, self._cut)
+        self._late = self._late or self.loop.call_later(self._limits.request_seconds, self._cut)
 
     def _cut(self) -> None:
         self.transport.abort()
 
 
-class Listener:
-    """Serves an application at a listening socket, from :meth:`start` to :meth:`close`.
+class HttpListener:
+    """Serves an application at a bound socket, from :meth:`start` to :meth:`close`.
 
     Args:
-        tls: returns the context for the next connection; None without encryption. It may block: it reads files.
-        refresh: called every two seconds, in a thread.
+        tls: the context for connections, looked at anew each second; None without encryption.
+        max_age: seconds after which a client must connect anew.
         failed: called if it ends by itself, in its thread; :attr:`failure` says why.
     """
 
@@ -124,19 +204,18 @@ class Listener:
         app: App,
         sock: socket.socket,
         *,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        refresh: Callable[[], None] | None = None,
-        limits: ListenerLimits | None = None,
+        tls: RenewableTls | None = None,
+        limits: HttpLimits | None = None,
+        max_age: float | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.failure: Exception | None = None
         self._failed = failed
         self._app = app
         self._sock = sock
-        self._limits = limits or ListenerLimits()
+        self._limits = limits or HttpLimits()
         self._tls = tls
-        self._context = None if tls is None else tls()
-        self._refresh = refresh
+        self._max_age = max_age
         self._config = UvicornConfig(
             app,
             http="h11",
@@ -149,9 +228,6 @@ class Listener:
             timeout_keep_alive=self._limits.idle_seconds,
             h11_max_incomplete_event_size=HEADER_BYTES,
         )
-        self._state = UvicornState()
-        self._handshakes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._started = threading.Event()
@@ -161,7 +237,6 @@ class Listener:
         """Begin to serve."""
         self._config.load()
         self._config.loaded_app = self._app  # without what would log each request at the lowest level, addresses too
-        self._sock.setblocking(False)
         self._thread.start()
         self._started.wait()
 
@@ -186,71 +261,21 @@ class Listener:
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        listener: Listener[HttpConnection] = Listener(
+            lambda forget: HttpConnection(self._limits, self._config, forget),
+            tls=self._tls,
+            timing=Timing(handshake=self._limits.handshake_seconds),
+            limits=self._limits.of_connections(encrypted=self._tls is not None),
+            max_age=self._max_age,
+        )
+        await listener.start(self._sock)
         self._started.set()
-        work = [asyncio.create_task(self._accept()), asyncio.create_task(self._renew())]
-        ending = asyncio.create_task(self._ended.wait())
-        await asyncio.wait((ending, *work), return_when=asyncio.FIRST_COMPLETED)
-        failures = [task.exception() for task in work if task.done()]  # they go on until they are cancelled
-        for task in (ending, *work):
-            task.cancel()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                while waiting := [*self._state.tasks]:
-                    await asyncio.wait(waiting)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
-        for task in (*self._tasks, *self._state.tasks):
-            task.cancel()
-        await asyncio.gather(ending, *work, *self._tasks, *self._state.tasks, return_exceptions=True)
-        for failure in failures:
-            if failure is not None:
-                raise failure
-
-    async def _renew(self) -> None:
-        """Look at certificates and access list again and again."""
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            try:
-                if self._tls is not None:
-                    self._context = await asyncio.to_thread(self._tls)
-                if self._refresh is not None:
-                    await asyncio.to_thread(self._refresh)
-            except Exception:
-                log.exception("certificates or access list cannot be read; the previous ones stay in use")
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                conn, _ = await loop.sock_accept(self._sock)
-            except OSError as error:  # no descriptor is free, or the client is gone already
-                log.warning("a connection cannot be accepted: %s", error.strerror)
-                await asyncio.sleep(0.1)
-                continue
-            full = len(self._state.connections) + self._handshakes >= self._limits.connections
-            if full or self._handshakes >= self._limits.handshakes:
-                conn.close()
-                continue
-            self._handshakes += 1
-            task = loop.create_task(self._connect(conn))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            if self._context is None:  # else a burst in the kernel is taken without a turn for these tasks
-                await asyncio.wait((task,))
-
-    async def _connect(self, conn: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        context = self._context
-        seconds = None if context is None else self._limits.handshake_seconds
+        ends = [asyncio.create_task(self._ended.wait()), asyncio.create_task(listener.wait_failed())]
         try:
-            await loop.connect_accepted_socket(self._connection, conn, ssl=context, ssl_handshake_timeout=seconds)
-        except (OSError, ssl.SSLError) as error:
-            log.debug("a connection has ended before its first request: %s", error)
-            conn.close()
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            self._handshakes -= 1
-
-    def _connection(self) -> _Connection:
-        return _Connection(self._limits, config=self._config, server_state=self._state, app_state={})
+            for task in ends:
+                task.cancel()
+            await listener.close(CLOSE_SECONDS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from jobpipe.config import Config
 from jobpipe.control.api import Api
 from jobpipe.control.api_gate import Gate, Identities, Tokens
-from jobpipe.control.api_listener import Listener, ListenerLimits
+from jobpipe.control.api_listener import HttpLimits, HttpListener
 from jobpipe.control.interface import Control
 from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
@@ -19,7 +17,7 @@ from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.certs import describe
-from jobpipe.net.tls import Credentials, latest_context
+from jobpipe.net.tls import Credentials
 
 
 class RestServer:
@@ -43,7 +41,7 @@ class RestServer:
         control: Control,
         config: Config,
         *,
-        limits: ListenerLimits | None = None,
+        limits: HttpLimits | None = None,
         streams: int | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -56,24 +54,17 @@ class RestServer:
             port: int = sock.getsockname()[1]
             names = _names(host) if files is None else _served_names(files)
             scheme = "http" if files is None else "https"
-            identities, refresh, token = self._identities(config, files, port)
+            certificates = None if files is None else _people(config, files)
+            token = self._files.token(Right.OPERATE) if certificates is None else None
+            identities: Identities = certificates or Tokens(self._files.tokens(), name=f"jobpipe-{port}")
             self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
             self._api = Api(control, Roots.of(config), streams=streams)
             gate = Gate(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
-            tls = None if files is None else _context_of(files)
-            self._listener = Listener(gate, sock, tls=tls, refresh=refresh, limits=limits, failed=failed)
+            max_age = config.ssl_max_connection_age
+            self._listener = HttpListener(gate, sock, tls=certificates, limits=limits, max_age=max_age, failed=failed)
         except BaseException:
             sock.close()
             raise
-
-    def _identities(
-        self, config: Config, files: Credentials | None, port: int
-    ) -> tuple[Identities, Callable[[], None] | None, Path | None]:
-        if files is None:
-            tokens = Tokens(self._files.tokens(), name=f"jobpipe-{port}")
-            return tokens, None, self._files.token(Right.OPERATE)
-        certificates = Certificates(files.cert, config.server_access)
-        return certificates, certificates.refresh, None
 
     @property
     def address(self) -> str:
@@ -135,5 +126,5 @@ def _served_names(files: Credentials) -> list[str]:
     return names
 
 
-def _context_of(files: Credentials) -> Callable[[], ssl.SSLContext]:
-    return lambda: latest_context(files, server=True)
+def _people(config: Config, files: Credentials) -> Certificates:
+    return Certificates(files, config.server_access, lambda: credentials(config))

@@ -27,6 +27,7 @@ from jobpipe.control.problem_json import error_of
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import ConfigError, LinkBroken, NotAuthorized, RemoteProtocolError
+from jobpipe.net.stream import map_error
 
 T = TypeVar("T")
 
@@ -265,6 +266,9 @@ class ControlClient:
                 url=self._address.url,
             ) from error
         except (OSError, http.client.HTTPException) as error:
+            refused = map_error(error, f"the control server at {self._address.url}", "ask")
+            if isinstance(refused, NotAuthorized):  # by a TLS alert
+                raise refused from error
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise LinkBroken(
                 f"the control server at {self._address.url} does not answer: {why}; start it with: jobpipe server",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_listener import ListenerLimits
+from jobpipe.control.api_listener import HttpLimits
 from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ServerAddress
 from jobpipe.control.rights import Right
@@ -32,12 +32,12 @@ def control() -> MemoryControl:
 
 
 @pytest.fixture
-def limits() -> ListenerLimits:
-    return ListenerLimits()
+def limits() -> HttpLimits:
+    return HttpLimits()
 
 
 @pytest.fixture
-def served(server_config: Config, control: MemoryControl, limits: ListenerLimits, tmp_path: Path) -> Iterator[Served]:
+def served(server_config: Config, control: MemoryControl, limits: HttpLimits, tmp_path: Path) -> Iterator[Served]:
     """A server that runs."""
     files = ServerFiles.of(server_config.home)
     with files.locked():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,12 +25,12 @@ from jobpipe.cli.main import cli
 from jobpipe.cli.submitted import _new_lines
 from jobpipe.config import load
 from jobpipe.control import local_server, program
-from jobpipe.control.api_listener import Listener
 from jobpipe.control.child_environment import kept_variables
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.interface import AttemptView, JobStatus, RunView, Submission, Submitted
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
+from jobpipe.net.listener import Listener
 from jobpipe.pipelines.states import JobState
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import DEADLINE, Served, tree, until
@@ -216,7 +218,7 @@ def test_a_server_that_starts_is_waited_for_before_it_is_stopped(
 def test_the_program_ends_when_rest_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error: without REST nobody could ask it for anything; SIGTERM is for a program that goes on."""
 
-    async def fail(listener: Listener) -> None:
+    async def fail(listener: Listener[Any], sock: socket.socket) -> None:
         raise RuntimeError("no more connections")
 
     monkeypatch.setattr(Listener, "_accept", fail)

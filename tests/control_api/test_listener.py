@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_listener import Listener, ListenerLimits
+from jobpipe.control.api_listener import HttpLimits, HttpListener
 from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
@@ -44,7 +44,7 @@ def test_a_burst_of_connections_is_served() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     with socket.create_server(("127.0.0.1", 0), backlog=128) as waiting:
-        listener = Listener(hello, waiting, limits=ListenerLimits(connections=100, handshakes=4))
+        listener = HttpListener(hello, waiting, limits=HttpLimits(connections=100))
         clients = [socket.create_connection(waiting.getsockname(), DEADLINE) for _ in range(40)]
         listener.start()
         try:
@@ -61,8 +61,8 @@ class TestTimes:
     """Requests that do not arrive, and answers that are not taken."""
 
     @pytest.fixture
-    def limits(self) -> ListenerLimits:
-        return ListenerLimits(connections=4, request_seconds=0.4, idle_seconds=1)
+    def limits(self) -> HttpLimits:
+        return HttpLimits(connections=4, request_seconds=0.4, idle_seconds=1)
 
     @pytest.mark.slow
     def test_silence_and_drops_end(self, served: Served) -> None:
@@ -141,7 +141,7 @@ def test_beyond_loopback_people_need_certificates(certificates: Path, tmp_path: 
         environ={},
     )
     with ServerFiles.of(config.home).locked():
-        rest = RestServer(control, config, limits=ListenerLimits(handshake_seconds=1.5))
+        rest = RestServer(control, config, limits=HttpLimits(handshake_seconds=1.5))
         rest.start()
         try:
             assert rest.state.url.startswith("https://localhost:")

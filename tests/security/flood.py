@@ -14,13 +14,41 @@ import json
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 HELD = 64  # connections that are open at once in a flood of connects
 RESET = struct.pack("ii", 1, 0)  # so that we leave no TIME_WAIT and never run out of ports
+GRACE = 60.0  # seconds that it may take to end
 NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel picks it when we connect
+
+
+@contextlib.contextmanager
+def hostile(**order: Any) -> Iterator[dict[str, Any]]:
+    """Run a flood beside the block; its report is there after it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.security.flood"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    report: dict[str, Any] = {}
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"started\n"
+        yield report
+        out, _ = process.communicate(timeout=order["seconds"] + GRACE)
+        report.update(json.loads(out))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _socket(source: str) -> socket.socket:

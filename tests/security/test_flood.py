@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,34 +23,14 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire.messages import Hello
-from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, data_process_of, publish, read, until
+from tests.bus.kit import PATIENCE, Bus, coordinator_of, data_process_of, publish, read, until
+from tests.security.flood import hostile
 
 SOURCES = [f"127.0.0.{number}" for number in range(2, 10)]
 SOON = 1.0  # seconds: with a flood a good subscriber waits at most so much longer than without
 RETRANSMISSION = 1.1  # seconds after which a TCP client sends its SYN again
 GROWTH = 48 * 2**20  # bytes that a process may keep of a flood: what its allocator does not give back, once
 LEAK = 8 * 2**20  # and may keep of the next one
-
-
-@contextmanager
-def hostile(**order: Any) -> Iterator[dict[str, Any]]:
-    """Run a flood beside the block; its report is there after it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.security.flood"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    )
-    report: dict[str, Any] = {}
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == b"started\n"
-        yield report
-        out, _ = process.communicate(timeout=order["seconds"] + PATIENCE)
-        report.update(json.loads(out))
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @dataclass
