@@ -71,7 +71,7 @@ class Subscribers:
             return await self._grant(name, instance, link, where, owner)
 
     async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str) -> Holder:
-        holder, identity = self._holders.get(name), asking.get()
+        holder, identity = self._holders.get(name), asking.get() if link.peer_names else ""
         if holder is not None and (holder.instance, holder.identity) == (instance, identity):
             holder.link, holder.halted = link, False
             holder.seen = holder.since = time.monotonic()
@@ -84,11 +84,13 @@ class Subscribers:
             store = self._topic.store
             self._subscribe(name, owner)
             known = store.subscriptions.get(name)
-            if known.holder is not None and known.holder.get("instance") == instance:
+            before = known.holder or {}
+            if (before.get("instance"), before.get("identity", "")) == (instance, identity):
                 store.slots.witness(name)
                 return known.grant, 1  # it outlived an earlier coordinator
             store.slots.settle(name)  # while it can be told; tasks of the reader before bind nothing more
             whose = {"owner": owner} if owner else {}
+            whose |= {"identity": identity} if identity else {}
             return store.subscriptions.grant(name, {"instance": instance, **where, **whose}), 0
 
         def granted(given: tuple[int, int]) -> None:
@@ -162,7 +164,7 @@ class Subscribers:
             Fenced: the name was given to another subscriber since, or another identity asks.
         """
         holder = self.held_for_task(name, grant)
-        if holder.identity != asking.get():
+        if holder.identity and holder.identity != asking.get():
             raise Fenced(
                 f"topic {self._name!r}: subscription {name!r} is held by another certificate ({holder.place}); only "
                 "that one may read under this grant, acknowledge, or stop its tasks",

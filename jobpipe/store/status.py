@@ -28,7 +28,9 @@ def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, c
             "declared": None if known.declared is None else known.declared.to_json(),
             "required": known.required,
             "grant": known.grant,
-            "holder": known.holder,
+            "holder": None
+            if known.holder is None
+            else {key: each for key, each in known.holder.items() if key != "identity"},
             "silent": max(0.0, clock.uptime - known.seen_up),
             "stale": known.stale,
             "lag": {

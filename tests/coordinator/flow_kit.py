@@ -27,7 +27,7 @@ from tests.store.build import SCHEMA, rows, written
 LOG = "00112233445566aa"
 TOKEN = "ab" * 16
 KEY = FlowKey("alerts", "orders", LOG)
-LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0))
+LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0, peer_names=()))
 SOON = 0.3  # seconds in which what comes at once has come
 ARROW = SCHEMA.serialize().to_pybytes()
 
@@ -47,7 +47,9 @@ class Asking:
 
     async def ask(self, request: Fields, role: str, name: str | None = None) -> Any:
         """Return the reply, having travelled."""
-        link = cast("Any", SimpleNamespace(hello=SimpleNamespace(role=role, name=name), ended=None, silence=0.0))
+        link = cast(
+            "Any", SimpleNamespace(hello=SimpleNamespace(role=role, name=name), ended=None, silence=0.0, peer_names=())
+        )
         asked = type(request).from_json(request.to_json(), request.blob)
         reply = await self._answers[type(request)](Context(link, self.topic), asked)
         return type(reply).from_json(reply.to_json(), reply.blob)

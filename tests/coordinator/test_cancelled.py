@@ -15,7 +15,7 @@ from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
 from tests.coordinator.kit import Gate, World, run, seal, until
 
-LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0))
+LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0, peer_names=()))
 WHERE = {"host": "a", "pid": 1}
 
 
@@ -113,7 +113,7 @@ def test_a_grant(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order())
-        ended = cast("Any", SimpleNamespace(ended=LinkBroken("cut"), silence=0.0))
+        ended = cast("Any", SimpleNamespace(ended=LinkBroken("cut"), silence=0.0, peer_names=()))
         await cancelled_inside(
             topic.subscribers.grant("billing", "i", ended, WHERE), Subscriptions, "subscribe", monkeypatch
         )
@@ -134,7 +134,7 @@ def test_a_drop_and_a_grant_take_turns(world: World, monkeypatch: pytest.MonkeyP
     async def work() -> None:
         host, gate = world.host(), Gate()
         topic = await host.open_topic("orders", world.order())
-        await topic.subscribers.grant("billing", "i", cast("Any", SimpleNamespace(ended=None)), WHERE)
+        await topic.subscribers.grant("billing", "i", cast("Any", SimpleNamespace(ended=None, peer_names=())), WHERE)
         topic.subscribers._holders["billing"].link = None
         monkeypatch.setattr(Subscriptions, "drop", gate.wrap(Subscriptions.drop))
         dropping = asyncio.create_task(topic.subscribers.drop("billing", dry_run=False))

@@ -365,6 +365,7 @@ def test_a_task_of_an_older_grant_is_refused(world: World) -> None:
         await source.put(0, partition=0)
         with pytest.raises(Fenced):
             await answered(task)
+        assert (await answered(source.follow((0, source.place(0))))).parts, "the same under the new grant"
 
     scenario(Source, world, work)
 

@@ -31,6 +31,7 @@ class Silent:
 
     ended = None
     silence = 0.0
+    peer_names = ()
 
     async def ping(self, timeout: float) -> None:
         raise TimeoutError

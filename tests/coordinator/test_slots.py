@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def link() -> Any:
-    return cast("Any", SimpleNamespace(ended=None, silence=0.0))
+    return cast("Any", SimpleNamespace(ended=None, silence=0.0, peer_names=()))
 
 
 async def taken(topic: ServedTopic, instance: str, over: Any) -> int:

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 async def grant(topic: ServedTopic, name: str, instance: str, owner: str = "") -> int:
     """Take a name, over a link that is gone by the next time."""
-    link = cast("Any", SimpleNamespace(ended=None))
+    link = cast("Any", SimpleNamespace(ended=None, peer_names=()))
     given = (await topic.subscribers.grant(name, instance, link, WHERE, owner)).grant
     topic.subscribers.disconnected(link, ConfigError("gone"))
     return given

@@ -211,6 +211,48 @@ def test_flows_of_others_are_theirs(served: Served) -> None:
         dial(served, world.successor, "reader")
 
 
+@pytest.mark.parametrize("op", ["halt", "ack", "begin_flow", "first", "grant"])
+def test_who_shares_a_name_has_no_grant_of_it(served: Served, op: str) -> None:
+    """A grant is a small number that ``status`` shows: what is done under it is for the certificate that took it."""
+    world = served.world
+    mine, other = world.orders, world.billing  # both may read as billing-1
+    granted = grant(served, mine, "billing-1")
+    place = Position(served.publisher.log_id, 0, 0).to_json()
+    key = {"flow": "billing-1", "topic": "orders", "log": served.publisher.log_id, "grant": granted}
+    args: dict[str, Any] = {
+        "halt": {"grant": granted},
+        "ack": {"grant": granted, "position": place},
+        "begin_flow": {**key, "start": place, "partitions": 1},
+        "first": {"grant": granted, "start": EARLIEST.to_json()},
+        "grant": {"host": "h", "pid": 1},
+    }[op]
+    follow = {"name": "billing-1", "grant": granted, "parts": [{"partition": 0, "at": place}], "partitions": 4}
+    if op == "grant":  # the instance is shown too: whoever calls itself so is another, and takes the name or waits
+        with dial(served, mine, "subscriber", "billing-1") as link:
+            granted = int(link.call("grant", args, timeout=20).result["grant"])
+            assert link.call("grant", args, timeout=20).result["grant"] == granted, "the same comes back"
+        assert ask(dial(served, other, "subscriber", "billing-1"), op, args)["grant"] > granted
+        return
+    with pytest.raises(Fenced, match="another certificate"):
+        ask(dial(served, other, "subscriber", "billing-1"), op, args)
+    assert not ask(dial(served, mine, "reader"), "follow", {**follow, "wait": 0})["over"]
+    ask(dial(served, mine, "subscriber", "billing-1"), op, args)
+    assert ask(dial(served, mine, "reader"), "follow", {**follow, "wait": 0})["over"] == (op == "halt")
+
+
+def test_a_halt_ends_with_the_grant(served: Served) -> None:
+    """Else a flow that takes up its name again would be told for good that it is over."""
+    files, place = served.world.orders, Position(served.publisher.log_id, 0, 0).to_json()
+    follow = {"name": "billing-2", "parts": [{"partition": 0, "at": place}], "partitions": 4, "wait": 0}
+    with dial(served, files, "subscriber", "billing-2") as link:
+        for _ in range(2):  # the second time it is the same grant
+            granted = int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"])
+            link.call("first", {"grant": granted, "start": EARLIEST.to_json()}, timeout=20)
+            assert not ask(dial(served, files, "reader"), "follow", {**follow, "grant": granted})["over"]
+            link.call("halt", {"grant": granted}, timeout=20)
+            assert ask(dial(served, files, "reader"), "follow", {**follow, "grant": granted})["over"]
+
+
 def test_a_reset_is_for_administrators(served: Served) -> None:
     begin(served)
     for files in (served.world.billing, served.world.successor):
