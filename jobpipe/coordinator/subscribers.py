@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from jobpipe.coordinator.holder import Holder
 from jobpipe.coordinator.plans import Plans
@@ -50,7 +52,7 @@ class Subscribers:
         self._name = topic.topic
         self._holders: dict[str, Holder] = {}
         self._left: set[str] = set()  # names whose holder's link has ended since the log was told
-        self._granting = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while in use
         self.plans = Plans(topic)
 
     async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> Holder:
@@ -67,18 +69,28 @@ class Subscribers:
             NameTaken: another live reader has it, found out by a ping.
             ConfigError: the name is new, and there are too many.
         """
-        async with self._granting:  # of two newcomers one must see the other
-            return await self._grant(name, instance, link, where, owner)
+        identity = asking.get() if link.peer_names else ""
+        async with self._lock(name):
+            if (holder := self._back(name, instance, identity, link)) is not None:
+                return holder
+        async with self._free(name):  # of two newcomers one must see the other
+            if (holder := self._back(name, instance, identity, link)) is not None:
+                return holder
+            return await self._grant(name, instance, identity, link, where, owner)
 
-    async def _grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str) -> Holder:
-        holder, identity = self._holders.get(name), asking.get() if link.peer_names else ""
-        if holder is not None and (holder.instance, holder.identity) == (instance, identity):
-            holder.link, holder.halted = link, False
-            holder.seen = holder.since = time.monotonic()
-            holder.reconnects += 1
-            return holder
-        await self._require_free(name)
+    def _back(self, name: str, instance: str, identity: str, link: Link) -> Holder | None:
+        """Return the holder, if it comes back over a new link."""
+        holder = self._holders.get(name)
+        if holder is None or (holder.instance, holder.identity) != (instance, identity):
+            return None
+        holder.link, holder.halted = link, False
+        holder.seen = holder.since = time.monotonic()
+        holder.reconnects += 1
+        return holder
 
+    async def _grant(
+        self, name: str, instance: str, identity: str, link: Link, where: dict[str, Any], owner: str
+    ) -> Holder:
         def work() -> tuple[int, int]:
             # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
             store = self._topic.store
@@ -140,15 +152,42 @@ class Subscribers:
                 limit=share,
             )
 
-    async def _require_free(self, name: str) -> None:
+    def _lock(self, name: str) -> asyncio.Lock:
+        """Return the lock of a name, held for no longer than a turn of the log's thread."""
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    @contextlib.asynccontextmanager
+    async def _free(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of a name that no live reader holds. A silent one is waited for without the lock.
+
+        Raises:
+            NameTaken: a live reader holds it.
+        """
+        while True:
+            silent = await self._require_silent(name)
+            async with self._lock(name):
+                holder = self._holders.get(name)
+                if holder is None or holder.link is None or holder.link is silent:
+                    yield
+                    return
+
+    async def _require_silent(self, name: str) -> Link | None:
+        """Return the holder's link, which answers no ping; None if there is no link.
+
+        Raises:
+            NameTaken: it answers.
+        """
         holder = self._holders.get(name)
-        if holder is None or holder.link is None:
-            return
+        if holder is None or (link := holder.link) is None:
+            return None
         try:
-            await holder.link.ping(PING_SECONDS)
+            await link.ping(PING_SECONDS)
         except (LinkError, TimeoutError):
             log.info("topic %s: the holder of %s does not answer, its name passes on", self._name, name)
-            return
+            return link
         raise NameTaken(
             f"topic {self._name!r}: subscription {name!r} is held by a live subscriber ({holder.place}); give "
             "this query, flow or client another name, or stop that one",
@@ -284,8 +323,7 @@ class Subscribers:
                 store.subscriptions.seek(name, target)
             return MovedReply(name, None if known.acked is None else known.acked.n, target.n)
 
-        async with self._granting:  # else a reader may take the name between the two
-            await self._require_free(name)
+        async with self._free(name):  # else a reader may take the name between the two
             return await self._topic.run_then(work, lambda _: self._topic.acked.ring())
 
     async def drop(self, name: str, *, dry_run: bool) -> MovedReply:
@@ -306,8 +344,7 @@ class Subscribers:
                 self._forget(name)
             self._topic.acked.ring()
 
-        async with self._granting:
-            await self._require_free(name)
+        async with self._free(name):
             return await self._topic.run_then(work, dropped)
 
     async def require(self, name: str, *, required: bool, dry_run: bool) -> RequiredReply:
@@ -339,7 +376,7 @@ class Subscribers:
             if not dry_run:
                 self._topic.acked.ring()
 
-        async with self._granting:  # else it may be forgotten as one that never began
+        async with self._lock(name):  # else it may be forgotten as one that never began
             before, now = await self._topic.run_then(work, changed)
         return RequiredReply(before, tuple(sorted(now)))
 
@@ -379,18 +416,22 @@ class Subscribers:
 
         It would keep the whole log.
         """
-        if self._granting.locked():
-            return  # another time
-        async with self._granting:  # a reader that comes back just now must find its name
-            for known in await self._topic.run(self._topic.store.subscriptions.all):
-                left = self._holders.get(known.name)
-                if known.acked is not None or known.required or left is None or left.link is not None:
-                    continue
-                if time.monotonic() - left.seen > UNDECIDED_SECONDS:
-                    log.info("topic %s: subscription %s never began, and its reader is gone", self._name, known.name)
-                    await self._topic.run_then(
-                        partial(self._topic.store.subscriptions.drop, known.name), partial(self._forget, known.name)
-                    )
+        for known in await self._topic.run(self._topic.store.subscriptions.all):
+            if self._is_undecided(known) and not self._lock(known.name).locked():  # else another time
+                async with self._lock(known.name):  # a reader that comes back just now must find its name
+                    await self._forget_undecided(known.name)
+
+    def _is_undecided(self, known: StoredSubscription) -> bool:
+        left = self._holders.get(known.name)
+        if known.acked is not None or known.required or left is None or left.link is not None:
+            return False
+        return time.monotonic() - left.seen > UNDECIDED_SECONDS
+
+    async def _forget_undecided(self, name: str) -> None:
+        known = await self._topic.run(lambda: self._topic.store.subscriptions.find(name))
+        if known is not None and self._is_undecided(known):
+            log.info("topic %s: subscription %s never began, and its reader is gone", self._name, name)
+            await self._topic.run_then(partial(self._topic.store.subscriptions.drop, name), partial(self._forget, name))
 
     def _forget(self, name: str, _: object = None) -> None:
         self._holders.pop(name, None)

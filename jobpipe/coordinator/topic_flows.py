@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +27,7 @@ from jobpipe.errors import (
     SpoolError,
 )
 from jobpipe.net.access import PUBLISH
+from jobpipe.net.budget import asking
 from jobpipe.net.link import Link
 from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, CursorsRequest, SealPartsRequest
 from jobpipe.store.cursors import Cursor, FlowKey
@@ -42,6 +44,7 @@ MAX_FLOWS = 64  # of one publisher
 GROUP = 128  # parts that share a transaction
 MAX_WRITING = 8  # files of one partition that are written at once; a task writes one after the other
 
+Unsealed: TypeAlias = tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]
 OfCursors: TypeAlias = BeginFlowRequest | CursorsRequest | ClaimRequest | SealPartsRequest
 
 
@@ -77,7 +80,7 @@ class TopicFlows:
         self._subscribers = subscribers
         self._publishing: dict[str, Publishing] = {}
         self._writing: dict[tuple[FlowKey, int, int], list[str]] = {}  # by cursor and claim
-        self._waiting: list[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]] = []
+        self._waiting: dict[str, deque[Unsealed]] = {}  # by the identity of those who asked
         self._sealing: asyncio.Task[None] | None = None
         self.writing: set[str] = set()
 
@@ -269,14 +272,14 @@ class TopicFlows:
         """
         parts = self._parts(link, asked, limit)
         loop = asyncio.get_running_loop()
-        waiting: list[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]] = [
-            (part, loop.create_future()) for part in parts
-        ]
-        self._waiting += waiting  # nothing is awaited before: a task's requests keep their order
+        waiting: list[Unsealed] = [(part, loop.create_future()) for part in parts]
+        if not waiting:
+            return []
+        # Nothing is awaited before: a task's requests keep their order.
+        self._waiting.setdefault(asking.get(), deque()).extend(waiting)
         if self._sealing is None:
             self._sealing = asyncio.create_task(self._seal_waiting(), name=f"seal-parts-{self._topic.topic}")
-        if waiting:
-            await asyncio.wait([done for _, done in waiting])
+        await asyncio.wait([done for _, done in waiting])
         return [done.result() for _, done in waiting]
 
     def _parts(self, link: Link, asked: SealPartsRequest, limit: int) -> list[SegmentPart]:
@@ -312,14 +315,22 @@ class TopicFlows:
     async def _seal_waiting(self) -> None:
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-                await self._seal_group(group)
+                await self._seal_group(self._next_group())
         finally:
             self._sealing = None
 
-    async def _seal_group(
-        self, group: Sequence[tuple[SegmentPart, asyncio.Future[PartOutcome | JobpipeError]]]
-    ) -> None:
+    def _next_group(self) -> list[Unsealed]:
+        """Take parts that share a transaction, of each identity in turn: one with many delays no other."""
+        group: list[Unsealed] = []
+        while self._waiting and len(group) < GROUP:
+            identity, parts = next(iter(self._waiting.items()))
+            del self._waiting[identity]
+            group.append(parts.popleft())
+            if parts:
+                self._waiting[identity] = parts
+        return group
+
+    async def _seal_group(self, group: Sequence[Unsealed]) -> None:
         parts = [part for part, _ in group]
 
         def work() -> tuple[list[PartOutcome | JobpipeError], Position, bool]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.coordinator.higher_epoch import HigherEpoch
-from jobpipe.errors import LinkBroken, RegistryUnavailable, TopicNotFound
+from jobpipe.errors import LinkBroken, LinkTimeout, NameTaken, RegistryUnavailable, TopicNotFound
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
@@ -123,6 +123,71 @@ def test_a_grant(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (holder.grant, holder.link) == (known.grant, None)  # its link ended meanwhile: not connected for ever
         second = await topic.subscribers.grant("billing", "j", LINK, WHERE)
         assert second.grant == known.grant + 1
+        await host.close()
+
+    run(work())
+
+
+class Silent:
+    """A link whose peer answers no ping until the test says so."""
+
+    ended, silence, peer_names = None, 0.0, ()
+
+    def __init__(self) -> None:
+        self.pinged = asyncio.Event()
+        self.given_up = asyncio.Event()
+
+    async def ping(self, seconds: float) -> None:
+        self.pinged.set()
+        await self.given_up.wait()
+        raise LinkTimeout("no answer")
+
+
+def test_a_silent_reader_delays_nobody_else(world: World) -> None:
+    """Who asks for its name waits for its ping; other names do not, and neither does it when it comes back."""
+
+    async def work() -> None:
+        host, silent = world.host(), Silent()
+        topic = await host.open_topic("orders", world.order())
+        names = topic.subscribers
+        await names.grant("billing", "i", cast("Any", silent), WHERE)
+        asking = [asyncio.create_task(names.seek("billing", Boundary("latest"), dry_run=True)) for _ in range(8)]
+        asking += [asyncio.create_task(names.drop("billing", dry_run=True))]
+        newcomer = asyncio.create_task(names.grant("billing", "j", LINK, WHERE))
+        await silent.pinged.wait()
+        async with asyncio.timeout(10):
+            assert (await names.grant("audit", "k", LINK, WHERE)).grant == 1
+            assert (await names.require("other", required=True, dry_run=True)).required == ("other",)
+            names._holders["audit"].link = None
+            names._holders["audit"].seen = -1e9
+            await names.forget_undecided()
+            assert "audit" not in names._holders
+            assert (await names.grant("billing", "i", cast("Any", silent), WHERE)).grant == 1, "it comes back"
+        assert not any(task.done() for task in (newcomer, *asking))
+        silent.given_up.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*asking)
+            assert (await newcomer).grant == 2
+        await host.close()
+
+    run(work())
+
+
+def test_a_reader_that_comes_back_while_it_is_pinged_keeps_its_name(world: World) -> None:
+    """It was its link that was silent; the one it has now is asked before the name passes on."""
+
+    async def work() -> None:
+        host, silent = world.host(), Silent()
+        topic = await host.open_topic("orders", world.order())
+        await topic.subscribers.grant("billing", "i", cast("Any", silent), WHERE)
+        newcomer = asyncio.create_task(topic.subscribers.grant("billing", "j", LINK, WHERE))
+        await silent.pinged.wait()
+        alive = SimpleNamespace(ended=None, silence=0.0, peer_names=(), ping=lambda seconds: asyncio.sleep(0))
+        holder = await topic.subscribers.grant("billing", "i", cast("Any", alive), WHERE)
+        silent.given_up.set()
+        with pytest.raises(NameTaken):
+            await newcomer
+        assert topic.subscribers.held("billing", holder.grant) is holder
         await host.close()
 
     run(work())

@@ -21,6 +21,7 @@ from jobpipe.errors import (
     SpoolError,
     TopicNotFound,
 )
+from jobpipe.net.budget import asking
 from jobpipe.operations import flows
 from jobpipe.operations.fields import Fields
 from jobpipe.store.boundary import Boundary
@@ -63,7 +64,7 @@ def test_requests_that_wait_share_a_transaction(world: World, monkeypatch: pytes
         assert [part.position.n for reply in replies for part in reply.parts] == [1, 1, 1, 1, 2, 3]
         assert (gate.calls, writes.calls) == (2, 2)
         assert await target.agree() == [3, 1, 1, 1]
-        assert topic.flows._waiting == []
+        assert topic.flows._waiting == {}
 
     scenario(Target, world, work)
 
@@ -230,6 +231,34 @@ def test_a_large_group_is_more_than_one_transaction(world: World, monkeypatch: p
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_identities_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that seals much for its own flow does not keep the tasks of another one waiting."""
+    monkeypatch.setattr(module, "GROUP", 2)
+
+    async def work(target: Target) -> None:
+        claims = await target.claim(*range(4))
+        gate, done = Gate(), []
+
+        def seal(whose: str, number: int, start: int) -> asyncio.Task[flows.SealPartsReply]:
+            asking.set(whose)
+            task = target.seal(target.part(number, claims[number], start))
+            task.add_done_callback(lambda _: done.append(f"{whose}{start}"))
+            return task
+
+        monkeypatch.setattr(TopicLog, "seal_parts", gate.wrap(TopicLog.seal_parts))
+        tasks = [seal("first", 3, 0)]
+        await gate.arrived()
+        tasks += [seal("much", 0, start) for start in range(4)] + [seal("little", 1, 0)]
+        await waits(*tasks, seconds=0.05)
+        gate.go_on.set()
+        await asyncio.gather(*tasks)
+        assert done == ["first0", "much0", "little0", "much1", "much2", "much3"]
+        assert await target.agree() == [4, 1, 0, 1]
+        assert target.topic.flows._waiting == {}
+
+    scenario(Target, world, work)
 
 
 def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:

@@ -243,8 +243,8 @@ class Stage:
                 wrong.append(f"{what} is {memory} in memory and {disk} on disk")
         if at.handler.epoch(TOPIC) < topic.epoch:
             wrong.append(f"the registry's epoch is {at.handler.epoch(TOPIC)}, the topic's {topic.epoch}")
-        if topic.subscribers._granting.locked():
-            wrong.append("the lock of granting is held")
+        if held := [name for name, lock in topic.subscribers._locks.items() if lock.locked()]:
+            wrong.append(f"the locks of the names {held} are held")
         counted = topic.leases._known
         orphans = {row["id"] for row in store._db.all("SELECT id FROM leases")} - counted.keys()
         if orphans and topic.epoch == 1:  # else they may be of a coordinator before
