@@ -55,7 +55,7 @@ class Streams:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     async def send(self, after: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client goes, or must prove itself anew; its place was taken."""
+        """Send events until the client goes, or must prove itself again; its place was taken."""
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await self._send(after, scope["state"][PEER], gone, send)

@@ -119,7 +119,7 @@ class HttpConnection(H11Protocol):
         if not self._made:
             self.abort()
         elif not self.transport.is_closing():
-            log.debug("%s is told to connect anew: %s", self.accepted.address, reason)
+            log.debug("%s is told to connect again: %s", self.accepted.address, reason)
             self.shutdown()
 
     def abort(self) -> None:
@@ -194,8 +194,8 @@ class HttpListener:
     """Serves an application at a bound socket, from :meth:`start` to :meth:`close`.
 
     Args:
-        tls: the context for connections, looked at anew each second; None without encryption.
-        max_age: seconds after which a client must connect anew.
+        tls: the context for connections, looked at again each second; None without encryption.
+        max_age: seconds after which a client must connect again.
         failed: called if it ends by itself, in its thread; :attr:`failure` says why.
     """
 

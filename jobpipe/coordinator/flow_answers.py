@@ -73,7 +73,7 @@ class FlowAnswers:
 
     async def _halt(self, at: Context, asked: flows.HaltRequest) -> Nothing:
         holder = at.topic.subscribers.held(at.name, asked.grant)
-        if not holder.halted:  # else nobody waits under this grant
+        if not holder.halted:  # else no task waits under this grant
             holder.halted = True
             at.topic.acked.ring()
             at.topic.news.ring()

@@ -32,8 +32,8 @@ class HostService:
     Args:
         folder: what it serves.
         trust: who may do what.
-        keep_seconds: for so long nobody must have written to a log, or shown its token, before another one's publisher
-            may have it removed.
+        keep_seconds: a log is kept for so long after the last write to it, or request that showed its token, before
+            the publisher of another one may have it removed.
     """
 
     def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:

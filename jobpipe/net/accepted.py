@@ -34,7 +34,7 @@ class AcceptedPeer:
         self.expires = peer_expires(certificate)
         self._certificate = session.getpeercert(binary_form=True) if isinstance(session, ssl.SSLObject) else None
         self._loop = asyncio.get_running_loop()
-        self._due: float | None = None  # when it has to prove itself anew, by the loop's clock
+        self._due: float | None = None  # when it has to prove itself again, by the loop's clock
 
     def require(self) -> None:
         """See that its certificate has not ended and is for clients: OpenSSL looks at neither in all cases.
@@ -62,7 +62,7 @@ class AcceptedPeer:
             self.expire(self.expires - time.time())
 
     def expire(self, seconds: float) -> None:
-        """Let it be due to prove itself anew in so many seconds, if not before."""
+        """Let it be due to prove itself again in so many seconds, if not before."""
         due = self._loop.time() + seconds
         self._due = due if self._due is None else min(self._due, due)
 

@@ -121,7 +121,7 @@ class Listener(Generic[C]):
         limits: How many connections, and how fast. At a cap the listener drops the oldest connection not yet admitted:
             at an address's own cap, of that address; at any other, of the address with the most such connections. If
             there is none, it drops the new one.
-        max_age: Seconds after which the client must connect anew, or sooner if its certificate expires.
+        max_age: Seconds after which the client must connect again, or sooner if its certificate expires.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ RENEW_SECONDS = 600.0
 """Between two requests for the files of a log, by the coordinator that serves it: each shows that the log is in use."""
 
 KEEP_SECONDS = 3 * RENEW_SECONDS
-"""That a host server keeps a log which nobody uses, at least."""
+"""For so long a host server keeps a log that is not in use, at least."""
 
 MAX_LOGS = 100_000  # of one topic
 MAX_IDLE_SECONDS = 1e10

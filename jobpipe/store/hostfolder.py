@@ -215,7 +215,7 @@ class HostFolder:
         """Remove the topic's other logs that were not in use for ``idle`` seconds; return their ids.
 
         A topic has another log after its spool was lost or wiped; the former one cannot be read then. Time before this
-        folder was opened does not count: nobody could renew a log then.
+        folder was opened does not count: no log could be renewed then.
         """
         check_topic(topic)
         forgotten = []

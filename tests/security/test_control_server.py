@@ -79,7 +79,7 @@ class Place:
         return context
 
     def client(self, tls: ssl.SSLContext) -> ControlClient:
-        """Return a client, which connects anew for each of its requests."""
+        """Return a client, which connects again for each of its requests."""
         return ControlClient(ServerAddress(self.url, tls=tls))
 
 
@@ -257,7 +257,7 @@ def test_who_is_revoked_loses_the_connection_it_has(ca: Path, tmp_path: Path, of
             assert time.monotonic() < deadline
         with pytest.raises(NotAuthorized, match="revoked"):
             place.client(place.tls("anna")).index()
-        assert other.ended(), "all must prove themselves anew"
+        assert other.ended(), "all must prove themselves again"
         assert place.client(place.tls("ben")).index().right == "view"
 
 
@@ -474,6 +474,7 @@ def program(ca: Path, folder: Path, **given: str) -> Iterator[psutil.Process]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(("where", "kind"), [("beyond", "silent"), ("beyond", "connect"), ("loopback", "silent")])
 def test_a_flood_keeps_nobody_out(ca: Path, tmp_path: Path, kind: str, where: str) -> None:
     """V3: hostile hosts against people with certificates; on loopback, another user of the host against its own.
