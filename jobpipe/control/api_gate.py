@@ -28,6 +28,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 RIGHT = "right"  # in the state of a request
 PEER = "peer"  # the jobpipe.net.accepted.AcceptedPeer that asks, which the listener put there
+LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
 SAFE = frozenset({"GET", "HEAD"})
@@ -163,6 +164,7 @@ class Gate:
         if not safe and "cookie" in headers and "authorization" not in headers and not _says_where_from(headers):
             return _refusal(403, "a change by cookie must say where it comes from: Origin or Sec-Fetch-Site is missing")
         scope["state"][RIGHT] = right
+        scope["state"][LET_IN]()
         return None
 
     def _foreign(self, headers: Headers) -> str | None:

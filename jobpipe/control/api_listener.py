@@ -15,7 +15,7 @@ from uvicorn.config import Config as UvicornConfig
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState as UvicornState
 
-from jobpipe.control.api_gate import PEER, REFUSED, App
+from jobpipe.control.api_gate import LET_IN, PEER, REFUSED, App
 from jobpipe.errors import JobpipeError, LinkBroken, LinkClosed
 from jobpipe.net.accepted import AcceptedPeer
 from jobpipe.net.admission import ConnectionLimits
@@ -63,7 +63,8 @@ class HttpLimits:
 class HttpConnection(H11Protocol):
     """uvicorn's connection, as a listener has it, and with limits of time.
 
-    It is not read before its peer's certificate was found to be in order, and admitted with its first request.
+    It is not read before its peer's certificate was found to be in order, and admitted with its first request that the
+    gate knows a right of. Until then it makes room for others.
 
     Attributes:
         accepted: its peer, and until when.
@@ -78,7 +79,7 @@ class HttpConnection(H11Protocol):
         self._forget = forget
         self._late: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._asked = asyncio.Event()
+        self._let_in: asyncio.Future[bool] = self.loop.create_future()  # False: it is gone before
         self._lost = asyncio.Event()
         self._made = False
         self._ended = False
@@ -88,7 +89,7 @@ class HttpConnection(H11Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request is arriving."""
-        return self._late is not None and self._asked.is_set()
+        return self._late is not None
 
     @property
     def gone(self) -> bool:
@@ -96,19 +97,23 @@ class HttpConnection(H11Protocol):
         return self._lost.is_set()
 
     async def admit(self) -> None:
-        """Wait for the first request; the gate looks at its right.
+        """Wait for the first request that the gate lets through.
 
         Raises:
-            LinkBroken: none came, in time.
+            LinkBroken: none came before the end.
         """
         self.flow.resume_reading()
-        await self._asked.wait()
-        if self.cycle is None:
-            raise LinkBroken(f"{self.accepted.address} ended, or was cut, before its first request")
+        if not await asyncio.shield(self._let_in):
+            raise LinkBroken(f"{self.accepted.address} ended, or was cut, before a request with a right")
+
+    def let_in(self) -> None:
+        """Note that the gate has let a request through."""
+        if not self._let_in.done():
+            self._let_in.set_result(True)
 
     def refuse(self, error: JobpipeError) -> None:
         """Answer the first request with the error, or end at once what has no transport, or no time."""
-        if isinstance(error, LinkClosed) or not self._made or self._asked.is_set():
+        if isinstance(error, LinkClosed) or not self._made or bool(self.cycle):
             self.abort()
             return
         self.app_state[REFUSED] = error
@@ -142,7 +147,7 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.accepted = AcceptedPeer(transport)
-        self.app_state[PEER] = self.accepted
+        self.app_state.update({PEER: self.accepted, LET_IN: self.let_in})
         super().connection_made(transport)
         self._made = True
         self.flow.pause_reading()
@@ -152,8 +157,6 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None:
-            self._asked.set()
         arriving = self.conn.their_state is h11.SEND_BODY or (
             self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         )
@@ -178,7 +181,8 @@ class HttpConnection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
-        self._asked.set()
+        if not self._let_in.done():
+            self._let_in.set_result(False)
         self._lost.set()
         self._forget(self)
 

@@ -36,7 +36,10 @@ from jobpipe.net.revocation import revoke
 from jobpipe.net.tls import Credentials
 from tests.bus.kit import ROOT
 from tests.control_api.conftest import PORTS
-from tests.control_api.kit import MemoryControl
+from tests.control_api.conftest import control as control
+from tests.control_api.conftest import served as served
+from tests.control_api.conftest import server_config as server_config
+from tests.control_api.kit import MemoryControl, Served
 from tests.security.flood import hostile
 from tests.security.kit import VERSIONS, World, without_usage
 
@@ -163,6 +166,12 @@ def serving(
 
 
 FILES = {"ssl.ca": "ca.crt", "ssl.cert": "control.crt", "ssl.key": "control.key"}
+
+
+@pytest.fixture
+def limits() -> HttpLimits:
+    """Of the server on loopback."""
+    return HttpLimits(connections=8)
 
 
 @pytest.fixture
@@ -397,6 +406,34 @@ def test_silent_connections_keep_nobody_out(ca: Path, tmp_path: Path) -> None:
             if number % 10 == 0:
                 assert place.client(place.tls("ben")).index().right == "view"
         assert anna.ask() == 200, "who is let in makes room for nobody"
+
+
+def test_strangers_who_ask_keep_nobody_out(served: Served, control: MemoryControl) -> None:
+    """V3: on loopback, other users of the host, who are answered without a token, or with a wrong one, all the time."""
+    port = int(served.host.rpartition(":")[2])
+    wrong = {"Authorization": "Bearer " + "x" * 43}
+    with contextlib.ExitStack() as stack:
+        mine = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+        stack.callback(mine.close)
+        right = {"Authorization": f"Bearer {served.address.token}"}
+
+        def ask() -> int:
+            mine.request("GET", "/pipelines", headers=right)
+            response = mine.getresponse()
+            response.read()
+            return response.status
+
+        assert ask() == 200
+        for number in range(20):
+            stranger = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+            stack.callback(stranger.close)
+            path, headers, status = (("/health", {}, 200), ("/pipelines", wrong, 401))[number % 2]
+            stranger.request("GET", path, headers=headers)
+            response = stranger.getresponse()
+            response.read()
+            assert response.status == status
+            assert served.ask("GET", "/pipelines").status == 200
+        assert ask() == 200
 
 
 def test_a_certificate_has_its_share(ca: Path, tmp_path: Path) -> None:
