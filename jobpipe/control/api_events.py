@@ -64,7 +64,11 @@ class Streams:
             gone.cancel()
 
     async def _send(self, after: int, peer: AcceptedPeer, gone: asyncio.Future[None], send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"x-accel-buffering", b"no"),
+            (b"connection", b"close"),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _part(send, f"retry: {RETRY_MS}\n\n".encode())
         loop, began = asyncio.get_running_loop(), time.monotonic()

@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from jobpipe.control.problem_json import PROBLEM, problem_of
 from jobpipe.control.rights import Right
-from jobpipe.errors import JobpipeError, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
+from jobpipe.net.accepted import AcceptedPeer
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
 SAFE = frozenset({"GET", "HEAD"})
 COOKIE_SECONDS = 12 * 3600
+CLOSE = {"connection": "close", "retry-after": "1"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "x-content-type-options": "nosniff",
@@ -141,7 +143,10 @@ class Gate:
 
     def _refused(self, scope: Scope) -> Response | None:
         if (error := scope["state"].get(REFUSED)) is not None:
-            return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, {"connection": "close"})
+            return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, CLOSE)
+        peer: AcceptedPeer = scope["state"][PEER]
+        if peer.overdue() is not None:
+            return _answer(overdue(peer), 503, CLOSE)
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
@@ -154,7 +159,7 @@ class Gate:
             return swapped
         if scope["path"] in PUBLIC and safe:
             return None
-        right = self._identities.right(headers, scope["state"][PEER].names)
+        right = self._identities.right(headers, peer.names)
         if right is None:
             return _refusal(
                 401,
@@ -192,6 +197,14 @@ class Gate:
         path = "/" + quote(scope["path"].lstrip("/"))  # never //host
         where = f"{path}?{rest}" if rest else path
         return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
+
+
+def overdue(peer: AcceptedPeer) -> LinkClosed:
+    """Return the error for a request on a connection that has to end."""
+    return LinkClosed(
+        "the control server ends this connection, since certificates have changed or it is old; connect again",
+        peer=peer.address,
+    )
 
 
 def _says_where_from(headers: Headers) -> bool:

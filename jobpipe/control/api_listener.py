@@ -7,7 +7,8 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import h11
@@ -48,7 +49,7 @@ class HttpLimits:
     per_address: int = 128
     per_identity: int = 64
     rate: float = 200.0
-    handshake_seconds: float = 10.0
+    handshake_seconds: float = 5.0
     request_seconds: float = 20.0
     stuck_seconds: float = 30.0
     idle_seconds: int = 15
@@ -72,11 +73,19 @@ class HttpConnection(H11Protocol):
 
     accepted: AcceptedPeer
 
-    def __init__(self, limits: HttpLimits, config: UvicornConfig, forget: Callable[[HttpConnection], None]) -> None:
+    def __init__(
+        self,
+        limits: HttpLimits,
+        config: UvicornConfig,
+        forget: Callable[[HttpConnection], None],
+        left: set[asyncio.Task[None]],
+    ) -> None:
         super().__init__(config=config, server_state=UvicornState(), app_state={})  # the state of this one alone
         self.access_log = False  # it would write addresses with their query, where a token may stand
+        self.logger = log_of_uvicorn
         self._limits = limits
         self._forget = forget
+        self._left = left  # tasks of connections that are gone
         self._late: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._let_in: asyncio.Future[bool] = self.loop.create_future()  # False: it is gone before
@@ -100,11 +109,11 @@ class HttpConnection(H11Protocol):
         """Wait for the first request that the gate lets through.
 
         Raises:
-            LinkBroken: none came before the end.
+            LinkBroken: it ended before any request.
         """
         self.flow.resume_reading()
-        if not await asyncio.shield(self._let_in):
-            raise LinkBroken(f"{self.accepted.address} ended, or was cut, before a request with a right")
+        if not await asyncio.shield(self._let_in) and not self.cycle:
+            raise LinkBroken(f"{self.accepted.address} ended, or was cut, before its first request")
 
     def let_in(self) -> None:
         """Note that the gate has let a request through."""
@@ -125,7 +134,10 @@ class HttpConnection(H11Protocol):
             self.abort()
         elif not self.transport.is_closing():
             log.debug("%s is told to connect again: %s", self.accepted.address, reason)
-            self.shutdown()
+            try:
+                self.shutdown()
+            except h11.LocalProtocolError:  # what it sent was no HTTP
+                self.abort()
 
     def abort(self) -> None:
         """Cut it now, and what works for it."""
@@ -157,14 +169,42 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0].strip():
+            # Reading pauses until the answer is sent, so the end of a client that asks on would not be noticed.
+            log.debug("%s asks before it has its answer, and is cut", self.accepted.address)
+            self._cut()
+            return
+        self._time()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._stuck = self._stuck or self.loop.call_later(self._limits.stuck_seconds, self._cut)
+        else:
+            self._time()
+
+    def send_400_response(self, msg: str) -> None:
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # an answer was sent before
+            self._cut()
+
+    def _time(self) -> None:
+        """See that a timer runs while the client is to move: to send the rest of a request, or another one."""
         arriving = self.conn.their_state is h11.SEND_BODY or (
             self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         )
         if arriving:
             self._expect()
-        elif self._late is not None:
+            return
+        if self._late is not None:
             self._late.cancel()
             self._late = None
+        idle = self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE
+        if idle and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
@@ -181,6 +221,10 @@ class HttpConnection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for task in self.tasks:
+            self._left.add(task)
+            task.add_done_callback(self._left.discard)
         if not self._let_in.done():
             self._let_in.set_result(False)
         self._lost.set()
@@ -238,11 +282,17 @@ class HttpListener:
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Begin to serve.
+
+        Raises:
+            JobpipeError: it cannot listen.
+        """
         self._config.load()
         self._config.loaded_app = self._app  # without what would log each request at the lowest level, addresses too
         self._thread.start()
         self._started.wait()
+        if self.failure is not None:
+            raise JobpipeError(f"the REST interface cannot start: {self.failure}") from self.failure
 
     def close(self) -> None:
         """Take no more connections, let answers that are on their way end, for a few seconds, and end."""
@@ -265,10 +315,11 @@ class HttpListener:
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        left: set[asyncio.Task[None]] = set()
         listener: Listener[HttpConnection] = Listener(
-            lambda forget: HttpConnection(self._limits, self._config, forget),
+            lambda forget: HttpConnection(self._limits, self._config, forget, left),
             tls=self._tls,
-            timing=Timing(handshake=self._limits.handshake_seconds),
+            timing=Timing(handshake=self._limits.handshake_seconds, goodbye=self._limits.stuck_seconds),
             limits=self._limits.of_connections(encrypted=self._tls is not None),
             max_age=self._max_age,
         )
@@ -282,4 +333,32 @@ class HttpListener:
         finally:
             for task in ends:
                 task.cancel()
-            await listener.close(CLOSE_SECONDS)
+            await asyncio.gather(listener.close(CLOSE_SECONDS), _finish(left))
+
+
+async def _finish(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Let work whose client is gone end, for a few seconds."""
+    if waiting := list(tasks):
+        await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
+
+
+class _AtARate(logging.Filter):
+    """Lets a burst of lines through, and then one a second: what is no HTTP needs no right."""
+
+    def __init__(self, burst: float = 20.0) -> None:
+        super().__init__()
+        self._burst = burst
+        self._tokens, self._then = burst, time.monotonic()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + now - self._then)
+        self._then = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+log_of_uvicorn = logging.getLogger("jobpipe.control.http")
+log_of_uvicorn.addFilter(_AtARate())

@@ -70,7 +70,7 @@ class Connection(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether an end now would cut short what cannot be taken up again."""
+        """Whether an end now would cut short what cannot be taken up again, or could not be told."""
         ...
 
     @property
@@ -147,7 +147,9 @@ class Listener(Generic[C]):
         # By task, in order of arrival: the connection's source, and its socket until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
         self._served: dict[C, str] = {}  # connections whose transport is still open, and their source
+        self._accepted: set[C] = set()  # of those served: their TLS handshake is over
         self._identified: set[C] = set()
+        self._leaving: dict[C, float] = {}  # of those accepted: told to end, and since when
         self._handshakes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by source, while in use
         self._admitted: set[C] = set()
         self._closing = False
@@ -226,20 +228,25 @@ class Listener(Generic[C]):
                 else:
                     if trust_changed:
                         self._trust += 1
-                        log.info("CAs or revocation list have changed: renewing %d connections", len(self._admitted))
-                        for connection in self._admitted:
+                        log.info("CAs or revocation list have changed: renewing %d connections", len(self._accepted))
+                        for connection in self._accepted:
                             connection.accepted.expire(random.uniform(0.0, SPREAD_SECONDS))  # noqa: S311
-            for connection in list(self._admitted):
-                self._renew_if_due(connection)
+            for connection in list(self._accepted):
+                try:
+                    self._renew_if_due(connection)
+                except Exception:
+                    log.exception("a connection of %s cannot be ended, and is cut", connection.accepted.address)
+                    connection.abort()
 
     def _renew_if_due(self, connection: C) -> None:
-        """End a connection that is due, in quiet or after BUSY_SECONDS; after as long again, cut it."""
-        late = connection.accepted.overdue()
+        """End a connection that is due, in quiet or after BUSY_SECONDS; as long after that, cut it."""
+        now, late = asyncio.get_running_loop().time(), connection.accepted.overdue()
         if late is None:
             return
-        if late > 2 * BUSY_SECONDS:
+        if now - self._leaving.get(connection, now) > BUSY_SECONDS:
             connection.abort()
         elif late > BUSY_SECONDS or not connection.busy:
+            self._leaving.setdefault(connection, now)
             connection.leave(RENEW)
 
     def _context(self, sock: socket.socket) -> HandshakeContext | None:
@@ -251,10 +258,11 @@ class Listener(Generic[C]):
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        taken = 0
+        # Without TLS each is served at once: no more of them come in between than may wait for their first request.
+        taken, turn = 0, ACCEPT_TURN if self._tls is not None else ACCEPT_TURN // 4
         while True:
             taken += 1
-            if taken % ACCEPT_TURN == 0:
+            if taken % turn == 0:
                 await asyncio.sleep(0)  # sock_accept does not yield while connections wait, as they do in a flood
             try:
                 sock, address = await loop.sock_accept(listener)
@@ -326,12 +334,13 @@ class Listener(Generic[C]):
                     await loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", connection), sock)
                 else:
                     await self._handshake(connection, sock, peer, source, context)
-            connection.accepted.require()
-            self._identify(connection)
-            await connection.admit()
+            self._accepted.add(connection)
             connection.accepted.limit_age(self._max_age)
             if trust != self._trust:  # trust changed during the handshake
                 connection.accepted.expire(0.0)
+            connection.accepted.require()
+            self._identify(connection)
+            await connection.admit()
             if not connection.gone:
                 self._admitted.add(connection)
         except JobpipeError as error:
@@ -340,8 +349,7 @@ class Listener(Generic[C]):
             connection.refuse(error)
             if isinstance(error, (LinkError, ProtocolError, NotAuthorized)):  # others come from authorised clients
                 self._failed(source)
-            if context is not None:
-                await context.linger()
+            await self._wait_refused(connection, context)
         except asyncio.CancelledError:
             connection.refuse(LinkClosed("the server closes or is full", peer=peer))
             self._failed(source)
@@ -349,11 +357,22 @@ class Listener(Generic[C]):
         except Exception as error:  # noqa: BLE001 - logged, and told to the client
             self._log.log(logging.ERROR, "admitting %s failed", peer, error=error)
             connection.refuse(JobpipeError(f"the server failed: {type(error).__name__}"))
+            await self._wait_refused(connection, context)
         finally:
             if context is not None:
                 context.close()
             if connection.gone:
                 self._release(connection)
+
+    async def _wait_refused(self, connection: C, context: HandshakeContext | None) -> None:
+        """Wait until a refused connection is gone; until then it makes room for others."""
+        try:
+            if context is not None:
+                await context.linger()
+            await connection.wait_gone()
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
 
     async def _handshake(
         self, connection: C, sock: socket.socket, peer: str, source: str, context: HandshakeContext
@@ -400,6 +419,8 @@ class Listener(Generic[C]):
         source = self._served.pop(connection, None)
         if source is not None:
             self.admission.leave(source)
+        self._accepted.discard(connection)
+        self._leaving.pop(connection, None)
         if connection in self._identified:
             self._identified.remove(connection)
             self.admission.forget(connection.accepted.names)

@@ -116,8 +116,8 @@ class ServedLink(Link):
 
     @property
     def busy(self) -> bool:
-        """Whether it streams an answer or takes an upload: for those there is no other try."""
-        return bool(self._uploads) or self._wire.machine.stream is not None
+        """Whether it streams an answer or takes an upload, for which there is no other try, or is not welcomed yet."""
+        return not self._welcomed or bool(self._uploads) or self._wire.machine.stream is not None
 
     @property
     def gone(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -15,10 +18,11 @@ from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
 from jobpipe.control.server_files import ServerFiles
-from jobpipe.errors import LinkBroken, NotAuthorized
+from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
 from jobpipe.net.certs import BOTH, CLIENT, init_ca, issue
+from jobpipe.net.listener import Listener
 from tests.control_api.conftest import PORTS
-from tests.control_api.kit import DEADLINE, MemoryControl, Served
+from tests.control_api.kit import DEADLINE, MemoryControl, Served, until
 
 
 def dial(served: Served) -> socket.socket:
@@ -36,15 +40,21 @@ def ended(sock: socket.socket) -> bytes:
     return found
 
 
+def answer(sock: socket.socket) -> bytes:
+    """Return an answer that is a problem document."""
+    found = b""
+    while not found.endswith(b"}}"):
+        part = sock.recv(65536)
+        assert part, found
+        found += part
+    return found
+
+
 def test_a_burst_of_connections_is_served() -> None:
     """Those that wait in the kernel when the loop turns to them are no handshakes, and none is dropped."""
 
-    async def hello(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
     with socket.create_server(("127.0.0.1", 0), backlog=128) as waiting:
-        listener = HttpListener(hello, waiting, limits=HttpLimits(connections=100))
+        listener = HttpListener(_no_content, waiting, limits=HttpLimits(connections=100))
         clients = [socket.create_connection(waiting.getsockname(), DEADLINE) for _ in range(40)]
         listener.start()
         try:
@@ -99,6 +109,93 @@ class TestTimes:
         for sock in socks:
             sock.close()
         assert served.ask("GET", "/health").status == 200
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("path", ["/pipelines", "/nothing"])
+    def test_a_body_after_its_answer_keeps_no_connection(self, served: Served, path: str) -> None:
+        """What is refused by its head is answered early; when the rest has come, it is a connection without work."""
+        with dial(served) as sock:
+            sock.sendall(f"POST {path} HTTP/1.1\r\nHost: {served.host}\r\nContent-Length: 10\r\n\r\n".encode())
+            assert answer(sock).startswith(b"HTTP/1.1 401")
+            sock.sendall(b"x" * 10)
+            began = time.monotonic()
+            assert ended(sock) == b""
+            assert time.monotonic() - began < DEADLINE - 5
+
+
+def test_who_asks_before_the_answer_is_cut(served: Served) -> None:
+    """Its end would not be noticed, and it would keep its place among the followers of events."""
+    request = f"GET /events HTTP/1.1\r\nHost: {served.host}\r\nAuthorization: Bearer {served.address.token}\r\n\r\n"
+    for _ in range(2):  # as many as the server takes
+        with dial(served) as sock:
+            sock.sendall(request.encode())
+            assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+            sock.sendall(b"\r\n")  # which some clients send after a request
+            sock.sendall(request.encode())
+            ended(sock)
+    until(lambda: served.ask("GET", "/pipelines").status == 200)
+
+    def follows() -> bool:
+        with dial(served) as sock:
+            sock.sendall(request.encode())
+            return sock.recv(65536).startswith(b"HTTP/1.1 200")
+
+    until(follows)
+
+
+async def _no_content(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_work_of_a_client_that_is_gone_ends_first() -> None:
+    """A change that has begun is not cut short because the server closes."""
+    begun, done = threading.Event(), []
+
+    async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.sleep(0.3)
+        done.append("finished")
+
+    with socket.create_server(("127.0.0.1", 0)) as waiting:
+        listener = HttpListener(slow, waiting)
+        listener.start()
+        with socket.create_connection(waiting.getsockname(), DEADLINE) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert begun.wait(DEADLINE)
+        listener.close()
+    assert done == ["finished"]
+
+
+def test_who_cannot_listen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(listener: Listener[Any], sock: socket.socket) -> None:
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(Listener, "start", start)
+    with socket.create_server(("127.0.0.1", 0)) as waiting:
+        listener = HttpListener(_no_content, waiting)
+        with pytest.raises(JobpipeError, match=r"cannot start.*in use"):
+            listener.start()
+        listener.close()
+
+
+def test_what_is_no_http_fills_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        with dial(served) as sock:
+            sock.sendall(b"no HTTP\r\n\r\n")
+            assert b" 400 " in ended(sock).split(b"\r\n")[0]
+    assert 1 <= caplog.text.count("Invalid HTTP request") < 40
+
+
+def test_no_http_after_an_early_answer(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is sent, so nothing can be said of it; the connection ends, and the server goes on."""
+    with dial(served) as sock:
+        sock.sendall(f"POST /nothing HTTP/1.1\r\nHost: {served.host}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        assert answer(sock).startswith(b"HTTP/1.1 401")
+        sock.sendall(b"nonsense\r\n")
+        assert ended(sock) == b""
+    assert served.ask("GET", "/health").status == 200
+    assert "Traceback" not in caplog.text
 
 
 def test_headers_are_bounded(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
 import os
 import shutil
 import socket
@@ -27,6 +28,7 @@ from jobpipe.config import load
 from jobpipe.control.api_listener import HttpLimits
 from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ControlClient, ServerAddress
+from jobpipe.control.interface import Submission
 from jobpipe.control.rights import Right
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
@@ -39,7 +41,7 @@ from tests.control_api.conftest import PORTS
 from tests.control_api.conftest import control as control
 from tests.control_api.conftest import served as served
 from tests.control_api.conftest import server_config as server_config
-from tests.control_api.kit import MemoryControl, Served
+from tests.control_api.kit import MemoryControl, Served, tree
 from tests.security.flood import hostile
 from tests.security.kit import VERSIONS, World, without_usage
 
@@ -53,7 +55,7 @@ ACCESS = "operate: [anna.jobpipe, gone.subscription.jobpipe]\nview: [ben.jobpipe
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let servers look at their files and connections all the time."""
     monkeypatch.setattr(net_listener, "TEND_SECONDS", 0.02)
-    monkeypatch.setattr(net_listener, "SPREAD_SECONDS", 0.05)
+    monkeypatch.setattr(net_listener, "SPREAD_SECONDS", 0.0)
 
 
 @dataclass
@@ -270,6 +272,40 @@ def test_who_is_revoked_loses_the_connection_it_has(ca: Path, tmp_path: Path, of
         assert place.client(place.tls("ben")).index().right == "view"
 
 
+@pytest.mark.parametrize("before", ["nothing", "health", "half a request", "half a body"])
+def test_a_revoked_one_has_nothing_done(ca: Path, tmp_path: Path, often: None, before: str) -> None:
+    """V2: whatever its connection did until then, also if nothing of that had a right."""
+    stop = b"PUT /pipelines/flights/stop HTTP/1.1\r\nHost: localhost:%d\r\n"
+    with serving(ca, tmp_path) as place:
+        head = stop % place.port
+        for revoked in (False, True):
+            person, witness = Person(place, "anna"), Person(place, "anna")
+            with contextlib.closing(person), contextlib.closing(witness):
+                assert witness.ask() == 200
+                if before == "health":
+                    assert person.ask("/health") == 200
+                said = {"half a request": head, "half a body": head + b"Transfer-Encoding: chunked\r\n\r\n"}.get(
+                    before, b""
+                )
+                person.raw.sendall(said)
+                if revoked:
+                    revoke(ca, ["anna"])
+                    assert witness.ended()
+                place.control.calls.clear()
+                rest = {"half a request": b"\r\n", "half a body": b"0\r\n\r\n"}.get(before, head + b"\r\n")
+                with contextlib.suppress(OSError):
+                    person.raw.sendall(rest)
+                answer = b""
+                with contextlib.suppress(OSError):
+                    answer = person.raw.recv(65536)
+            if revoked:
+                assert answer == b"" or answer.startswith(b"HTTP/1.1 503"), answer
+                assert ("stop", "flights", None) not in place.control.calls
+            else:
+                assert answer.startswith(b"HTTP/1.1 404"), answer
+                assert ("stop", "flights", None) in place.control.calls
+
+
 def test_connections_grow_old(ca: Path, tmp_path: Path, often: None) -> None:
     """V2: ``jobpipe.ssl.max_connection_age`` is for people too."""
     with serving(ca, tmp_path, **{"ssl.max_connection_age": "1s"}) as place:
@@ -386,6 +422,26 @@ def test_the_server_s_own_names_are_read_again(ca: Path, tmp_path: Path, often: 
         until(lambda: right_of(place, "control") == "operate")
 
 
+@pytest.mark.slow
+def test_an_answer_is_sent_before_the_end(ca: Path, tmp_path: Path) -> None:
+    """V2: a connection that ends after its answer waits until the client has taken it; a slow one, seconds long."""
+    with serving(ca, tmp_path) as place:
+        place.control.lines = ("x" * 40_000,) * 100
+        place.control.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=tree()))
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        raw.connect(("127.0.0.1", place.port))
+        with place.tls("anna").wrap_socket(raw, server_hostname="localhost") as sock:
+            path = "/pipelines/flights/jobs/report/log"
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost:{place.port}\r\nConnection: close\r\n\r\n".encode())
+            found, began = 0, time.monotonic()
+            while part := sock.recv(16 * 1024):
+                found += len(part)
+                time.sleep(0.016)
+        assert time.monotonic() - began > 3.0, "or this test tests nothing"
+        assert found > 40_000 * 100
+
+
 # --------------------------------------------------------------------------------------------------------- how many
 
 
@@ -448,6 +504,31 @@ def test_a_certificate_has_its_share(ca: Path, tmp_path: Path) -> None:
         assert one_more.ask() == 503
         assert one_more.ended(DEADLINE)
         assert place.client(place.tls("ben")).index().right == "view"
+
+
+def test_refused_ones_make_room(ca: Path, tmp_path: Path) -> None:
+    """V3: a certificate that has its share, and asks nothing on the connections beyond it, takes no place of others."""
+    limits = HttpLimits(connections=16, per_address=8, per_identity=4, rate=1e6)
+    with serving(ca, tmp_path, limits=limits) as place, contextlib.ExitStack() as stack:
+        tls = place.tls("carl")
+        for number in range(40):
+            raw = socket.create_connection(("127.0.0.1", place.port), DEADLINE, (f"127.0.0.{2 + number % 2}", 0))
+            stack.callback(raw.close)
+            with contextlib.suppress(OSError):  # made room
+                stack.callback(tls.wrap_socket(raw, server_hostname="localhost").close)
+        assert place.client(place.tls("anna")).index().right == "operate"
+
+
+def test_a_probe_is_no_failure(ca: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its connections have no right, and end after their answer; a silent one is a failure."""
+    caplog.set_level(logging.INFO, "jobpipe.net")
+    with serving(ca, tmp_path) as place:
+        for person in (Person(place, "anna"), Person(place, "carl")):
+            with contextlib.closing(person):
+                assert person.ask("/health") == 200
+        Person(place, "anna").close()
+        until(lambda: "is not let in" in caplog.text)
+    assert caplog.text.count("is not let in") == 1
 
 
 @dataclass

@@ -19,6 +19,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import NODE_LIFE, issue
 from jobpipe.net.link import connect
 from jobpipe.net.retry import RENEW
+from jobpipe.net.served import ServedLink
 from jobpipe.net.server import Server
 from jobpipe.net.tls import Credentials, ServerTls, client_context, server_context
 from jobpipe.wire import Hello, Side
@@ -96,6 +97,25 @@ def test_a_link_at_work_may_finish(mode: Mode, what: str) -> None:
             while link.usable():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+
+
+def test_a_link_that_cannot_be_told_is_cut(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the others are told: the listener goes on."""
+
+    async def main() -> None:
+        async with serving(mode, max_age=0.1) as (server, endpoint, _):
+            with monkeypatch.context() as patch:
+                patch.setattr(ServedLink, "leave", lambda link, reason: 1 / 0)
+                async with linked(mode, endpoint) as link:
+                    await link.wait_closed()
+                    await until(lambda: not server._served)
+            async with linked(mode, endpoint) as link:
+                assert (await link.wait_closed()).fields["reason"] == RENEW
+
+    with caplog.at_level("CRITICAL", "jobpipe.net"):
+        run(main())
 
 
 def test_work_without_end_is_cut(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
