@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
 from dataclasses import dataclass, field
 
 from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.coordinator.turns import settle
+from jobpipe.coordinator.turns import FairQueue, settle
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.budget import asking
 from jobpipe.operations.fields import MAX_WAIT_SECONDS
@@ -74,7 +73,7 @@ class Plans:
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
-        self._asked: dict[str, deque[_Asked]] = {}  # by identity, in the order of turns
+        self._asked: FairQueue[_Asked] = FairQueue()
         self._working: asyncio.Task[None] | None = None
         self._groups: dict[PlanOrder, _Group] = {}
         self._waits: dict[str, dict[_Asked, None]] = {}  # by name
@@ -96,7 +95,7 @@ class Plans:
         """
         done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
         asked = _Asked(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
-        self._asked.setdefault(asked.whose, deque()).append(asked)
+        self._asked.extend(asked.whose, (asked,))
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
         try:
@@ -114,20 +113,14 @@ class Plans:
                 await self._one_turn(self._next_group())
         finally:
             self._working = None
-            for works in self._asked.values():  # only where we are cancelled: the loop ends
-                for asked in works:
-                    asked.done.cancel()
-            self._asked.clear()
+            while self._asked:  # only where we are cancelled: the loop ends
+                self._asked.take().done.cancel()
 
     def _next_group(self) -> list[_Asked]:
         """Take some, of each identity in turn."""
         group: list[_Asked] = []
         while self._asked and len(group) < GROUP:
-            identity, works = next(iter(self._asked.items()))
-            del self._asked[identity]
-            asked = works.popleft()
-            if works:
-                self._asked[identity] = works
+            asked = self._asked.take()
             if not asked.done.done():
                 group.append(asked)
         return group
@@ -160,16 +153,8 @@ class Plans:
             for asked in group:
                 settle(asked.done, error)
             return
-        self._put_back(group[len(turn.outcomes) :])
-
-    def _put_back(self, left: list[_Asked]) -> None:
-        """Let those come first in the next turn that this one did not get to."""
-        first: dict[str, deque[_Asked]] = {}
-        for asked in left:
-            first.setdefault(asked.whose, deque()).append(asked)
-        for whose, works in self._asked.items():
-            first.setdefault(whose, deque()).extend(works)
-        self._asked = first
+        # Those come first in the next turn that this one did not get to.
+        self._asked.put_back((asked.whose, asked) for asked in group[len(turn.outcomes) :])
 
     def _in_thread(self, group: list[_Asked], turn: _Turn) -> None:
         """Acknowledge and plan for a group, until the turn is over; an error of one is its own.

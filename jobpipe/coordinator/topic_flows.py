@@ -9,14 +9,13 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from jobpipe.coordinator.subscribers import Subscribers
 from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.coordinator.turns import settle
+from jobpipe.coordinator.turns import FairQueue, settle
 from jobpipe.errors import (
     ConfigError,
     FlowFailed,
@@ -80,7 +79,7 @@ class TopicFlows:
         self._subscribers = subscribers
         self._publishing: dict[str, Publishing] = {}
         self._writing: dict[tuple[FlowKey, int, int], list[str]] = {}  # by cursor and claim
-        self._waiting: dict[str, deque[Unsealed]] = {}  # by the identity of those who asked
+        self._waiting: FairQueue[Unsealed] = FairQueue()
         self._sealing: asyncio.Task[None] | None = None
         self.writing: set[str] = set()
 
@@ -276,7 +275,7 @@ class TopicFlows:
         if not waiting:
             return []
         # Nothing is awaited before: a task's requests keep their order.
-        self._waiting.setdefault(asking.get(), deque()).extend(waiting)
+        self._waiting.extend(asking.get(), waiting)
         if self._sealing is None:
             self._sealing = asyncio.create_task(self._seal_waiting(), name=f"seal-parts-{self._topic.topic}")
         await asyncio.wait([done for _, done in waiting])
@@ -323,11 +322,7 @@ class TopicFlows:
         """Take parts that share a transaction, of each identity in turn: one with many delays no other."""
         group: list[Unsealed] = []
         while self._waiting and len(group) < GROUP:
-            identity, parts = next(iter(self._waiting.items()))
-            del self._waiting[identity]
-            group.append(parts.popleft())
-            if parts:
-                self._waiting[identity] = parts
+            group.append(self._waiting.take())
         return group
 
     async def _seal_group(self, group: Sequence[Unsealed]) -> None:

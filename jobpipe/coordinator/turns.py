@@ -1,16 +1,17 @@
-"""One thread that works for many identities, by turns."""
+"""One thread that works for many identities, by turns; and a queue of what they ask for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jobpipe.net.budget import asking
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 AHEAD = 2
 """Pieces of work that the thread has at most: one that runs, and the next, so that it does not wait for the loop."""
@@ -78,6 +79,37 @@ class TurnThread:
         self._given -= 1
         while self._waiting and self._given < AHEAD:
             self._start_next()
+
+
+class FairQueue(Generic[T]):
+    """Items of many identities: one of each identity in turn, and of each in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, deque[T]] = {}  # in the order of turns
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def extend(self, identity: str, items: Iterable[T]) -> None:
+        """Add items of an identity, at least one."""
+        self._items.setdefault(identity, deque()).extend(items)
+
+    def take(self) -> T:
+        """Remove and return the next item; the queue is not empty."""
+        identity, items = next(iter(self._items.items()))
+        del self._items[identity]
+        item = items.popleft()
+        if items:
+            self._items[identity] = items
+        return item
+
+    def put_back(self, taken: Iterable[tuple[str, T]]) -> None:
+        """Let items that were taken, each with its identity, come first again."""
+        later, self._items = self._items, {}
+        for identity, item in taken:
+            self.extend(identity, (item,))
+        for identity, items in later.items():
+            self.extend(identity, items)
 
 
 def settle(future: asyncio.Future[R], outcome: R | BaseException) -> None:
