@@ -11,13 +11,14 @@ from jobpipe.control.api_listener import HttpLimits, HttpListener
 from jobpipe.control.interface import Control
 from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
-from jobpipe.control.server_access import Certificates
+from jobpipe.control.server_access import AccessFile, Certificates, read_access_file
 from jobpipe.control.server_files import ServerFiles, ServerState
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.certs import describe
 from jobpipe.net.tls import Credentials
+from jobpipe.net.trusted_files import TrustedFiles
 
 
 class RestServer:
@@ -54,14 +55,18 @@ class RestServer:
             port: int = sock.getsockname()[1]
             names = _names(host) if files is None else _served_names(files)
             scheme = "http" if files is None else "https"
-            certificates = None if files is None else _people(config, files)
-            token = self._files.token(Right.OPERATE) if certificates is None else None
-            identities: Identities = certificates or Tokens(self._files.tokens(), name=f"jobpipe-{port}")
+            trusted = None if files is None else _trusted(config, files)
+            identities: Identities
+            if trusted is None:
+                identities = Tokens(self._files.tokens(), name=f"jobpipe-{port}")
+                token = self._files.token(Right.OPERATE)
+            else:
+                identities, token = Certificates(trusted), None
             self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
             self._api = Api(control, Roots.of(config), streams=streams)
             gate = Gate(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
             max_age = config.ssl_max_connection_age
-            self._listener = HttpListener(gate, sock, tls=certificates, limits=limits, max_age=max_age, failed=failed)
+            self._listener = HttpListener(gate, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
         except BaseException:
             sock.close()
             raise
@@ -126,5 +131,5 @@ def _served_names(files: Credentials) -> list[str]:
     return names
 
 
-def _people(config: Config, files: Credentials) -> Certificates:
-    return Certificates(files, config.server_access, lambda: credentials(config))
+def _trusted(config: Config, files: Credentials) -> TrustedFiles[AccessFile]:
+    return TrustedFiles(files, config.server_access, read_access_file, AccessFile(), renew=lambda: credentials(config))

@@ -6,11 +6,7 @@ operate: [anna.jobpipe]
 
 from __future__ import annotations
 
-import logging
-import os
-import ssl
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
@@ -20,11 +16,7 @@ from starlette.datastructures import Headers
 from jobpipe.config.ownership import read_own_file
 from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError
-from jobpipe.net.certs import describe
-from jobpipe.net.expiry import ExpiryWatch
-from jobpipe.net.tls import Credentials, ServerTls
-
-log = logging.getLogger(__name__)
+from jobpipe.net.trusted_files import TrustedFiles
 
 MAX_BYTES = 1 << 20
 
@@ -62,80 +54,20 @@ def read_access_file(path: Path) -> AccessFile:
 
 
 class Certificates:
-    """Identity beyond loopback: the certificates that TLS takes, and what the access list lets their names do.
+    """Identity beyond loopback: TLS has verified the certificate; the list says what its names may do."""
 
-    The listener asks it for the context of each connection, and lets it look at all files each second.
-
-    Args:
-        files: of the server.
-        access: the list; None: only the server's own names may do anything.
-        renew: called now and then to renew what the home issues itself.
-
-    Raises:
-        ConfigError: list or certificate cannot be used.
-    """
-
-    def __init__(self, files: Credentials, access: Path | None, renew: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, files: TrustedFiles[AccessFile]) -> None:
         self._files = files
-        self._path = access
-        self._tls = ServerTls(files)
-        self._own = self._own_names()
-        self._list = AccessFile() if access is None else read_access_file(access)
-        self._seen = self._stamps()
-        self._expiry = ExpiryWatch(files, renew)
-        self._lock = threading.Lock()
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """What the next connection gets."""
-        return self._tls.context
 
     def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
         """Return the right of a certificate's names; the same names as the server's own may operate."""
         names = frozenset(peer_names)
         if not names:
             return None
-        if names == self._own or names & self._list.operate:
+        if names == self._files.own or names & self._files.listed.operate:
             return Right.OPERATE
-        return Right.VIEW if names & self._list.view else None
+        return Right.VIEW if names & self._files.listed.view else None
 
     def cookie(self, token: str) -> str | None:
         """Return None: certificates need no cookie."""
         return None
-
-    def refresh(self) -> bool:
-        """Look at the files; return True if other CAs are trusted now, or other certificates revoked. Blocking."""
-        changed = self._tls.refresh()
-        self._take_in_changes()
-        self._expiry.look()
-        return changed
-
-    def _take_in_changes(self) -> None:
-        """Read list and own names again if their files have changed; wrong ones leave those before in force."""
-        with self._lock:
-            stamps = self._stamps()
-            if stamps == self._seen:
-                return
-            self._seen = stamps
-            try:
-                own = self._own_names()
-                self._list = AccessFile() if self._path is None else read_access_file(self._path)
-                self._own = own
-            except ConfigError as error:
-                log.error("%s; the access list stays as it was", error.message)
-                return
-            log.info("access list and own certificate were read again")
-
-    def _own_names(self) -> frozenset[str]:
-        return frozenset(describe(self._files.cert).names)
-
-    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(None if path is None else _stamp(path) for path in (self._path, self._files.cert))
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (info.st_mtime_ns, info.st_size, info.st_ino)

@@ -1,30 +1,25 @@
 """Whom a server lets in: its certificates and its access list, both as the files are now.
 
-One for each serving process. Its server asks it for the TLS context of each connection and lets it look at the files
-(:class:`jobpipe.net.listener.RenewableTls`); its service asks :meth:`Trust.require` before it does anything for a peer.
+One for each serving process. Its server goes by the files (:class:`jobpipe.net.trusted_files.TrustedFiles`); its
+service asks :meth:`Trust.require` before it does anything for a peer.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import ssl
-import threading
-from pathlib import Path
 
 from jobpipe.config import Config
 from jobpipe.discovery.security import credentials
-from jobpipe.errors import ConfigError, NotAuthorized
+from jobpipe.errors import NotAuthorized
 from jobpipe.net.access import ADMIN, PUBLISH, READ, AccessList, read_access
 from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.audit import audit, who
 from jobpipe.net.budget import Budgets, identity_of
-from jobpipe.net.expiry import ExpiryWatch
 from jobpipe.net.link import Link
 from jobpipe.net.served import Handler
 from jobpipe.net.server import Server
-from jobpipe.net.tls import ServerTls
+from jobpipe.net.trusted_files import TrustedFiles
 
 log = logging.getLogger(__name__)
 
@@ -49,60 +44,36 @@ class Trust:
     def __init__(self, config: Config) -> None:
         self._config = config
         files = credentials(config)
-        self._files = files
-        self._tls = None if files is None else ServerTls(files)
         self._open = config.access is None and (files is None or (config.embedded and config.ssl_ca is None))
-        self._list = AccessList() if config.access is None else read_access(config.access)
-        self._reading = threading.Lock()
-        self._seen = self._stamps()
-        self._own = self._own_names()
-        self._expiry = None if files is None else ExpiryWatch(files, lambda: credentials(config))
-        self.budgets = Budgets()
         self._decided: dict[tuple[tuple[str, ...], str, str, str | None], bool] = {}
+        self._files = TrustedFiles(
+            files,
+            config.access,
+            read_access,
+            AccessList(),
+            renew=lambda: credentials(config),
+            changed=self._forget_decided,
+        )
+        self.budgets = Budgets()
 
     @property
     def encrypted(self) -> bool:
         """Whether there are identities at all."""
-        return self._tls is not None
+        return self._files.encrypted
 
     def server(self, handler: Handler) -> Server:
         """Return a server that goes by these identities, with the configuration's limits."""
-        tls, limits = self if self.encrypted else None, ConnectionLimits.of(self._config)
+        tls, limits = self._files if self.encrypted else None, ConnectionLimits.of(self._config)
         return Server(
             handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, budgets=self.budgets
         )
 
-    @property
-    def context(self) -> ssl.SSLContext:
-        """What the next connection gets."""
-        if self._tls is None:
-            raise ConfigError("encryption is off, there is no TLS context")
-        return self._tls.context
-
     def refresh(self) -> bool:
         """Look at all files; return True if other CAs are trusted now, or other certificates revoked. Blocking."""
-        changed = self._tls is not None and self._tls.refresh()
-        self._take_in_changes()
-        if self._expiry is not None:
-            self._expiry.look()
-        return changed
+        return self._files.refresh()
 
-    def _take_in_changes(self) -> None:
-        """Read list and own names again if their files have changed."""
-        with self._reading:  # the server's look in its thread, or a refusal in the loop
-            stamps = self._stamps()
-            if stamps == self._seen:
-                return
-            self._seen = stamps
-            try:
-                if self._config.access is not None:
-                    self._list = read_access(self._config.access)
-                self._own = self._own_names()
-            except ConfigError as error:
-                log.error("%s; the access list stays as it was", error.message)
-                return
-            self._decided = {}
-            log.info("access list and own certificate were read again")
+    def _forget_decided(self) -> None:
+        self._decided = {}
 
     def require(self, link: Link, right: str, topic: str, subscription: str | None = None) -> None:
         """See that the holder of the link's certificate has a right; as :meth:`allows`.
@@ -112,7 +83,7 @@ class Trust:
         """
         if self.allows(link, right, topic, subscription):
             return
-        self._take_in_changes()
+        self._files.take_in_changes()
         if self.allows(link, right, topic, subscription):
             return  # given a moment ago; a reader asks two processes, and both must say the same
         instance = link.hello.instance
@@ -155,14 +126,14 @@ class Trust:
         if key not in decided:
             if len(decided) >= MAX_DECIDED:
                 decided.clear()
-            own = bool(link.peer_names) and frozenset(link.peer_names) == self._own
-            decided[key] = own or self._list.allows(link.peer_names, right, topic, subscription)
+            own = bool(link.peer_names) and frozenset(link.peer_names) == self._files.own
+            decided[key] = own or self._files.listed.allows(link.peer_names, right, topic, subscription)
         return decided[key]
 
     def shared_with(self, link: Link) -> str:
         """Return the identity whose share of a topic is bounded; "" for this server's own, and where there are none."""
         names = link.peer_names
-        if self._open or not names or frozenset(names) == self._own:
+        if self._open or not names or frozenset(names) == self._files.own:
             return ""
         return identity_of(names, link.peer)
 
@@ -175,7 +146,7 @@ class Trust:
         if self._config.access is None:
             remedy = (
                 f"its publisher on {host} has no access list (security.access), so only holders of its own certificate "
-                f"are let in: {who(sorted(self._own))}"
+                f"are let in: {who(sorted(self._files.own))}"
             )
         else:
             what = "" if subscription is None else f" with the subscription {subscription}"
@@ -190,24 +161,3 @@ class Trust:
             topic=topic,
             subscription=subscription,
         )
-
-    def _own_names(self) -> frozenset[str]:
-        if self._files is None:
-            return frozenset()
-        from jobpipe.net.certs import describe
-
-        return frozenset(describe(self._files.cert).names)
-
-    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        certificate = None if self._files is None else self._files.cert
-        return tuple(_stamp(path) for path in (self._config.access, certificate))
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    if path is None:
-        return None
-    try:
-        info = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (info.st_mtime_ns, info.st_size, info.st_ino)
