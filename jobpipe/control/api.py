@@ -20,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 
 from jobpipe.control.api_answers import OPENAPI, Answers, Call
 from jobpipe.control.api_events import Streams
-from jobpipe.control.api_gate import PEER, RIGHT, Receive, Scope, Send, overdue
+from jobpipe.control.api_gate import PEER, RIGHT, Receive, Scope, Send, connection_ends
 from jobpipe.control.api_openapi import openapi
 from jobpipe.control.api_routes import EVENTS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.interface import Control
@@ -90,8 +90,8 @@ class Api:
             )
         query = _query(route, request)
         body = await _body(route, request)
-        if (peer := getattr(request.state, PEER)).overdue() is not None:  # it may have taken its time
-            raise _HttpError(503, overdue(peer))
+        if (peer := getattr(request.state, PEER)).is_due:  # it may have taken its time
+            raise _HttpError(503, connection_ends(peer))
         if route.path == OPENAPI:
             return Response(self._document, media_type="application/json")
         if route is EVENTS:

@@ -73,9 +73,7 @@ class Streams:
         await _part(send, f"retry: {RETRY_MS}\n\n".encode())
         loop, began = asyncio.get_running_loop(), time.monotonic()
         told = began
-        while not (
-            gone.done() or self._closed or peer.overdue() is not None or time.monotonic() - began >= AGE_SECONDS
-        ):
+        while not (gone.done() or self._closed or peer.is_due or time.monotonic() - began >= AGE_SECONDS):
             events = await loop.run_in_executor(self._pool, self._next, after)
             if events:
                 after = events[-1].id

@@ -145,8 +145,8 @@ class Gate:
         if (error := scope["state"].get(REFUSED)) is not None:
             return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, CLOSE)
         peer: AcceptedPeer = scope["state"][PEER]
-        if peer.overdue() is not None:
-            return _answer(overdue(peer), 503, CLOSE)
+        if peer.is_due:
+            return _answer(connection_ends(peer), 503, CLOSE)
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
@@ -199,7 +199,7 @@ class Gate:
         return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
 
 
-def overdue(peer: AcceptedPeer) -> LinkClosed:
+def connection_ends(peer: AcceptedPeer) -> LinkClosed:
     """Return the error for a request on a connection that has to end."""
     return LinkClosed(
         "the control server ends this connection, since certificates have changed or it is old; connect again",

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -20,13 +19,18 @@ from jobpipe.control.api_gate import LET_IN, PEER, REFUSED, App
 from jobpipe.errors import JobpipeError, LinkBroken, LinkClosed
 from jobpipe.net.accepted import AcceptedPeer
 from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.listener import Listener, RenewableTls
+from jobpipe.net.audit import RateLimitedLog
+from jobpipe.net.listener import Listener
 from jobpipe.net.timing import Timing
+from jobpipe.net.tls import RenewableTls
 
 log = logging.getLogger(__name__)
 
 HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 5.0  # for answers that are on their way
+log_of_uvicorn = logging.getLogger("jobpipe.control.http")
+_rate = RateLimitedLog(log_of_uvicorn)
+log_of_uvicorn.addFilter(lambda record: _rate.admits())  # what is no HTTP needs no right
 NO_RATE = 1e6  # connections a second: without TLS one costs no more than its refusal
 
 
@@ -340,25 +344,3 @@ async def _finish(tasks: Collection[asyncio.Task[None]]) -> None:
     """Let work whose client is gone end, for a few seconds."""
     if waiting := list(tasks):
         await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
-
-
-class _AtARate(logging.Filter):
-    """Lets a burst of lines through, and then one a second: what is no HTTP needs no right."""
-
-    def __init__(self, burst: float = 20.0) -> None:
-        super().__init__()
-        self._burst = burst
-        self._tokens, self._then = burst, time.monotonic()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
-        self._tokens = min(self._burst, self._tokens + now - self._then)
-        self._then = now
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
-
-
-log_of_uvicorn = logging.getLogger("jobpipe.control.http")
-log_of_uvicorn.addFilter(_AtARate())

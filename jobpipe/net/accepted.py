@@ -1,4 +1,4 @@
-"""The peer of an accepted connection: who it is by its certificate, and until when that counts.
+"""An accepted connection: who its peer is by its certificate, until when that counts, and what a listener does with it.
 
 Every listener takes its peers through this class, whatever protocol they speak: links of the bus and HTTP alike.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Collection
+from typing import Protocol
 
-from jobpipe.errors import NotAuthorized
+from jobpipe.errors import JobpipeError, NotAuthorized
 from jobpipe.net.audit import who
 from jobpipe.net.budget import identity_of
 from jobpipe.net.stream import for_clients, peer_expires, peer_names, peer_of
@@ -66,7 +68,60 @@ class AcceptedPeer:
         due = self._loop.time() + seconds
         self._due = due if self._due is None else min(self._due, due)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether its connection has to end: what it asks is no longer done."""
+        return self.overdue() is not None
+
     def overdue(self) -> float | None:
         """Return for how many seconds its connection has been due to end; None if it is not."""
         late = None if self._due is None else self._loop.time() - self._due
         return None if late is None or late < 0 else late
+
+
+class Connection(Protocol):
+    """What a listener needs of the asyncio protocol that it gives a connection to."""
+
+    @property
+    def accepted(self) -> AcceptedPeer:
+        """Its peer; there once the transport is."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether an end now would cut short what cannot be taken up again, or could not be told."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Its transport is gone, or never came."""
+        ...
+
+    @property
+    def tasks(self) -> Collection[asyncio.Task[None]]:
+        """Those that work for it."""
+        ...
+
+    async def admit(self) -> None:
+        """Wait until the peer, whose certificate is in order, has said what it wants, and let it in.
+
+        Raises:
+            JobpipeError: why it is not let in; :meth:`refuse` comes next.
+        """
+        ...
+
+    def refuse(self, error: JobpipeError) -> None:
+        """End a connection that was not admitted; tell the peer why, if it can still be told."""
+        ...
+
+    def leave(self, reason: str) -> None:
+        """End, as politely as is possible without waiting."""
+        ...
+
+    def abort(self) -> None:
+        """Cut it now."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Wait until the transport and all tasks are gone."""
+        ...

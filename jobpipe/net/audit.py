@@ -47,20 +47,24 @@ class RateLimitedLog:
 
     def log(self, level: int, text: str, *args: object, error: BaseException | None = None) -> None:
         """Log a line, with a traceback if there is an ``error``, or leave it out."""
-        if not self._log.isEnabledFor(level):
+        if not self._log.isEnabledFor(level) or not self.admits():
             return
+        if self.left_out:
+            text, args = f"{text} (%d lines of this kind were left out before)", (*args, self.left_out)
+            self.left_out = 0
+        self._log.log(level, text, *args, exc_info=error)
+
+    def admits(self) -> bool:
+        """Whether a line may be logged now; counts it, or that it is left out."""
         now = time.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._then) * self._rate)
         self._then = now
         if self._tokens < 1.0:
             self.left_out += 1
             self.left_out_ever += 1
-            return
+            return False
         self._tokens -= 1.0
-        if self.left_out:
-            text, args = f"{text} (%d lines of this kind were left out before)", (*args, self.left_out)
-            self.left_out = 0
-        self._log.log(level, text, *args, exc_info=error)
+        return True
 
 
 def audit(

@@ -19,11 +19,11 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from jobpipe.errors import JobpipeError, LinkClosed, LinkError, NotAuthorized, ProtocolError
-from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.accepted import Connection
 from jobpipe.net.admission import Admission, ConnectionLimits, Refusal, source_of
 from jobpipe.net.alerts import HandshakeContext
 from jobpipe.net.audit import RateLimitedLog
@@ -31,6 +31,7 @@ from jobpipe.net.client_hello import wait_for_client_hello
 from jobpipe.net.retry import RENEW
 from jobpipe.net.stream import mapped, peer_of
 from jobpipe.net.timing import Timing
+from jobpipe.net.tls import RenewableTls
 
 log = logging.getLogger(__name__)
 
@@ -45,67 +46,6 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, so that what we d
 TEND_SECONDS = 1.0  # between two looks at certificate files and the connections' ages
 BUSY_SECONDS = 30.0  # how long a connection that is due may take to finish its work
 SPREAD_SECONDS = 2.0  # over which all are renewed when trust changes, so that they do not all reconnect at once
-
-
-class RenewableTls(Protocol):
-    """A context that is reloaded when its files change, such as :class:`jobpipe.net.tls.ServerTls`."""
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """What the next connection gets."""
-        ...
-
-    def refresh(self) -> bool:
-        """Look at the files; return True if trust has changed, so that all peers must prove themselves. Blocking."""
-        ...
-
-
-class Connection(Protocol):
-    """What a listener needs of the asyncio protocol that it gives a connection to."""
-
-    @property
-    def accepted(self) -> AcceptedPeer:
-        """Its peer; there once the transport is."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether an end now would cut short what cannot be taken up again, or could not be told."""
-        ...
-
-    @property
-    def gone(self) -> bool:
-        """Its transport is gone, or never came."""
-        ...
-
-    @property
-    def tasks(self) -> Collection[asyncio.Task[None]]:
-        """Those that work for it."""
-        ...
-
-    async def admit(self) -> None:
-        """Wait until the peer, whose certificate is in order, has said what it wants, and let it in.
-
-        Raises:
-            JobpipeError: why it is not let in; :meth:`refuse` comes next.
-        """
-        ...
-
-    def refuse(self, error: JobpipeError) -> None:
-        """End a connection that was not admitted; tell the peer why, if it can still be told."""
-        ...
-
-    def leave(self, reason: str) -> None:
-        """End, as politely as is possible without waiting."""
-        ...
-
-    def abort(self) -> None:
-        """Cut it now."""
-        ...
-
-    async def wait_gone(self) -> None:
-        """Wait until the transport and all tasks are gone."""
-        ...
 
 
 C = TypeVar("C", bound=Connection)

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from jobpipe.net.admission import ConnectionLimits
 from jobpipe.net.budget import Budgets
 from jobpipe.net.link import Link
-from jobpipe.net.listener import Listener, RenewableTls
+from jobpipe.net.listener import Listener
 from jobpipe.net.served import Handler, ServedLink
 from jobpipe.net.timing import Timing
+from jobpipe.net.tls import RenewableTls
 
 
 class Server(Listener[ServedLink]):

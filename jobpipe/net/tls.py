@@ -13,6 +13,7 @@ import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from jobpipe.config import Config
 from jobpipe.config.secrets import Secret
@@ -92,6 +93,19 @@ def latest_context(credentials: Credentials, *, server: bool = False) -> ssl.SSL
         return known[1]
     _troubles.pop(credentials, None)
     return context
+
+
+class RenewableTls(Protocol):
+    """A context that is reloaded when its files change, such as :class:`ServerTls`."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look at the files; return True if trust has changed, so that all peers must prove themselves. Blocking."""
+        ...
 
 
 class ServerTls:
