@@ -211,7 +211,7 @@ def test_flows_of_others_are_theirs(served: Served) -> None:
         dial(served, world.successor, "reader")
 
 
-@pytest.mark.parametrize("op", ["halt", "ack", "begin_flow", "first", "grant"])
+@pytest.mark.parametrize("op", ["halt", "ack", "begin_flow", "first"])
 def test_who_shares_a_name_has_no_grant_of_it(served: Served, op: str) -> None:
     """A grant is a small number that ``status`` shows: what is done under it is for the certificate that took it."""
     world = served.world
@@ -224,20 +224,22 @@ def test_who_shares_a_name_has_no_grant_of_it(served: Served, op: str) -> None:
         "ack": {"grant": granted, "position": place},
         "begin_flow": {**key, "start": place, "partitions": 1},
         "first": {"grant": granted, "start": EARLIEST.to_json()},
-        "grant": {"host": "h", "pid": 1},
     }[op]
     follow = {"name": "billing-1", "grant": granted, "parts": [{"partition": 0, "at": place}], "partitions": 4}
-    if op == "grant":  # the instance is shown too: whoever calls itself so is another, and takes the name or waits
-        with dial(served, mine, "subscriber", "billing-1") as link:
-            granted = int(link.call("grant", args, timeout=20).result["grant"])
-            assert link.call("grant", args, timeout=20).result["grant"] == granted, "the same comes back"
-        assert ask(dial(served, other, "subscriber", "billing-1"), op, args)["grant"] > granted
-        return
     with pytest.raises(Fenced, match="another certificate"):
         ask(dial(served, other, "subscriber", "billing-1"), op, args)
     assert not ask(dial(served, mine, "reader"), "follow", {**follow, "wait": 0})["over"]
     ask(dial(served, mine, "subscriber", "billing-1"), op, args)
     assert ask(dial(served, mine, "reader"), "follow", {**follow, "wait": 0})["over"] == (op == "halt")
+
+
+def test_who_shares_a_name_is_another_reader(served: Served) -> None:
+    """``status`` shows the instance of a reader, too: another certificate that uses it gets a grant of its own."""
+    args = {"host": "h", "pid": 1}
+    with dial(served, served.world.orders, "subscriber", "billing-1") as link:
+        granted = int(link.call("grant", args, timeout=20).result["grant"])
+        assert link.call("grant", args, timeout=20).result["grant"] == granted, "the same comes back"
+    assert ask(dial(served, served.world.billing, "subscriber", "billing-1"), "grant", args)["grant"] > granted
 
 
 def test_a_halt_ends_with_the_grant(served: Served) -> None:
