@@ -187,7 +187,7 @@ class JobMachine:
             return 0.0
         wait = run.next_at - tools.clock()
         if run.state is JobState.RESTARTING and wait > 0:
-            if wait <= run.delay:
+            if wait <= run.delay + 0.001:  # a time of day as a float is exact to a microsecond or so
                 return wait
             tools.store.change_run(run.id, next_at=tools.clock() + run.delay)  # the clock was set back
             self.changed()

@@ -115,6 +115,7 @@ def test_stopped_query_ends_the_wait(bus: Bus) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_drop_oldest(bus: Bus) -> None:
     """The publisher never waits; the subscription that needed the oldest batches is told exactly what is missing."""
     rows = rows_of(bus)

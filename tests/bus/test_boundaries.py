@@ -212,6 +212,7 @@ def test_a_stream_ends_at_latest(topics: Topics) -> None:
     to_end(topics, query, a=3, b=3)
 
 
+@pytest.mark.slow
 def test_available_now_ends_at_the_lower_of_both(topics: Topics) -> None:
     """An end that is there, one that is not there yet, and none at all."""
     topics.seal("a", 0, 1, 2)

@@ -234,6 +234,7 @@ def foreign_credentials(folder: Path) -> dict[str, str]:
     return {"ssl.ca": str(files.ca), "ssl.cert": str(files.cert), "ssl.key": str(files.key)}
 
 
+@pytest.mark.slow
 def test_a_publisher_does_not_need_the_address_that_others_are_told(bus: Bus) -> None:
     """Behind a NAT it may not reach that one: its own coordinator is on this host."""
     behind = {"sinkserver.subnet": "127.0.0.1/32", "sinkserver.advertise": "127.0.0.3"}

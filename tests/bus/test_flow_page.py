@@ -73,6 +73,7 @@ class Reader:
         return self._rows
 
 
+@pytest.mark.slow
 def test_a_flow_in_a_plain_process(config: Config, orders: jobpipe.PlainPublisher) -> None:
     """It publishes what its function returns, and ends with its source."""
     reader = Reader("large-orders", config)

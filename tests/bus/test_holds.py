@@ -122,6 +122,7 @@ def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> Non
             admin.hold(bus.topic, "another", 0)
 
 
+@pytest.mark.slow
 def test_the_command_lists_and_drops_holds(bus: Bus, command: Callable[..., Result]) -> None:
     publish(bus.publisher(), NumberedRows(bus.topic), bus.journal, range(2))
     assert command("holds", "list", bus.topic).output.strip() == "no holds"

@@ -71,6 +71,7 @@ def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
         assert "leases" not in admin.status(bus.topic)["identities"].get(line["owner"], {})
 
 
+@pytest.mark.slow
 def test_a_link_that_ends_takes_its_leases_with_it(bus: Bus, reader: BlockingLink) -> None:
     """S3: after a grace, in which the reader may come back."""
     take(reader, "long", seconds=86_000.0)

@@ -172,6 +172,7 @@ def test_a_large_record_batch_of_one_topic_does_not_starve_another(world: World)
     assert [p.status()["subscriptions"][0]["position"] for p in publishers] == [5, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", ["a", "b", "c"])
 def test_what_idle_topics_leave_goes_to_the_busy_one(world: World, busy: str) -> None:
     """Wherever it stands among their names."""

@@ -51,6 +51,7 @@ def test_parallelism_changes_between_runs(bus: Bus) -> None:
     assert len(set(totals.values())) == 3
 
 
+@pytest.mark.slow
 def test_three_publishers_into_one_subscriber(bus: Bus) -> None:
     """Three topics of one job, one name: each topic has its own subscription and keeps its own order."""
     topics = [f"{bus.topic}-{letter}" for letter in "abc"]

@@ -101,6 +101,7 @@ def test_grants_fence_the_older_holder(bus: Bus) -> None:
         link.close()
 
 
+@pytest.mark.slow
 def test_two_newcomers_at_once(bus: Bus) -> None:
     """Of several that take one name at the same moment exactly one gets it; none is fenced later."""
     publish(bus.publisher(), NumberedRows(bus.topic), bus.journal, [0])

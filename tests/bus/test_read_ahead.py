@@ -427,6 +427,7 @@ def test_another_parallelism_between_planning_and_binding(world: World) -> None:
         before = query.rows(world.bus.topic)
 
 
+@pytest.mark.slow
 def test_a_change_of_schema(world: World) -> None:
     """Read up to it, whole; what fits goes on behind it, what does not ends the query there, acknowledged."""
     publisher = world.bus.publisher()

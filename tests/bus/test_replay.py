@@ -26,6 +26,7 @@ def test_replay_by_a_new_run_publishes_nothing(bus: Bus) -> None:
     assert Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30)).check().rows == 4 * 20
 
 
+@pytest.mark.slow
 def test_replay_with_other_rows_and_partitions(bus: Bus) -> None:
     """Case 46: a batch is told by its id, not by its rows; the first version wins."""
     rows = NumberedRows(bus.topic, partitions=3)

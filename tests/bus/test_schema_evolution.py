@@ -376,6 +376,7 @@ def test_columns_that_may_not_be_null_come_and_go(bus: Bus, load: Callable[..., 
     assert query.drain()[3:] == rows(FEWER, text=None)
 
 
+@pytest.mark.slow
 def test_one_topic_ends_the_query_of_several(bus: Bus, load: Callable[..., Load]) -> None:
     """Case 60: what the others delivered is acknowledged before the query ends."""
     names = [f"{bus.topic}-{letter}" for letter in "ab"]

@@ -106,6 +106,7 @@ def test_a_wrong_password_is_one_clear_error(rig: Harness, tmp_path: Path) -> No
     assert CANARY not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.fields}"
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_an_error_of_the_configuration(rig: Harness) -> None:
     with pytest.raises(ConfigError) as caught:
         open_handler(_changed(rig, {"registerserver.ssl.ca": "/nowhere/ca.crt"}))

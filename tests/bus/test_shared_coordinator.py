@@ -166,6 +166,7 @@ def ended(pid: int) -> None:
     until(lambda: not alive(pid), PATIENCE, f"the end of coordinator {pid}")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_at_the_same_moment_get_one(
     shared: Configure, settings_of_test: dict[str, str], start: Callable[..., Any]
@@ -290,6 +291,7 @@ def test_an_endpoint_that_is_none(tmp_path: Path, configure: Configure) -> None:
         attach(config, driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["planner", "committer"])
 def test_a_batch_in_progress_outlives_its_coordinator(shared: Configure, first: str) -> None:
     """Whichever process opens the topic again tells the batches of all, and none of their files is swept."""

@@ -186,6 +186,7 @@ def test_admin(bus: Bus) -> None:
         publisher.close()
 
 
+@pytest.mark.slow
 def test_schema_before_the_first_batch(bus: Bus) -> None:
     """A declared schema is known at once; without it a question waits, and says what is missing."""
     publisher = bus.publisher()

@@ -63,6 +63,7 @@ def findings(run: Run, file: str) -> list[tuple[str, str, str]]:
     return [(line["status"], line["detail"], line["remedy"]) for line in lines]
 
 
+@pytest.mark.slow
 def test_an_open_tree_is_found_and_closed(
     run: Run, write: Write, server: SecuredZooKeeper, stranger: KazooClient, tmp_path: Path
 ) -> None:

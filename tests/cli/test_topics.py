@@ -163,6 +163,7 @@ def test_a_deletion_that_was_interrupted(run: Run, file: str, config: Config, le
     assert known(config) == []
 
 
+@pytest.mark.slow
 def test_a_registry_that_does_not_forget(
     run: Run, file: str, config: Config, left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_misspelt_topic(run: Run, file: str, left: Path) -> None:
         assert "did you mean orders?" in result.stderr, command
 
 
+@pytest.mark.slow
 def test_what_this_hosts_server_kept_goes_too(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: the folder of the deleted log, and no other one."""
     log = spools.read_spool(left, "orders").log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -218,7 +219,10 @@ def test_a_server_that_starts_is_waited_for_before_it_is_stopped(
 def test_the_program_ends_when_rest_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error: without REST nobody could ask it for anything; SIGTERM is for a program that goes on."""
 
+    serves = threading.Event()
+
     async def fail(listener: Listener[Any], sock: socket.socket) -> None:
+        assert await asyncio.to_thread(serves.wait, DEADLINE)
         raise RuntimeError("no more connections")
 
     monkeypatch.setattr(Listener, "_accept", fail)
@@ -228,7 +232,7 @@ def test_the_program_ends_when_rest_fails(tmp_path: Path, monkeypatch: pytest.Mo
     late.start()
     try:
         with pytest.raises(JobpipeError, match="REST interface has failed") as caught:
-            program.serve(config, None, lambda rest: None, make_core=core)
+            program.serve(config, None, lambda rest: serves.set(), make_core=core)
     finally:
         late.cancel()
         late.join()

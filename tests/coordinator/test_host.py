@@ -376,7 +376,10 @@ def test_host_servers_are_shown_that_a_log_is_in_use(world: World, monkeypatch: 
         hosts = host.host_servers
         monkeypatch.setattr(hosts, "_ask", lambda: {"h1": "127.0.0.1:9"})
         monkeypatch.setattr(hosts, "_connect", connect)
+        monkeypatch.setattr(hosts, "is_due", lambda topics: False)
         topic = await host.open_topic("orders", world.order(spool__placement="host"))
+        await until(lambda: asked == ["files", "forget_logs"] and not hosts._tidying)  # a topic that opens is tidied
+        asked.clear()
         for publishing, expected in ((True, ["files", "forget_logs"]), (False, ["files"])):
             topic.publishing = publishing
             hosts._swept_at.clear()

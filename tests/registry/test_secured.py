@@ -118,7 +118,7 @@ def fill(handler: ZooKeeperRegisterServerHandler) -> None:
 # -- who gets in ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("port", ["plain", "tls"])
+@pytest.mark.parametrize("port", [pytest.param("plain", marks=pytest.mark.slow), "tls"])
 def test_publisher_and_subscriber_meet(
     guarded: SecuredZooKeeper, authority: Authority, start: Start, port: str
 ) -> None:
@@ -245,6 +245,7 @@ def test_a_session_goes_on_after_a_cut_reconnect(guarded: SecuredZooKeeper, star
         assert (nodes.session, nodes._session._client) == (session, client)
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_us_is_passed_by(
     guarded: SecuredZooKeeper, lenient: SecuredZooKeeper, start: Start
 ) -> None:

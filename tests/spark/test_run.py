@@ -106,13 +106,13 @@ def gated(spark: SparkSession, place: Place, topic: str, gate: Any) -> Iterator[
     with place.publisher(topic) as publisher:
         for batch_id in range(2):
             publisher.seal("q", batch_id, [pa.table({"a": [1, 2]})])
-    stream = place.stream(spark, topic, "all", startingOffsets="earliest")
-    writer = stream.writeStream.queryName(topic).foreachBatch(jobpipe.stoppable(gate))
-    query = started(writer.option("checkpointLocation", str(place.checkpoint(topic))))
-    try:
-        yield query
-    finally:
-        query.stop()
+        stream = place.stream(spark, topic, "all", startingOffsets="earliest")
+        writer = stream.writeStream.queryName(topic).foreachBatch(jobpipe.stoppable(gate))
+        query = started(writer.option("checkpointLocation", str(place.checkpoint(topic))))
+        try:
+            yield query
+        finally:
+            query.stop()
 
 
 @contextmanager

@@ -59,24 +59,28 @@ def _values(df: DataFrame) -> dict[str, list[str]]:
     return {name: [repr(row[name])[:300] for row in rows] for name in df.columns}
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("path", ["collect", "tasks"])
+CONFS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "large types, other zone": {
+        "spark.sql.session.timeZone": "America/Los_Angeles",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    },
+}
+CORE = {("collect", "plain"), ("tasks", "large types, other zone")}
+
+
 @pytest.mark.parametrize(
-    "conf",
+    ("path", "name"),
     [
-        pytest.param({}, id="plain"),
-        pytest.param(
-            {
-                "spark.sql.session.timeZone": "America/Los_Angeles",
-                "spark.sql.execution.arrow.useLargeVarTypes": "true",
-                "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-            },
-            id="large types, other zone",
-        ),
+        pytest.param(path, name, marks=pytest.mark.core if (path, name) in CORE else ())
+        for path in ("collect", "tasks")
+        for name in CONFS
     ],
 )
-def test_types_pass(spark: SparkSession, place: Place, path: str, conf: dict[str, str]) -> None:
+def test_types_pass(spark: SparkSession, place: Place, path: str, name: str) -> None:
     """What one side writes the other side has: the types, nullability included, and the values."""
+    conf = CONFS[name]
     topic = f"types-{path}-{len(conf)}"
     with session_conf(spark, conf):
         source = everything(spark)
