@@ -36,6 +36,7 @@ LIKE_AN_INTERRUPTION = (
 )
 
 LOOK_SECONDS = 0.1  # for how long one call looks for a moment at which a query can be ended
+LOCK_SECONDS = 1.5  # for how long it waits for Spark's lock: an idle source is asked for rows for up to a second
 
 _ending: set[str] = set()  # ids of the queries that are to end after their current micro-batch
 
@@ -190,13 +191,16 @@ class GentleEnd:
 
         Spark takes the progress lock to commit a micro-batch, and to look for the rows of the next one. While we hold
         the lock, a micro-batch that is being written cannot be committed, and no new one reaches the second check.
+
+        An idle query has the lock almost all the time. The lock is fair (StreamExecution.awaitProgressLock), so we get
+        it when the source has answered, before Spark takes it again to end the trigger.
         """
         query: Any = self._query
         execution = query._jsq.streamingQuery()
         lock = execution.awaitProgressLock()
         until = time.monotonic() + LOOK_SECONDS
         while True:
-            if lock.tryLock():  # if not, Spark holds it while it asks a source for rows, which may take long
+            if lock.tryLock(int(LOCK_SECONDS * 1000), _milliseconds()):  # a source may take longer to answer
                 try:
                     if _terminate(execution):
                         return True
@@ -241,6 +245,11 @@ def _terminate(execution: Any) -> bool:
     return True
 
 
+def _milliseconds() -> Any:
+    jvm: Any = SparkContext._jvm
+    return jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+
+
 class _Moment(Enum):
     """What the thread of a query does."""
 
@@ -252,7 +261,7 @@ class _Moment(Enum):
 def _look(execution: Any) -> _Moment:
     jvm: Any = SparkContext._jvm
     stack = jvm.scala.runtime.ScalaRunTime.stringOf(execution.queryExecutionThread().getStackTrace())
-    if _IN_TRIGGER not in stack or _ASLEEP.match(stack):
+    if _IN_TRIGGER not in stack or _ASLEEP.match(stack) or _AT_END.search(stack):
         return _Moment.BETWEEN
     if "SQLExecution$.withNewExecutionId" in stack and "MicroBatchExecution.runBatch" in stack:
         return _Moment.WRITING
@@ -262,3 +271,5 @@ def _look(execution: Any) -> _Moment:
 _IN_TRIGGER = f"MicroBatchExecution.{TRIGGER}("
 # A trigger without rows waits a hundredth of a second before it returns; between triggers the frame is not there.
 _ASLEEP = re.compile(r"Array\(([\w.@/]*java\.lang\.Thread\.sleep\w*\([^)]*\), )+[\w.$/]*\." + re.escape(_IN_TRIGGER))
+# Each trigger takes the lock once more at its end, with or without rows, to tell those who wait for it.
+_AT_END = re.compile(r"\.withProgressLocked\([^)]*\), [\w.$/]*\." + re.escape(_IN_TRIGGER))

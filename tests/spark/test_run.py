@@ -348,6 +348,20 @@ def test_a_timeout_and_a_failure(spark: SparkSession, place: Place, capfd: pytes
     assert failed.startswith("jobpipe: fails failed: RuntimeError: the test wants this batch to fail, after ")
 
 
+def test_an_idle_query_ends_at_one_of_the_first_looks(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark lets go of its lock for a hundredth of each second: it is waited for, or the end would take many looks."""
+    gate, looks, look = Gate(), [], GentleEnd._no_more_batches
+    gate.open.set()
+    monkeypatch.setattr(GentleEnd, "_no_more_batches", lambda end: bool(looks.append(1)) or look(end))
+    with gated(spark, place, "idle", gate) as query:
+        until(lambda: gate.done and query.status["message"].startswith("Getting offsets"), "nothing more to read")
+        assert jobpipe.run(query, sinks=[], timeout=2.0) == 1
+        assert not query.isActive
+    assert 1 <= len(looks) <= 4
+
+
 def test_outside_the_main_thread_it_waits(spark: SparkSession, place: Place) -> None:
     """No signal comes there; the query's own end ends it."""
     gate, codes = Gate(), []
