@@ -148,7 +148,7 @@ def end_jobs(jobs: Sequence[RunningJob], hurry: Callable[[], bool]) -> None:
         job.begin_end()
     left = list(jobs)
     while left and not hurry():
-        left = [job for job in left if not job.has_ended()]
+        left = [job for job in left if hurry() or not job.has_ended()]  # each may wait for Spark for a moment
         time.sleep(POLL_SECONDS if left else 0.0)
     for job in left:
         job.end_at_once(STOP_SECONDS)

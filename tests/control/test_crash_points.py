@@ -74,7 +74,7 @@ class Life:
 
 
 class QuietWatch(Watch):
-    """One whose calls somebody else makes."""
+    """A watch without a thread: the server of the test makes its calls."""
 
     def close(self) -> None:
         """There is nothing to end."""
