@@ -258,6 +258,7 @@ def test_a_start_behind_its_end(topics: Topics) -> None:
     assert query.rows(name) == 0
 
 
+@pytest.mark.slow
 def test_ends_that_are_not_there(topics: Topics) -> None:
     """A start beyond the head, or of another log, is data loss; a batch read does not wait for its end."""
     topics.seal("a", 0)

@@ -185,6 +185,7 @@ def test_what_idle_topics_leave_goes_to_the_busy_one(world: World, busy: str) ->
     assert rows == [160, 160, 160]
 
 
+@pytest.mark.slow
 def test_topics_share_the_bytes(world: World) -> None:
     """An equal share each; a topic without news leaves its own to those after it."""
     for letter in "abc":
@@ -468,6 +469,7 @@ def test_at_most_so_many_rows_a_task(world: World, parts_of: Parts) -> None:
 
 
 @EITHER
+@pytest.mark.slow
 def test_only_assigned_partitions_are_counted(world: World, parts_of: Parts) -> None:
     world.open("a")
     world.seal("a", *range(4))

@@ -85,6 +85,7 @@ def test_one_publisher_into_three_subscribers(bus: Bus) -> None:
         assert reader.checker.check().rows == 4000
 
 
+@pytest.mark.slow
 def test_late_subscriber_gets_all_that_is_kept(bus: Bus) -> None:
     """One that comes after the end, with ``earliest``, has every row that another one read before."""
     rows = NumberedRows(bus.topic, partitions=3, rows=10)

@@ -405,6 +405,7 @@ def test_limits(world: World) -> None:
     assert [size for size in sizes if size] == [20] * 5
 
 
+@pytest.mark.slow
 def test_another_parallelism_between_planning_and_binding(world: World) -> None:
     """Fewer tasks than partitions, or more: each partition is read by one task."""
     world.open()

@@ -38,6 +38,7 @@ def test_replay_with_other_rows_and_partitions(bus: Bus) -> None:
     assert Checker(rows, bus.journal).take_all(bus.subscribe("all").batches(timeout=30)).check().rows == 30
 
 
+@pytest.mark.slow
 def test_replay_after_retention_removed_the_batch(bus: Bus) -> None:
     """The row that remembers it is permanent; the batch itself need not be there."""
     rows = NumberedRows(bus.topic)

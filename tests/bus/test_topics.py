@@ -361,6 +361,7 @@ def test_a_batch_read_by_pattern(topics: Topics) -> None:
     assert batch_rows(topics.options(), lambda batch: None) == topics.journals["a"].rows + topics.journals["b"].rows
 
 
+@pytest.mark.slow
 def test_assigned_partitions(topics: Topics) -> None:
     """Numbered as parallel-1, parallel-2, ... are; the others are acknowledged with them."""
     topics.open("a", partitions=3)

@@ -7,6 +7,7 @@ import pytest
 from tests.explore.scheduled import playing, run
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run() -> None:
     """A failing seed can be looked at."""
     with playing() as player:

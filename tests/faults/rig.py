@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -106,6 +107,26 @@ def sound_so_far(rig: Harness, *names: str) -> None:
         deadline = time.monotonic() + 5.0
         while found := faults(name):
             assert time.monotonic() < deadline, found
+
+
+def suspend_between_transactions(rig: Harness, name: str = "all") -> None:
+    """Stop a subscriber job while it holds no lock on the file of what it has received, which others go on using."""
+    consumer = rig.consumer(name)
+    process = psutil.Process(consumer.pid)
+
+    def stopped() -> bool:
+        consumer.suspend()
+        rig.wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the subscriber stands still")
+        with closing(sqlite3.connect(rig._store(name), timeout=0.0, isolation_level=None)) as database:
+            try:
+                database.execute("begin immediate")
+            except sqlite3.OperationalError:
+                consumer.resume()
+                return False
+            database.execute("rollback")
+            return True
+
+    rig.wait_until(stopped, "the subscriber stands still between two transactions")
 
 
 def another_publisher(rig: Harness, log: str = "publisher-2") -> Program:

@@ -44,7 +44,6 @@ def sealed(rig: Harness, more_than: int) -> None:
     rig.wait_until(lambda: rig.journal.batches > more_than, f"more than {more_than} batches")
 
 
-@pytest.mark.core
 def test_spool_wiped(tmp_path: Path) -> None:
     """Cases 34 and 55: the subscriber does not wait for ever, nor take the new log's offsets for the old one's."""
     with running(tmp_path) as rig:

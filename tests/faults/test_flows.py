@@ -171,7 +171,6 @@ def test_the_sources_coordinator_is_killed_and_nothing_is_published(config: Conf
         assert len(seen) == 2 * line.journal.batches
 
 
-@pytest.mark.core
 @SIZES
 def test_links_are_cut(settings_of_test: dict[str, str], config: Config, payload: int) -> None:
     """Those of the tasks and of the subscription: reset, ended in the middle of an answer, silent for a while."""

@@ -24,6 +24,7 @@ from tests.faults.rig import (
     more,
     processes_of,
     running,
+    suspend_between_transactions,
 )
 from tests.harness.consume import Received
 from tests.harness.processes import Harness
@@ -159,7 +160,7 @@ def test_a_stopped_subscriber_whose_name_is_taken(tmp_path: Path) -> None:
     """
     with running(tmp_path) as rig:
         zombie = rig.consumer()
-        zombie.suspend()
+        suspend_between_transactions(rig)
         time.sleep(SESSION)
         heir = rig._program("tests.harness.consume", "consumer-heir", zombie._make_order)
         rig._consumers["all"] = heir

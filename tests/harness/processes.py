@@ -91,6 +91,7 @@ class Harness:
         self.rows = NumberedRows(topic, partitions=partitions, rows=rows, payload=payload)
         self.proxies: list[FaultProxy] = []
         self._mark = uuid.uuid4().hex
+        self._made: list[Program] = []
         self._consumers: dict[str, Program] = {}
         self._flows: dict[str, Program] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -274,8 +275,9 @@ class Harness:
     def close(self) -> None:
         """End everything that was started, by process id; whatever state it is in. Idempotent."""
         try:
-            for program in self._programs():
-                program.kill()
+            for program in self._made:  # also those that another took the place of
+                if program.starts:
+                    program.kill()
             for process in self._marked():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -316,7 +318,8 @@ class Harness:
 
     def _program(self, module: str, name: str, make_order: Callable[..., Order]) -> Program:
         environ = {**os.environ, MARK: self._mark, NAME: name}
-        return Program(module, make_order, self.folder / f"{name}.log", environ)
+        self._made.append(Program(module, make_order, self.folder / f"{name}.log", environ))
+        return self._made[-1]
 
     def _publish_order(self, **changes: Any) -> PublishOrder:
         return PublishOrder(

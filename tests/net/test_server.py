@@ -94,6 +94,7 @@ def test_a_client_that_breaks_the_protocol_is_cut(said: bytes, mode: Mode) -> No
     run(main())
 
 
+@pytest.mark.slow
 def test_a_cut_at_every_byte() -> None:
     """Case 14: of HELLO and of a request; nothing is left of any of them."""
     whole = frames(Side.CLIENT)
