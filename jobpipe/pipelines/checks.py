@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 from jobpipe.config.model import KEYS
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.context import INPUT, with_prefix
+from jobpipe.pipelines.file_options import local_folder
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
@@ -46,6 +48,25 @@ def check_pipeline(pipeline: Pipeline) -> Iterator[Problem]:
         what_ = f"checkpoints are in {where}, and launcher {pipeline.launcher.type} may take another host each time"
         remedy = "name a storage that every host reaches, such as s3a://bucket/pipelines, unless this folder is shared"
         yield problem_at(pipeline.tree, ("pipeline", "storage"), what_, remedy, "warning")
+
+
+def check_folders(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield a problem for each sink that writes files into the folder of another one, unless both are of runs."""
+    first: dict[str, tuple[Job, Stage[Any]]] = {}
+    for job in pipeline.jobs.values():
+        for stage in job.sinks:
+            place = stage.plugin.folder(pipeline.folder)
+            if place is None:
+                continue
+            local = local_folder(place)
+            key = place.rstrip("/") if local is None else os.path.normpath(local)
+            other, there = first.setdefault(key, (job, stage))
+            if there is stage or (job is not other and job.mode is other.mode is Mode.BATCH):
+                continue
+            whose = "another sink of this job" if other is job else f"job {other.name}"
+            what = f"{whose} writes its files to {key}, too, and rows would be left out, or be there twice"
+            path = (*stage.path, "path")
+            yield problem_at(pipeline.tree, path, what, "give it a folder of its own")
 
 
 def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:

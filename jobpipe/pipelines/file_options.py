@@ -36,13 +36,18 @@ class FormatOptions(PluginOptions):
             yield Complaint("options", f"its {' and '.join(missing)} is missing", remedy)
 
 
+def is_uri(path: str) -> bool:
+    """Tell whether a path is a URI."""
+    return _URI.match(path) is not None
+
+
 def absolute(path: str, folder: Path) -> str:
     """Return a path that starts from ``folder`` if it is relative; a URI as it is.
 
     Raises:
         ConfigError: it starts from the home folder of a user who has none.
     """
-    return path if _URI.match(path) else str(folder / _expanded(path, "path"))
+    return path if is_uri(path) else str(folder / _expanded(path, "path"))
 
 
 def local_folder(storage: str) -> Path | None:

@@ -18,11 +18,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from jobpipe.config.names import closest
 from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
-from jobpipe.pipelines.checks import check_job, check_pipeline
+from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
+from jobpipe.pipelines.file_patterns import escaped
 from jobpipe.pipelines.graph import check_topics
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
 from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName, secrets_in_clear
-from jobpipe.pipelines.parameters import fill, put_in
+from jobpipe.pipelines.parameters import Quote, fill, put_in
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
@@ -75,8 +76,8 @@ def load_pipeline(
     tree = read_files(path, [FilePath(each) for each in overlays], report)
     if tree is None:
         raise pipeline_error(report.problems)
-    tree = put_in(tree, given or {}, report)
     plugins = plugins or Plugins()
+    tree = put_in(tree, given or {}, report, functools.partial(_quote, tree, plugins))
     whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
     pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
@@ -101,6 +102,20 @@ def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plug
     if report.failed or pipeline is None:
         raise pipeline_error(report.problems)
     return pipeline
+
+
+def _quote(tree: TreeNode, plugins: Plugins, path: Path) -> Quote | None:
+    """Return what makes a name of a value in the text at ``path``, if that is a pattern of a source."""
+    above = path[:-1]
+    stage = above[2:] if above[:1] == ("jobs",) else above
+    if stage != ("source",) and (len(stage) != 2 or stage[0] != "sources"):
+        return None
+    given = plain(find(tree, above))
+    try:
+        plugin = plugins.find(PlugInKind.SOURCE, str(given.get("type")))
+        return escaped if path[-1] in plugin.patterns(given) else None
+    except Exception:  # noqa: BLE001 - the loader tells that there is no such plug-in, or that a stranger's fails
+        return None
 
 
 def _several_jobs(tree: TreeNode, plugins: Plugins, report: ProblemList) -> tuple[TreeNode, dict[str, str]]:
@@ -212,7 +227,7 @@ class _Loader:
             if not unsure & _DECIDING:
                 self._add_certain(check_job(pipeline, job), job.path, unsure)
         self._add_certain(check_pipeline(pipeline), ("pipeline",), wrong)
-        for problem in check_topics(pipeline, complete=whole):
+        for problem in (*check_topics(pipeline, complete=whole), *check_folders(pipeline)):
             self._report.add(problem)
         return pipeline
 
@@ -401,6 +416,8 @@ def _touch(plugin: Plugin) -> None:
         re.compile(topics.pattern or "")
         for name in topics.names:
             _TOPIC.validate_python(name)
+    if isinstance(plugin, Sink):
+        plugin.folder(FilePath())
     if isinstance(plugin, Transform):
         _ = plugin.stateful, plugin.reads_views
 

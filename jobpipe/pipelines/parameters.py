@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,7 @@ _DIRECTIVES = re.compile(r"(?:[^%]|%[aAbBdeFGHIjmMpSTuVwyYzZ%])*")
 _COMMAND_LINE = "--set"  # where a parameter's value stands that no file has
 _LATE = ("source", "sources", "transform", "route", "sink", "sinks", "arguments")
 RUN = ("run.id", "run.lower", "run.upper")
+Quote = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,19 @@ class RunValues:
         return value.astimezone(UTC).strftime(shape or _COMPACT) if isinstance(value, datetime) else str(value)
 
 
-def put_in(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> TreeNode:
+def _as_it_is(_path: Path) -> Quote | None:
+    """Return that values need no quoting."""
+    return None
+
+
+def put_in(
+    tree: TreeNode, given: Mapping[str, str], report: ProblemList, quotes: Callable[[Path], Quote | None] = _as_it_is
+) -> TreeNode:
     """Return the tree with parameters and names in place of their references; run references are only checked.
 
     Args:
         given: from the command line; a value is read as YAML, unless the file declares a text.
+        quotes: returns, for the path of a text, what makes a value that is put into it a plain name.
     """
     tree, values = _with_given(tree, given, report)
     name = find(tree, ("pipeline", "name")).value
@@ -67,7 +76,7 @@ def put_in(tree: TreeNode, given: Mapping[str, str], report: ProblemList) -> Tre
         job = name if single else path[1] if len(path) > 1 else None
         here = {**known, "job.name": job} if path[0] != "pipeline" and isinstance(job, str) else known
         late = _is_late(path[2:] if not single else path)
-        return _Text(node, path, here, late=late, report=report).result()
+        return _Text(node, path, here, late=late, report=report, quote=quotes(path) or str).result()
 
     return map_texts(tree, (), change)
 
@@ -116,7 +125,14 @@ class _Text:
     """One text with references."""
 
     def __init__(
-        self, node: TreeNode, path: Path, known: Mapping[str, Scalar], *, late: bool, report: ProblemList
+        self,
+        node: TreeNode,
+        path: Path,
+        known: Mapping[str, Scalar],
+        *,
+        late: bool,
+        report: ProblemList,
+        quote: Quote,
     ) -> None:
         self._node = node
         self._text = str(node.value)
@@ -124,6 +140,7 @@ class _Text:
         self._known = known
         self._late = late
         self._report = report
+        self._quote = quote
 
     def result(self) -> Scalar:
         """Return the text, or, if it is one reference and nothing else, the value with its type."""
@@ -150,7 +167,8 @@ class _Text:
         return written
 
     def _kept(self, text: str) -> str:
-        """Return a value's text such that :func:`fill` leaves it as it is."""
+        """Return a value's text such that :func:`fill`, and what takes the text, leave it as it is."""
+        text = self._quote(text)
         return text.replace("${", "$${") if self._late else text
 
     def _check_run(self, name: str) -> None:

@@ -27,7 +27,7 @@ built-in ones. ``examples/plugin`` is a whole distribution with a transform and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -185,6 +185,15 @@ class Source(Plugin):
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
         """Return the rows: a stream if ``job.mode`` is STREAMING, else what is between the run's bounds."""
 
+    @classmethod
+    def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
+        """Return the options that are patterns of paths: what ``${…}`` puts into one is a name.
+
+        Args:
+            given: all options, as the file has them.
+        """
+        return ()
+
     def topics(self) -> Topics:
         """Return the topics it reads."""
         return Topics()
@@ -268,6 +277,14 @@ class Sink(Plugin):
     def topics(self) -> Topics:
         """Return the topics it publishes."""
         return Topics()
+
+    def folder(self, base: Path) -> str | None:
+        """Return the folder that it fills with files, or its URI; None if it writes none.
+
+        Args:
+            base: where relative paths start.
+        """
+        return None
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Make ready to write rows as those of ``frame``; called once, before all else."""

@@ -541,3 +541,29 @@ sink: {type: console}
     options = job.transforms[0].plugin.options
     assert (options.static_field, options.static_value, options.topic_field) == ("origin", "shop!", "topic")
     assert options.offset_field == "a?b!"
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("{type: csv, schema: x int, path: '${var.data}/*.csv'}", "a \\[1\\]\\*/*.csv"),
+        ("{type: text, path: '${var.data}'}", "a \\[1\\]\\*"),
+        ("{type: spark, format: Text, path: '${var.data}'}", "a \\[1\\]\\*"),
+        ("{type: spark, format: acme, path: '${var.data}'}", "a [1]*"),
+        ("{type: delta, path: '${var.data}'}", "a [1]*"),
+        ("{type: text, path: '${var.data}/$${x}', options: {x: '${var.data}'}}", "a \\[1\\]\\*/${x}"),
+    ],
+)
+@pytest.mark.parametrize("shape", ["one job", "a job", "a view"])
+def test_a_parameter_in_a_pattern_is_a_name(write: Write, source: str, path: str, shape: str) -> None:
+    """Only where Spark takes the path for a pattern, and in the path alone."""
+    head = "pipeline: {name: shop, parameters: {data: 'a [1]*'}}\n"
+    job = f"source: {source}, sink: {{type: console}}"
+    if shape == "a view":
+        job = f"sources: {{x: {source}}}, sink: {{type: console}}"
+    text = f"{head}jobs: {{a: {{{job}}}}}\n" if shape != "one job" else head + job.replace(", sink:", "\nsink:") + "\n"
+    (found,) = loaded(write(text)).jobs.values()
+    (stage,) = found.sources.values()
+    made = stage.make(RUN).options
+    assert made.path == path
+    assert made.options == ({"x": "a [1]*"} if "options" in source else {})

@@ -241,6 +241,27 @@ FILES: tuple[Wrong, ...] = (
     ),
     # -- between jobs
     whole(
+        "two sinks with one folder",
+        """
+        pipeline: {name: shop}
+        jobs:
+          a: {source: {type: rate}, sink: {type: json, path: out}}
+          b: {source: {type: rate}, sink: {type: csv, path: ./out/}}
+          c:
+            source: {type: rate}
+            sinks:
+              - {type: json, path: more, at-least-once: true}
+              - {type: spark, format: Parquet, path: "file:///more/../srv", at-least-once: true}
+              - {type: parquet, path: /srv, at-least-once: true}
+          d: {source: {type: csv, path: in}, execution: {runtime-mode: BATCH}, sink: {type: json, path: x/../more}}
+          e: {source: {type: csv, path: in}, execution: {runtime-mode: BATCH}, sink: {type: json, path: f}}
+          f: {source: {type: csv, path: in}, execution: {runtime-mode: BATCH}, sink: {type: json, path: f}}
+        """,
+        (4, "jobs.b.sink.path", "job a writes its files to ", "of its own"),
+        (10, "jobs.c.sinks[2].path", "another sink of this job writes its files to /srv, too", "of its own"),
+        (11, "jobs.d.sink.path", "job c writes its files to ", "of its own"),
+    ),
+    whole(
         "two publishers",
         """
         pipeline: {name: shop, topic-prefix: dev.}

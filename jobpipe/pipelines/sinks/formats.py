@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.file_log import FileLog, Writer
 from jobpipe.pipelines.file_options import FormatOptions, absolute
+from jobpipe.pipelines.file_patterns import FILE_FORMATS
 from jobpipe.pipelines.kinds import Columns, Text, revealed
 from jobpipe.pipelines.plugins import Promise, Sink
 from jobpipe.pipelines.problems import Complaint
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
-_LOG = "_spark_metadata"
 _BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and Spark's readers see only those"
 
 
@@ -75,7 +77,23 @@ class FormatSink(Sink):
         writer = writer_of(frame, job).format(self.format).options(**revealed(self.options.options, job.folder))
         if (columns := getattr(self.options, "partition_by", None)) is not None:
             writer = writer.partitionBy(*columns)
-        return writer.start(self._path(job))
+        path = self._path(job)
+        if path is None or self.format.lower() not in FILE_FORMATS:
+            return writer.start(path)
+        log, ours = FileLog(frame.sparkSession, path), Writer(job.name, job.storage)
+        log.claim(ours)
+        query = writer.start(path)
+        try:
+            log.note(replace(ours, query=str(query.id)))
+        except BaseException:
+            query.stop()
+            raise
+        return query
+
+    def folder(self, base: Path) -> str | None:
+        """Return the folder of files."""
+        path = getattr(self.options, "path", None)
+        return None if path is None or self.format.lower() not in FILE_FORMATS else absolute(path, base)
 
     def _path(self, job: JobContext) -> str | None:
         path = getattr(self.options, "path", None)
@@ -91,32 +109,21 @@ class FileSink(FormatSink):
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Append a micro-batch; write the rows of a run as ``mode`` says, all of them or none."""
-        if job.mode is Mode.STREAMING:
+        mode = getattr(self.options, "mode", None) or "error"
+        by_part = job.mode is Mode.STREAMING or self._replaces_partitions(batch)
+        if by_part or mode == "append":
             self._require_no_log(batch, job)
-        if job.mode is Mode.STREAMING or self._replaces_partitions(batch):
+        if by_part:
             super().write(batch, batch_id, job)
             return
-        mode = getattr(self.options, "mode", None) or "error"
         files = RunFiles(batch.sparkSession, str(self._path(job)), job)
         files.write(mode, lambda folder: self._save(batch, "error", folder, job))
 
     def _require_no_log(self, batch: DataFrame, job: JobContext) -> None:
-        """Check, once, that Spark keeps no log of the folder's files: its readers would not see those of :meth:`write`.
-
-        Raises:
-            ConfigError: it does, since a stream with this sink alone has written there.
-        """
-        if self._has_no_log:
-            return
-        jvm: Any = batch.sparkSession._jvm
-        path = jvm.org.apache.hadoop.fs.Path(str(self._path(job)), _LOG)
-        if path.getFileSystem(batch.sparkSession._jsc.hadoopConfiguration()).exists(path):
-            raise ConfigError(
-                f"a job without dead letters and other sinks has written to {path.getParent()}, and Spark keeps a log "
-                "of its files: readers in Spark would not see the files of this job; give another path",
-                path=str(path.getParent()),
-            )
-        self._has_no_log = True
+        """Check once that readers in Spark will see the files of :meth:`write`; see :meth:`FileLog.require_none`."""
+        if not self._has_no_log:
+            FileLog(batch.sparkSession, str(self._path(job))).require_none()
+            self._has_no_log = True
 
     def _replaces_partitions(self, batch: DataFrame) -> bool:
         """Whether Spark is to overwrite those partitions alone that have rows; it is safe to do that twice."""

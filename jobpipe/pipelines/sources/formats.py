@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import SAY_WHAT_IS_MALFORMED, FormatOptions, absolute, read_columns, read_schema
+from jobpipe.pipelines.file_patterns import FILE_FORMATS, pattern_from
 from jobpipe.pipelines.kinds import Text, revealed
 from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
 
 if TYPE_CHECKING:
@@ -115,11 +117,17 @@ class FormatSource(Source):
         self, spark: SparkSession, job: JobContext, schema: StructType | str | None, more: Mapping[str, str]
     ) -> DataFrame:
         reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
-        reader = reader.format(self.format).options(**revealed(self.options.options, job.folder), **more)
+        reader = reader.format(self.format)
         if schema is not None:
             reader = reader.schema(schema)
-        path = getattr(self.options, "path", None)
-        return reader.load() if path is None else reader.load(absolute(path, job.folder))
+        given, path = revealed(self.options.options, job.folder), getattr(self.options, "path", None)
+        if path is None:
+            return reader.options(**given, **more).load()
+        if "path" not in self.patterns({"format": self.format}):
+            return reader.options(**given, **more).load(absolute(path, job.folder))
+        files = InputFiles(spark, pattern_from(path, job.folder), given, job.mode).checked()
+        frame = reader.options(**given, **more).options(**files.options).load(files.path)
+        return frame if files.guarded is None else require_plain_names(frame, files.guarded)
 
 
 class FileSource(FormatSource):
@@ -127,6 +135,11 @@ class FileSource(FormatSource):
 
     Options = FileOptions
     has_own_schema: ClassVar[bool] = False
+
+    @classmethod
+    def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
+        """Return the path, which Spark's readers of files take for one."""
+        return ("path",)
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """A stream of files needs its columns beforehand."""
@@ -184,12 +197,22 @@ class DeltaSource(FileSource):
     type = "delta"
     has_own_schema = True
 
+    @classmethod
+    def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
+        """Return none: a table is not a pattern."""
+        return ()
+
 
 class IcebergSource(FileSource):
     """Rows of an Iceberg table, whose name is the path; needs its package."""
 
     type = "iceberg"
     has_own_schema = True
+
+    @classmethod
+    def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
+        """Return none: a table is not a pattern."""
+        return ()
 
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
         """Return the rows of the table; a path that is a table's name stays as it is."""
@@ -216,10 +239,11 @@ class KafkaSource(FormatSource):
             yield Complaint("options", "Kafka's topics are missing, or given twice", remedy)
 
 
-class BinaryFileSource(FormatSource):
+class BinaryFileSource(FileSource):
     """Files as rows: path, modificationTime, length and content, each file once."""
 
     type = "binaryFile"
+    has_own_schema = True
 
     class Options(FormatOptions):
         """Which files."""
@@ -303,6 +327,11 @@ class SparkSource(FormatSource):
         path: Text | None = Field(default=None, description="Passed to load().")  # type: ignore[assignment]
 
     options: Options
+
+    @classmethod
+    def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
+        """Return the path of a format of files."""
+        return ("path",) if str(given.get("format")).lower() in FILE_FORMATS else ()
 
     @property
     def format(self) -> str:
