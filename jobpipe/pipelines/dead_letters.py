@@ -19,7 +19,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.graph import dead_letters_of
 from jobpipe.pipelines.letter_notes import LetterNotes
 from jobpipe.pipelines.pipeline import Job, Pipeline
-from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, UNPARSED, Transform
+from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, REASON, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.columns import dead_struct
 from jobpipe.spark.sink import JobPipeSink
@@ -200,9 +200,10 @@ class DeadLetters:
         if UNPARSED in batch.columns:
             frame, text = _kept(batch, stack), sf.col(UNPARSED)
             why = sf.lit("the source's parser could not take it")
+            why = sf.coalesce(sf.col(REASON), why) if REASON in batch.columns else why
             value = dead_struct(frame, sf.lit("MALFORMED_RECORD"), why).withField("row", text)
             marked.append((frame, text.isNotNull(), self._letter(value, self._source)))
-            good = frame.where(text.isNull()).drop(UNPARSED)
+            good = frame.where(text.isNull()).drop(UNPARSED, REASON)
         job = self._job if self._view is None else replace(self._job, views={self._view: good.drop(ORIGIN)})
         for kind, stage in self._stages:
             tolerant = stage.apply_tolerant(good, job) if stage.tolerant else None

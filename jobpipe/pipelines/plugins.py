@@ -51,6 +51,7 @@ __all__ = [
     "DEAD_TYPE",
     "ORIGIN",
     "ORIGIN_FIELDS",
+    "REASON",
     "UNPARSED",
     "Attempt",
     "Complaint",
@@ -85,6 +86,7 @@ class PluginOptions(BaseModel):
 OptionsModel = type[PluginOptions]
 
 UNPARSED = "_jobpipe_unparsed"
+REASON = "_jobpipe_reason"
 ORIGIN = "_jobpipe_origin"
 """Where a row comes from, a struct of :data:`ORIGIN_FIELDS`: of sources that know it, in a job with dead letters."""
 ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT, file: STRING"
@@ -202,6 +204,7 @@ class Source(Plugin):
         """Return the rows with those that cannot be parsed among them, or None if it knows no such rows.
 
         In a row that cannot be parsed column :data:`UNPARSED`, if there is one, is its text; in all others it is null.
+        Column :data:`REASON`, if there is one, says why it cannot be parsed, or is null.
         Column :data:`ORIGIN`, if there is one, says where each row comes from.
         """
         return None

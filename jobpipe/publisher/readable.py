@@ -99,16 +99,42 @@ def readable(topic: str | None, table: pa.Table, schema: pa.Schema) -> pa.Table:
         SchemaMismatch: values that the published type does not have, that Arrow's format forbids, or null where none
             may be; names topic, column and row.
     """
-    columns = []
+    columns, told = [], ("what it returned" if topic is None else f"topic {topic!r}", topic, 0)
     for number, field in enumerate(schema):
         column: Any = table.column(number)
         if column.type != field.type:
-            column = _each(topic, field, column, partial(_cast, field.type), "cannot be published")
-        _each(topic, field, column, lambda part: part.validate(full=True), "is malformed")
+            column = _each(told, field, column, partial(_cast, field.type), "cannot be published")
+        _each(told, field, column, lambda part: part.validate(full=True), "is malformed")
         if _has_required(field):
-            _each(topic, field, column, partial(_require_values, field), "is wrong")
+            _each(told, field, column, partial(_require_values, field), "is wrong")
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema) if columns else table
+
+
+def require_readable(where: str, batch: pa.RecordBatch, topic: str, before: int = 0) -> None:
+    """Check that every subscriber can read rows as they are.
+
+    Args:
+        where: begins the message of an error.
+        before: rows of earlier record batches, which count in the number of a row that is told.
+
+    Raises:
+        SchemaMismatch: values that Arrow's format forbids, such as a text that is no UTF-8, or null where none may be;
+            names topic, column and row.
+    """
+    required = [field for field in batch.schema if _has_required(field)]
+    if not required:
+        try:
+            batch.validate(full=True)
+            return
+        except (pa.ArrowException, ValueError):
+            pass  # the column and its row are looked for
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        chunked = pa.chunked_array([column])
+        told = (where, topic, before)
+        _each(told, field, chunked, lambda part: part.validate(full=True), "is malformed")
+        if field in required:
+            _each(told, field, chunked, partial(_require_values, field), "is wrong")
 
 
 def require_columns(topic: str, schema: pa.Schema) -> None:
@@ -358,8 +384,14 @@ def _names(path: str, fields: list[Field]) -> Iterator[tuple[str, list[str]]]:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _each(topic: str | None, field: Field, column: Any, work: Callable[[Any], Any], what: str) -> Any:
-    """Do something with a column; if it cannot be done, say with which row it cannot."""
+def _each(
+    told_as: tuple[str, str | None, int], field: Field, column: Any, work: Callable[[Any], Any], what: str
+) -> Any:
+    """Do something with a column; if it cannot be done, say with which row it cannot.
+
+    Args:
+        told_as: where the rows are, their topic, and how many rows come before them.
+    """
     try:
         return _done(column, work)
     except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -373,13 +405,16 @@ def _each(topic: str | None, field: Field, column: Any, work: Callable[[Any], An
                 first = half
             except (pa.ArrowException, ValueError, OverflowError) as found:
                 last, told = half, found
-        where = "what it returned" if topic is None else f"topic {topic!r}"
+        where, topic, before = told_as
+        remedy = "cast or clean the column before publishing"
+        if "UTF8" in str(told):
+            remedy = "a text must be UTF-8. Read files in another encoding with option encoding, or convert them"
         raise SchemaMismatch(
-            f"{where}, row {first}: column {field.name!r} {what}, as {field.type!s:.200}: {told!s:.300}. Every "
-            "subscriber must be able to read it: cast or clean the column before publishing",
+            f"{where}, row {before + first}: column {field.name!r} {what}, as {field.type!s:.200}: {told!s:.300}. "
+            f"Every subscriber must be able to read it: {remedy}",
             topic=topic,
             column=field.name,
-            row=first,
+            row=before + first,
         ) from error
 
 

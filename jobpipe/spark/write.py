@@ -19,6 +19,7 @@ from pyspark.taskcontext import TaskContext
 
 from jobpipe.errors import WaitTimeout
 from jobpipe.publisher.offsets import with_offsets
+from jobpipe.publisher.readable import require_readable
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.collecting import collect_rows
 from jobpipe.spark.partitioner import Partitioner, unnamed
@@ -48,20 +49,28 @@ class Rows:
     hashed: tuple[int, ...] = ()
 
     def divided(
-        self, batches: Iterable[pa.RecordBatch], partitions: int, where: str
+        self, batches: Iterable[pa.RecordBatch], partitions: int, topic: str, task: int | None = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]:
         """Yield record batches, cast, with the partitions of their rows.
 
+        Args:
+            partitions: how many there are.
+            topic: where the rows go, for errors.
+            task: that writes them; None in the driver.
+
         Raises:
             ConfigError: the partitioner's function is wrong.
-            SchemaMismatch: a batch does not fit.
+            SchemaMismatch: a batch does not fit, or some subscriber could not read it.
         """
-        width, names = len(self.schema), self.schema.names
+        width, names, before = len(self.schema), self.schema.names, 0
+        where = f"topic {topic!r}" if task is None else f"topic {topic!r}, task {task}"
         for batch in batches:
             # Columns are known by their places: what Spark calls them here need not be what they are called.
             columns: Any = batch.columns[:width]
             named = pa.RecordBatch.from_arrays(columns, names=names) if columns else batch.select([])
             rows = cast_batch(named, self.schema, where)
+            require_readable(where, rows, topic, before)
+            before += rows.num_rows
             if batch.num_columns > width:
                 numbers: Any = batch.column(width)  # int32, by number_rows
                 yield rows, numbers
@@ -91,7 +100,7 @@ def write_collected(
         WaitTimeout: ``active()`` turned false while the disk did not answer.
     """
     divided: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
-    divided = rows.divided(batches, target.partitions, f"topic {target.topic!r}")
+    divided = rows.divided(batches, target.partitions, target.topic)
     if sum(batch.nbytes for batch in batches) <= target.inline_max:  # a cast may make them larger
         divided = list(divided)
         if _is_small([batch for batch, _ in divided], rows.schema, target):
@@ -145,7 +154,7 @@ def _task(target: WriteTarget, rows: Rows) -> Callable[[Iterator[pa.RecordBatch]
         task = context.partitionId()
         # The attempt *number* is used again by a retried stage; the attempt id never is.
         attempt = f"{task}-{context.taskAttemptId()}"
-        pairs = rows.divided(map(with_offsets, batches), target.partitions, f"topic {target.topic!r}, task {task}")
+        pairs = rows.divided(map(with_offsets, batches), target.partitions, target.topic, task)
         infos = target.write(rows.schema, pairs, attempt)
         yield pa.RecordBatch.from_arrays(
             [

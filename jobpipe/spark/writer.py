@@ -157,7 +157,7 @@ class _Writer:
         """Yield record batches with the partitions of their rows, as the sink's partitioners choose them."""
         partitioner = self._options.partitioner
         rows = Rows(self._checked.arrow, partitioner, self._hashed)
-        pairs = rows.divided(batches, partitions, f"topic {self._options.topic!r}, task {task}")
+        pairs = rows.divided(batches, partitions, self._options.topic, task)
         if partitioner.kind == "fixed":
             yield from ((batch, task % partitions) for batch, _ in pairs)
         elif partitioner.kind == "round-robin":

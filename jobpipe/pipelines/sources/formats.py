@@ -13,10 +13,12 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import SAY_WHAT_IS_MALFORMED, FormatOptions, absolute, read_columns, read_schema
 from jobpipe.pipelines.file_patterns import FILE_FORMATS, pattern_from
 from jobpipe.pipelines.kinds import Text, revealed
-from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
+from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.sources.encodings import NO_UTF8, require_utf8
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
+from jobpipe.spark.versions import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,6 +191,27 @@ class TextSource(FileSource):
 
     type = "text"
     has_own_schema = True
+
+    def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
+        """Return the lines, which are read when they are found to be UTF-8; else the job fails."""
+        frame = super().load(spark, job)
+        return frame if VERSION < (4, 0) else require_utf8(frame, "value")
+
+    def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
+        """Return the lines with their files; those that are not UTF-8 as well as that goes."""
+        if VERSION < (4, 0):
+            return None
+        from pyspark.sql import functions as sf
+
+        frame = super().load(spark, job)
+        line = sf.col("value")
+        bad = ~sf.is_valid_utf8(line)
+        return frame.select(
+            sf.when(~bad, line).alias("value"),
+            sf.when(bad, sf.make_valid_utf8(line)).alias(UNPARSED),
+            sf.when(bad, sf.lit(NO_UTF8)).alias(REASON),
+            origin(file=frame.metadataColumn("_metadata")["file_path"]).alias(ORIGIN),
+        )
 
 
 class DeltaSource(FileSource):
