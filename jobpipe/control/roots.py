@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_options import absolute
+from jobpipe.pipelines.file_paths import absolute
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import Problem
 

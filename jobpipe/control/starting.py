@@ -16,7 +16,7 @@ from jobpipe.control.book import UNAVAILABLE
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
-from jobpipe.pipelines.file_options import local_folder
+from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places

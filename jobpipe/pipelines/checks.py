@@ -11,7 +11,7 @@ from typing import Any
 from jobpipe.config.model import KEYS
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.context import INPUT, with_prefix
-from jobpipe.pipelines.file_options import local_folder
+from jobpipe.pipelines.file_paths import local_folder, reads_folder
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
@@ -415,6 +415,21 @@ def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield (*_below(job, stage), "subscribePattern"), what, remedy, "error"
 
 
+def _own_output(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
+    folder = pipeline.folder
+    for source in job.sources.values():
+        path = source.plugin.folders(folder)
+        for sink in job.sinks if path is not None else ():
+            written = sink.plugin.folder(folder)
+            local = None if written is None else local_folder(written)
+            if written is None or path is None:
+                continue
+            place = written.rstrip("/") if local is None else os.path.normpath(local)
+            if reads_folder(path, place, f"part-0.{sink.type}"):
+                what = f"the source reads what the sink writes to {place}: its rows would go round for ever"
+                yield (*_below(job, sink), "path"), what, "give it a folder that the source does not read", "error"
+
+
 def _launcher(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     if not pipeline.launcher.plugin.cluster:
         return
@@ -450,5 +465,6 @@ _CHECKS: tuple[Callable[[Pipeline, Job], Iterator[Finding]], ...] = (
     _route,
     _tables,
     _pattern,
+    _own_output,
     _launcher,
 )

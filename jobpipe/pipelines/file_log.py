@@ -100,19 +100,19 @@ class FileLog:
         last, note = self._last(), self._note()
         mine, reached = self._checkpoint(writer.storage)
         if last < 0:
-            self._require_no_files()
-            if note is None and self._make_note(writer):  # one of those that start at the same time
-                return
-            note = note or self._note()
-            if note is not None and note.job != writer.job and (not mine or note.query != mine):
+            if note is None:
+                self._require_no_files()
+                if self._make_note(writer):
+                    return
+                note = self._note()  # of one that starts at the same time
+            if note is not None and (mine or "-") != note.query and (note.job, note.storage) != _names(writer):
                 raise self._refused(note, "has begun to write to")
         else:
             self.require_own_files()
-            if note is not None and note.query:
-                if note.query != mine:
-                    raise self._refused(note, "has written to")
-            elif last > reached:
+            if note is not None and note.query not in ("", mine):
                 raise self._refused(note, "has written to")
+            if last > reached:
+                raise self._refused(note, "has written to") if not mine else self._ahead(last, reached, writer.storage)
         self.note(replace(writer, query=mine))
 
     def note(self, writer: Writer) -> None:
@@ -148,6 +148,14 @@ class FileLog:
             path=str(self._folder),
         )
 
+    def _ahead(self, last: int, reached: int, storage: str) -> ConfigError:
+        return ConfigError(
+            f"{self._folder} has micro-batches up to {last}, and checkpoint {storage} knows of {reached + 1} of them: "
+            "is it older than the folder, or of another query? Spark would leave out the next ones, which have numbers "
+            "that the folder has already; give another path, or the checkpoint that is as new",
+            path=str(self._folder),
+        )
+
     def _require_no_files(self) -> None:
         """Check that there are no files that were written without the log: readers in Spark would see them no more."""
         if not self._fs.exists(self._folder):
@@ -155,7 +163,7 @@ class FileLog:
         found = self._fs.listFiles(self._folder, True)
         while found.hasNext():
             path = found.next().getPath()
-            if not any(part.startswith(("_", ".")) for part in self._below(path).split("/")):
+            if not any(_is_hidden(part) for part in self._below(path).split("/")):
                 raise ConfigError(
                     f"{self._folder} holds files that no stream with this sink alone has written, as {path}; Spark "
                     "keeps a log of a stream's files, and its readers would see those alone; give another path",
@@ -170,7 +178,7 @@ class FileLog:
         root = self._new(storage)
         files = root.getFileSystem(self._configuration)
         metadata, offsets = self._new(root, "metadata"), self._new(root, "offsets")
-        said = _json_of(self._head(files, metadata, _NOTE_BYTES)) if files.exists(metadata) else {}
+        said = json_of(self._head(files, metadata, _NOTE_BYTES)) if files.exists(metadata) else {}
         return str(said.get("id", "")), max(self._numbers(files, offsets), default=-1)
 
     def _note(self) -> Writer | None:
@@ -179,7 +187,7 @@ class FileLog:
         if not self._fs.exists(path):
             return None
         try:
-            said = _json_of(self._head(self._fs, path, _NOTE_BYTES))
+            said = json_of(self._head(self._fs, path, _NOTE_BYTES))
         except Exception as error:
             if "ChecksumException" not in str(error):
                 raise
@@ -208,15 +216,15 @@ class FileLog:
         for number, name in batches:
             if number >= compact:
                 lines = self._head(self._fs, self._new(self._log, name), _HEAD_BYTES).splitlines()
-                if len(lines) > 1 and (entry := str(_json_of(lines[1]).get("path", ""))):
+                if len(lines) > 1 and (entry := str(json_of(lines[1]).get("path", ""))):
                     yield entry
 
     def _holds(self, entry: str) -> bool:
         """Tell whether a file, by its URI, is in this folder."""
         found, folder = urlsplit(entry), self._folder.toUri()
-        here = (str(folder.getScheme()), str(folder.getAuthority() or ""))
+        here = (str(folder.getScheme()).lower(), str(folder.getAuthority() or ""))
         inside = str(folder.getPath()).rstrip("/") + "/"
-        return (found.scheme, found.netloc) == here and unquote(found.path).startswith(inside)
+        return (found.scheme.lower(), found.netloc) == here and unquote(found.path).startswith(inside)
 
     def _head(self, files: Any, path: Any, limit: int) -> str:
         stream = files.open(path)
@@ -226,7 +234,16 @@ class FileLog:
             stream.close()
 
 
-def _json_of(text: str) -> dict[str, Any]:
+def _names(writer: Writer) -> tuple[str, str]:
+    return writer.job, writer.storage
+
+
+def _is_hidden(name: str) -> bool:
+    """Tell whether Spark passes over a file, or a folder, for its name; ``_day=1`` is a partition."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def json_of(text: str) -> dict[str, Any]:
     """Return the object that a text is; an empty one if it is none."""
     try:
         said = json.loads(text)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from jobpipe.config.values import BadValueError, expand_home
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.file_paths import expanded
 from jobpipe.pipelines.kinds import PlainMap
 from jobpipe.pipelines.plugins import PluginOptions
 from jobpipe.pipelines.problems import Complaint
@@ -18,7 +17,6 @@ from jobpipe.pipelines.problems import Complaint
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SCHEMA_BYTES = 1 << 20
 SAY_WHAT_IS_MALFORMED = {"mode", "columnnameofcorruptrecord"}
 """Spark's options, in small letters, by which the user says what becomes of rows that cannot be parsed."""
@@ -35,26 +33,11 @@ class FormatOptions(PluginOptions):
         if missing := [name for name in names if name not in given]:
             yield Complaint("options", f"its {' and '.join(missing)} is missing", remedy)
 
-
-def is_uri(path: str) -> bool:
-    """Tell whether a path is a URI."""
-    return _URI.match(path) is not None
-
-
-def absolute(path: str, folder: Path) -> str:
-    """Return a path that starts from ``folder`` if it is relative; a URI as it is.
-
-    Raises:
-        ConfigError: it starts from the home folder of a user who has none.
-    """
-    return path if is_uri(path) else str(folder / _expanded(path, "path"))
-
-
-def local_folder(storage: str) -> Path | None:
-    """Return the folder of a storage, a URI or a path, on this host's files; None of another one."""
-    if storage.startswith("file:"):
-        return Path("/" + storage.removeprefix("file:").lstrip("/"))
-    return Path(storage) if ":" not in storage.split("/")[0] else None
+    def refused(self, *names: str, remedy: str) -> Iterator[Complaint]:
+        """Yield those of Spark's options that a job gives in another way, and that would pass its checks by."""
+        for name in self.options:
+            if name.lower() in names:
+                yield Complaint(f"options.{name}", "it is not an option here", remedy)
 
 
 def read_schema(schema: str, folder: Path) -> str:
@@ -65,7 +48,7 @@ def read_schema(schema: str, folder: Path) -> str:
     """
     if not schema.startswith("file:"):
         return schema
-    path = folder / _expanded(schema.removeprefix("file:"), "schema")
+    path = folder / expanded(schema.removeprefix("file:"), "schema")
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(_SCHEMA_BYTES).strip()
@@ -85,10 +68,3 @@ def read_columns(schema: str, folder: Path) -> StructType:
     if not isinstance(columns, StructType):
         raise ConfigError(f"schema {schema!r}: give columns, as in 'id bigint, name string'", key="schema")
     return columns
-
-
-def _expanded(path: str, key: str) -> Path:
-    try:
-        return expand_home(path)
-    except BadValueError as error:
-        raise ConfigError(f"{key}: {path} cannot be used; expected {error}", key=key) from error

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobpipe.pipelines.file_options import local_folder
+from jobpipe.pipelines.file_paths import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

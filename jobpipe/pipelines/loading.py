@@ -19,7 +19,7 @@ from jobpipe.config.names import closest
 from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
-from jobpipe.pipelines.file_patterns import escaped
+from jobpipe.pipelines.file_paths import escaped
 from jobpipe.pipelines.graph import check_topics
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
 from jobpipe.pipelines.kinds import FOLDER, JobName, TopicName, secrets_in_clear
@@ -77,7 +77,8 @@ def load_pipeline(
     if tree is None:
         raise pipeline_error(report.problems)
     plugins = plugins or Plugins()
-    tree = put_in(tree, given or {}, report, functools.partial(_quote, tree, plugins))
+    named = put_in(tree, given or {}, ProblemList())  # with the types and formats that parameters give
+    tree = put_in(tree, given or {}, report, functools.partial(_quote, named, plugins))
     whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
     pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
@@ -416,6 +417,8 @@ def _touch(plugin: Plugin) -> None:
         re.compile(topics.pattern or "")
         for name in topics.names:
             _TOPIC.validate_python(name)
+    if isinstance(plugin, Source):
+        plugin.folders(FilePath())
     if isinstance(plugin, Sink):
         plugin.folder(FilePath())
     if isinstance(plugin, Transform):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_options import absolute, local_folder
+from jobpipe.pipelines.file_paths import absolute, local_folder
 from jobpipe.pipelines.pipeline import Pipeline
 
 

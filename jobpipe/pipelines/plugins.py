@@ -37,6 +37,7 @@ from pydantic import BaseModel, ConfigDict
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.file_paths import InputPattern
 from jobpipe.pipelines.kinds import FOLDER
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.problems import Complaint
@@ -195,6 +196,14 @@ class Source(Plugin):
             given: all options, as the file has them.
         """
         return ()
+
+    def folders(self, base: Path) -> InputPattern | None:
+        """Return the files that it reads; None if it reads none.
+
+        Args:
+            base: where relative paths start.
+        """
+        return None
 
     def topics(self) -> Topics:
         """Return the topics it reads."""

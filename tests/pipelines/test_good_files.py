@@ -551,13 +551,15 @@ sink: {type: console}
         ("{type: spark, format: Text, path: '${var.data}'}", "a \\[1\\]\\*"),
         ("{type: spark, format: acme, path: '${var.data}'}", "a [1]*"),
         ("{type: delta, path: '${var.data}'}", "a [1]*"),
+        ("{type: '${var.kind}', path: '${var.data}'}", "a \\[1\\]\\*"),
+        ("{type: spark, format: '${var.kind}', path: '${var.data}'}", "a \\[1\\]\\*"),
         ("{type: text, path: '${var.data}/$${x}', options: {x: '${var.data}'}}", "a \\[1\\]\\*/${x}"),
     ],
 )
 @pytest.mark.parametrize("shape", ["one job", "a job", "a view"])
 def test_a_parameter_in_a_pattern_is_a_name(write: Write, source: str, path: str, shape: str) -> None:
     """Only where Spark takes the path for a pattern, and in the path alone."""
-    head = "pipeline: {name: shop, parameters: {data: 'a [1]*'}}\n"
+    head = "pipeline: {name: shop, parameters: {data: 'a [1]*', kind: text}}\n"
     job = f"source: {source}, sink: {{type: console}}"
     if shape == "a view":
         job = f"sources: {{x: {source}}}, sink: {{type: console}}"

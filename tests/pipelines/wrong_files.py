@@ -262,6 +262,43 @@ FILES: tuple[Wrong, ...] = (
         (11, "jobs.d.sink.path", "job c writes its files to ", "of its own"),
     ),
     whole(
+        "options that have a place of their own",
+        """
+        pipeline: {name: shop}
+        jobs:
+          a:
+            source: {type: text, path: in, options: {Path: x}}
+            sink: {type: json, path: out, options: {path: x, checkpointLocation: y}}
+          b:
+            source: {type: spark, format: csv, schema: x int, options: {path: x}}
+            sink: {type: spark, format: json, options: {path: x}}
+          c: {source: {type: rate}, sink: {type: kafka, options: {kafka.bootstrap.servers: x, CheckpointLocation: y}}}
+        """,
+        (4, "jobs.a.source.options.Path", "not an option here", "path next to options"),
+        (5, "jobs.a.sink.options.path", "not an option here", "path next to options"),
+        (5, "jobs.a.sink.options.checkpointLocation", "not an option here", "pipeline.storage"),
+        (7, "jobs.b.source.options.path", "not an option here", "path next to options"),
+        (8, "jobs.b.sink.options.path", "not an option here", "path next to options"),
+        (9, "jobs.c.sink.options.CheckpointLocation", "not an option here", "pipeline.storage"),
+    ),
+    whole(
+        "a source that reads what its sink writes",
+        """
+        pipeline: {name: shop}
+        jobs:
+          a: {source: {type: text, path: d}, sink: {type: json, path: d}}
+          b: {source: {type: text, path: d/*}, sink: {type: json, path: d/out}}
+          c:
+            source: {type: text, path: e, options: {recursiveFileLookup: true}}
+            sink: {type: json, path: e/out}
+          d: {source: {type: text, path: f}, sink: {type: json, path: f/out}}
+          e: {source: {type: text, path: f/*.csv}, sink: {type: json, path: f}}
+        """,
+        (3, "jobs.a.sink.path", "the source reads what the sink writes to", "that the source does not read"),
+        (4, "jobs.b.sink.path", "the source reads what the sink writes to", "that the source does not read"),
+        (7, "jobs.c.sink.path", "the source reads what the sink writes to", "that the source does not read"),
+    ),
+    whole(
         "two publishers",
         """
         pipeline: {name: shop, topic-prefix: dev.}

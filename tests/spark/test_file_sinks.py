@@ -107,7 +107,7 @@ def test_a_folder_that_was_copied_with_its_log(job: FileJob) -> None:
     assert job.ids("copied") == [3]
 
 
-@pytest.mark.parametrize("name", ["x.json", "day=1/x.json"])
+@pytest.mark.parametrize("name", ["x.json", "day=1/x.json", "_day=1/x.json"])
 def test_files_that_were_there_before(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Readers in Spark would not see them any more."""
     job = FileJob(spark, tmp_path)
@@ -131,14 +131,41 @@ def test_a_folder_that_another_has_claimed(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"of job other.job with checkpoint .* has begun to write to"):
         job.run()
     shutil.rmtree(tmp_path / "out")
-    log.claim(Writer("copy.copy", "an attempt that ended before its query began"))
+    log.claim(Writer("copy.copy", str(tmp_path / "another state")))
+    with pytest.raises(ConfigError, match=r"of job copy.copy with checkpoint .*/another state, has begun to write to"):
+        job.run()
+    shutil.rmtree(tmp_path / "out")
+    log.claim(Writer("copy.copy", str(tmp_path / "state")))  # by an attempt that ended before its query began
     job.run()
     assert job.ids() == [1]
 
 
-@pytest.mark.parametrize("type_", ["json", "parquet", "spark"])
+def test_an_attempt_that_was_killed_in_its_first_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """It has left files that no log names; the next attempt goes on."""
+    job = FileJob(spark, tmp_path)
+    job.write("a.csv", "1,ada\n")
+    job.run()
+    for entry in ("out/_spark_metadata/0", "out/_spark_metadata/.0.crc", "state/commits/0", "state/commits/.0.crc"):
+        (tmp_path / entry).unlink()
+    job.run()
+    assert [row.id for row in spark.read.json(str(tmp_path / "out")).collect()] == [1]
+
+
+def test_a_checkpoint_that_is_older_than_the_folder(job: FileJob) -> None:
+    """As from a backup: it is of the same query, and yet its next micro-batch would be left out."""
+    shutil.copytree(job.folder / "state", job.folder / "backup")
+    job.write("b.csv", "3,cleo\n")
+    job.run()
+    job.write("c.csv", "4,dora\n")
+    with pytest.raises(ConfigError, match=r"micro-batches up to 1, and checkpoint .*/backup knows of 1.*is it older"):
+        job.run("backup")
+    job.run()
+    assert job.ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("type_", ["json", "PARQUET", "org.apache.spark.sql.json"])
 def test_sinks_of_each_kind(spark: SparkSession, tmp_path: Path, type_: str) -> None:
-    sink = {"type": type_, "path": "out", **({"format": "PARQUET"} if type_ == "spark" else {})}
+    sink = {"type": "json", "path": "out"} if type_ == "json" else {"type": "spark", "format": type_, "path": "out"}
     job = FileJob(spark, tmp_path, sink=sink)
     job.write("a.csv", "1,ada\n")
     job.run()
@@ -149,12 +176,15 @@ def test_sinks_of_each_kind(spark: SparkSession, tmp_path: Path, type_: str) -> 
     assert spark.read.format(sink.get("format", type_)).load(str(tmp_path / "out")).count() == 2
 
 
+@pytest.mark.parametrize("type_", ["json", "spark"])
 @pytest.mark.parametrize(
     "options", [{"mode": "append"}, {"mode": "overwrite", "options": {"partitionOverwriteMode": "dynamic"}}]
 )
-def test_a_run_adds_nothing_to_a_stream_s_files(job: FileJob, options: dict[str, object]) -> None:
+def test_a_run_adds_nothing_to_a_stream_s_files(job: FileJob, options: dict[str, object], type_: str) -> None:
     """Readers in Spark would not see its files."""
     sink = {**JSON, "partition-by": ["name"], **options}
+    if type_ == "spark":
+        sink = {**sink, "type": "spark", "format": "json", "mode": "append"}
     run = FileJob(job.spark, job.folder, CSV, sink, mode="BATCH", name="run")
     with pytest.raises(ConfigError, match="readers in Spark would not see the files of this job"):
         run.run()
@@ -170,3 +200,34 @@ def test_a_run_takes_the_place_of_a_stream_s_files(job: FileJob) -> None:
     assert sorted(row.id for row in job.spark.read.json(str(job.folder / "out")).collect()) == [1, 2]
     with pytest.raises(ConfigError, match="holds files that no stream"):
         job.run()
+
+
+# -- what is in the files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_csv_keeps_blanks(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    """By default Spark cuts them off where it writes."""
+    source = {"type": "json", "path": "in", "schema": CSV["schema"]}
+    job = FileJob(spark, tmp_path, source, {"type": "csv", "path": "out"}, mode=mode)
+    job.write("a.json", json.dumps({"id": 1, "name": "\t a "}))
+    job.run()
+    assert [row[1] for row in spark.read.csv(str(tmp_path / "out")).collect()] == ["\t a "]
+    job = FileJob(
+        spark, tmp_path, source, {"type": "csv", "path": "out2", "options": {"IGNORELEADINGWHITESPACE": "true"}}
+    )
+    job.run("state2")
+    assert [row[1] for row in spark.read.csv(str(tmp_path / "out2")).collect()] == ["a "]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize("value", [None, "a\nb", "a\rb"])
+def test_a_text_is_a_line(spark: SparkSession, tmp_path: Path, value: str | None, mode: str) -> None:
+    source = {"type": "json", "path": "in", "schema": "name STRING"}
+    job = FileJob(spark, tmp_path, source, {"type": "text", "path": "out"}, mode=mode)
+    file = job.write("a.json", json.dumps({"name": value}))
+    with pytest.raises(Exception, match=r"a sink of type text writes each text as a line, and this one is null"):
+        job.run()
+    file.write_text(json.dumps({"name": "a b"}))
+    job.run()
+    assert [row.value for row in spark.read.text(str(tmp_path / "out")).collect()] == ["a b"]

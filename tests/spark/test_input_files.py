@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.sources.input_files import Input, InputFiles
 from tests.spark.file_jobs import CSV, JSON, FileJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -188,18 +189,54 @@ def test_a_file_whose_name_is_a_pattern(spark: SparkSession, tmp_path: Path, nam
     assert plain.ids() == [1, 2]
     plain.write(name, "3,cleo\n")
     plain.write("z.csv", "4,dora\n")
-    with pytest.raises(StreamingQueryException, match=r"name of file .* would read it more than once; rename it"):
+    with pytest.raises(ConfigError, match=r"name of file .*recursiveFileLookup: true"):
         plain.run()
+    begin_a_batch(plain)  # while the stream runs, it is found in the rows
     assert plain.ids() == [1, 2]
+    plain.source = {**CSV, "options": {"recursiveFileLookup": "true"}}
+    plain.run()
+    assert plain.ids() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("options", [{"maxFilesPerTrigger": 1}, {"recursiveFileLookup": True}])
-def test_such_files_as_the_error_says(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
-    job = FileJob(spark, tmp_path, {**CSV, "options": options})
-    for number in range(3):
-        job.write(f"[{number}].csv", f"{number},ada\n")
+@pytest.mark.parametrize("renamed", [False, True])
+def test_after_such_a_file_has_failed(spark: SparkSession, tmp_path: Path, renamed: bool) -> None:
+    """Its micro-batch is in the checkpoint, with all its files: only the remedy of the error reads each once."""
+    job = FileJob(spark, tmp_path)
+    odd = [job.write("a[1].csv", "1,ada\n"), job.write("b.csv", "2,ben\n"), job.write("c.csv", "3,cleo\n")][0]
+    begin_a_batch(job)
+    with pytest.raises(ConfigError, match=r"name of file .*a%5B1%5D.csv has one of.*recursiveFileLookup: true"):
+        job.run()
+    if renamed:
+        odd.rename(odd.with_name("a.csv"))
+    with pytest.raises(ConfigError, match=r"name of file .*a%5B1%5D.csv"):
+        FileJob(spark, tmp_path, {**CSV, "options": {"maxFilesPerTrigger": 1}}).run()
+    job.source = {**CSV, "options": {"recursiveFileLookup": "true"}}
+    if renamed:
+        odd.with_name("a.csv").rename(odd)
     job.run()
-    assert job.ids() == [0, 1, 2]
+    assert job.ids() == [1, 2, 3]
+
+
+def begin_a_batch(job: FileJob) -> None:
+    """Let a micro-batch of all files begin and fail, as one that was begun before such a file was known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            InputFiles, "_each_file_once", lambda *_, **__: Input(str(job.folder / "in"), guarded="file_name")
+        )
+        with pytest.raises(StreamingQueryException, match="name of file"):
+            job.run()
+
+
+def test_such_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """No row can tell of it; it is found before the first one."""
+    job = FileJob(spark, tmp_path)
+    for name, text in (("a[1].csv", ""), ("b.csv", "2,ben\n"), ("c (1).csv", "3,cleo\n")):
+        job.write(name, text)
+    with pytest.raises(ConfigError, match=r"name of file .*a\[1\].csv has one of"):
+        job.run()
+    (tmp_path / "in" / "a[1].csv").unlink()
+    job.run()
+    assert job.ids() == [2, 3]
 
 
 @pytest.mark.parametrize("path", ["in", "in/*"])
@@ -212,8 +249,46 @@ def test_such_files_in_partitions(spark: SparkSession, tmp_path: Path, path: str
         job.run()
         assert job.ids() == [0, 1, 2]
     else:
-        with pytest.raises(StreamingQueryException, match="name of file"):
+        with pytest.raises(ConfigError, match="name of file"):
             job.run()
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize("name", ["10:30", "in/day=10:30", "in/10:30"])
+def test_names_with_colons(spark: SparkSession, tmp_path: Path, name: str, mode: str) -> None:
+    """Hadoop's patterns cannot take them."""
+    job = FileJob(spark, tmp_path / "10:30" if name == "10:30" else tmp_path, mode=mode)
+    job.write("day=10:30/a.csv" if "=" in name else "a.csv", "1,ada\n")
+    if name == "in/10:30":
+        job.write("10:30/b.csv", "2,ben\n")
+    job.run()
+    assert job.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_files_next_to_partitions(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    """Spark would pass over them."""
+    job = FileJob(spark, tmp_path, mode=mode)
+    job.write("day=1/a.csv", "1,ada\n")
+    job.write("b.csv", "2,ben\n")
+    with pytest.raises(ConfigError, match=r"in/b.csv lies next to partitions.*recursiveFileLookup: true"):
+        job.run()
+    job.source = {**CSV, "options": {"recursiveFileLookup": "true"}}
+    job.run()
+    assert job.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize("path", ["{in/a*,in/*.csv}", "{in,in/a.csv}", "{in,in/*}"])
+def test_a_pattern_that_matches_a_file_twice(spark: SparkSession, tmp_path: Path, path: str, mode: str) -> None:
+    job = FileJob(spark, tmp_path, {**CSV, "path": path}, mode=mode)
+    job.write("a.csv", "1,ada\n")
+    job.write("b.csv", "2,ben\n")
+    with pytest.raises(ConfigError, match=r"matches .*in/[ab].csv twice"):
+        job.run()
+    job.source = {**CSV, "path": "{in/a*,in/b*}"}
+    job.run()
+    assert job.ids() == [1, 2]
 
 
 # -- another stream's files --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.file_options import local_folder
+from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.runner.holding import Replaced
 from jobpipe_registry.job_records import Lease
 

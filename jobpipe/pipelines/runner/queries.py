@@ -22,7 +22,7 @@ from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.routes import Routes, routes_of
 from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.whereabouts import place_of
+from jobpipe.pipelines.runner.whereabouts import place_of, reason_in
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.spec import Mode, SourceSpec
 from jobpipe.spark.ending import end_jobs, wait_for
@@ -160,8 +160,16 @@ class QueryWork:
         self._progress.look(query, now=True)
         batches, rows = self._progress.batches, self._progress.rows
         if failed:
-            return failure(failed, place=_place(query), batches=batches, rows=rows)
+            return failure(_with_reason(failed, query), place=_place(query), batches=batches, rows=rows)
         return Done(stopped=stopped, batches=batches, rows=rows)
+
+
+def _with_reason(failed: str, query: StreamingQuery) -> str:
+    """Return why a query failed, and, if of a file, why that could not be read."""
+    with suppress(Py4JError):  # the JVM is gone
+        if reason := reason_in(query):
+            return f"{failed}: {reason}"
+    return failed
 
 
 def _place(query: StreamingQuery) -> str:

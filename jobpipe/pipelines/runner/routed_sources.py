@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_options import local_folder
+from jobpipe.pipelines.file_paths import local_folder
 
 FOLDER = "routed"
 SOURCES_MOST = 1000

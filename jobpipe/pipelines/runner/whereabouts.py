@@ -11,12 +11,14 @@ import re
 from contextlib import suppress
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.position import Position
 
 CAUSES_MOST = 20
+REASON_MOST = 500  # characters
 TOPICS_MOST = 5
 
 _NONE = re.compile(r"(?<=[\[ ,])-(?=[\],])")  # a source that has no offset yet
@@ -40,13 +42,43 @@ def place_of(query: StreamingQuery) -> str:
     if option.isEmpty():
         return ""
     error = option.get()
-    texts: list[str] = []
-    cause = error
-    while cause is not None and len(texts) < CAUSES_MOST:
-        texts.append(str(cause.getMessage()))
-        cause = cause.getCause()
-    found = next((place for text in texts if (place := file_in(text))), "")
+    found = next((place for text in _messages(error) if (place := file_in(text))), "")
     return found or _ranges(str(error.startOffset()), str(error.endOffset()))
+
+
+def reason_in(query: StreamingQuery) -> str:
+    """Return why a file could not be read of which a query failed; "" if it failed of something else.
+
+    Raises:
+        Py4JError: the JVM is gone.
+    """
+    java: Any = query._jsq
+    option = java.exception()
+    return "" if option.isEmpty() else _reason(option.get())
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a file could not be read of which Spark tells with this error; "" if that is unknown."""
+    origin = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    with suppress(Py4JError):  # the JVM is gone
+        return "" if origin is None else _reason(origin)
+    return ""
+
+
+def _reason(error: Any) -> str:
+    """Return what follows, in the causes of an error of Java's, on that a file could not be read."""
+    texts = _messages(error)
+    at = next((number for number, text in enumerate(texts) if file_in(text)), len(texts))
+    found = next((text for text in texts[at + 1 :] if text and not file_in(text)), "")
+    return " ".join(found.split())[:REASON_MOST]
+
+
+def _messages(error: Any) -> list[str]:
+    texts: list[str] = []
+    while error is not None and len(texts) < CAUSES_MOST:
+        texts.append(str(error.getMessage() or ""))
+        error = error.getCause()
+    return texts
 
 
 def _ranges(start: str, end: str) -> str:

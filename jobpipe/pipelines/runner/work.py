@@ -8,7 +8,7 @@ from typing import Protocol
 
 from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.whereabouts import file_in
+from jobpipe.pipelines.runner.whereabouts import file_in, reason_of
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
 _KNOWN = ("builtins", "jobpipe", "py4j", "pyspark")  # packages whose errors go by their names alone
@@ -63,6 +63,8 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     lines = str(error).strip().splitlines() or [""]
     said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])  # Java's, by py4j
     name = _named(type(error).__module__, type(error).__name__)
+    if reason := reason_of(error):
+        said = f"{said}: {reason}"
     return Done(name, said, place or file_in(str(error)), batches=batches, rows=rows)
 
 

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_log import FileLog, Writer
-from jobpipe.pipelines.file_options import FormatOptions, absolute
-from jobpipe.pipelines.file_patterns import FILE_FORMATS
+from jobpipe.pipelines.file_options import FormatOptions
+from jobpipe.pipelines.file_paths import absolute, file_format
 from jobpipe.pipelines.kinds import Columns, Text, revealed
-from jobpipe.pipelines.plugins import Promise, Sink
+from jobpipe.pipelines.plugins import Promise, Sink, column_named
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.queries import writer_of
 from jobpipe.pipelines.sinks.run_files import RunFiles
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SaveMode = Literal["append", "overwrite", "error", "ignore"]
+_BLANKS = ("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace")
 _PARTITIONS = "spark.sql.sources.partitionOverwriteMode"
 _BY_ITS_LOG = "Spark keeps a log of the files of each micro-batch, and Spark's readers see only those"
 
@@ -43,6 +44,7 @@ class FormatSink(Sink):
     """Rows that Spark writes."""
 
     options: FormatOptions
+    _has_no_log = False
 
     @property
     def format(self) -> str:
@@ -50,14 +52,26 @@ class FormatSink(Sink):
         return self.type
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
-        """A stream appends."""
+        """A stream appends; path and checkpoint have keys of their own."""
         if mode is Mode.STREAMING and getattr(self.options, "mode", None) is not None:
             yield Complaint("mode", "it is of BATCH jobs: a stream appends", "leave it out")
+        if hasattr(self.options, "path"):
+            yield from self.options.refused("path", remedy="give path next to options")
+        remedy = "leave it out: the checkpoint is in pipeline.storage"
+        yield from self.options.refused("checkpointlocation", remedy=remedy)
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Append a micro-batch; write the rows of a run as ``mode`` says."""
         mode = "append" if job.mode is Mode.STREAMING else getattr(self.options, "mode", None) or "error"
+        if mode == "append" and file_format(self.format) is not None:
+            self._require_no_log(batch, job)
         self._save(batch, mode, self._path(job), job, self._transaction(batch, batch_id, job))
+
+    def _require_no_log(self, batch: DataFrame, job: JobContext) -> None:
+        """Check once that readers in Spark will see the files of :meth:`write`; see :meth:`FileLog.require_none`."""
+        if not self._has_no_log:
+            FileLog(batch.sparkSession, str(self._path(job))).require_none()
+            self._has_no_log = True
 
     def _transaction(self, batch: DataFrame, batch_id: int, job: JobContext) -> Mapping[str, str]:
         """Return the options by which the format tells a batch that it has written already, if it can."""
@@ -66,19 +80,19 @@ class FormatSink(Sink):
     def _save(
         self, batch: DataFrame, mode: str, path: str | None, job: JobContext, more: Mapping[str, str] | None = None
     ) -> None:
-        options = {**revealed(self.options.options, job.folder), **(more or {})}
-        writer = batch.write.format(self.format).options(**options).mode(mode)
+        options = {**self._spark_options(job), **(more or {})}
+        writer = self._whole_lines(batch).write.format(self.format).options(**options).mode(mode)
         if (columns := getattr(self.options, "partition_by", None)) is not None:
             writer = writer.partitionBy(*columns)
         writer.save(path)
 
     def start(self, frame: DataFrame, job: JobContext) -> StreamingQuery:
         """Start the query with Spark's own writer of streams."""
-        writer = writer_of(frame, job).format(self.format).options(**revealed(self.options.options, job.folder))
+        writer = writer_of(self._whole_lines(frame), job).format(self.format).options(**self._spark_options(job))
         if (columns := getattr(self.options, "partition_by", None)) is not None:
             writer = writer.partitionBy(*columns)
         path = self._path(job)
-        if path is None or self.format.lower() not in FILE_FORMATS:
+        if path is None or file_format(self.format) is None:
             return writer.start(path)
         log, ours = FileLog(frame.sparkSession, path), Writer(job.name, job.storage)
         log.claim(ours)
@@ -90,10 +104,33 @@ class FormatSink(Sink):
             raise
         return query
 
+    def _spark_options(self, job: JobContext) -> dict[str, str]:
+        """Return the options of Spark's writer; by default its csv would cut off blanks at both ends of a value."""
+        given = revealed(self.options.options, job.folder)
+        if file_format(self.format) != "csv":
+            return given
+        named = {name.lower() for name in given}
+        return {**{name: "false" for name in _BLANKS if name.lower() not in named}, **given}
+
+    def _whole_lines(self, frame: DataFrame) -> DataFrame:
+        """Return rows that fail if the text of one would be several lines of a text file, or if it is null."""
+        if file_format(self.format) != "text":
+            return frame
+        from pyspark.sql import functions as sf
+
+        column = column_named(frame.columns[0])
+        broken = sf.contains(column, sf.lit("\n")) | sf.contains(column, sf.lit("\r"))
+        said = sf.lit(
+            "a sink of type text writes each text as a line, and this one is null, or has a line break; replace it "
+            "before, or write json"
+        )
+        good = sf.when(column.isNotNull() & ~broken, sf.lit(True)).otherwise(sf.raise_error(said).cast("boolean"))
+        return frame.filter(good)
+
     def folder(self, base: Path) -> str | None:
         """Return the folder of files."""
         path = getattr(self.options, "path", None)
-        return None if path is None or self.format.lower() not in FILE_FORMATS else absolute(path, base)
+        return None if path is None or file_format(self.format) is None else absolute(path, base)
 
     def _path(self, job: JobContext) -> str | None:
         path = getattr(self.options, "path", None)
@@ -105,25 +142,17 @@ class FileSink(FormatSink):
 
     Options = FileOptions
     promise = Promise(True, _BY_ITS_LOG)
-    _has_no_log = False
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Append a micro-batch; write the rows of a run as ``mode`` says, all of them or none."""
         mode = getattr(self.options, "mode", None) or "error"
-        by_part = job.mode is Mode.STREAMING or self._replaces_partitions(batch)
-        if by_part or mode == "append":
+        if mode == "append" or self._replaces_partitions(batch):
             self._require_no_log(batch, job)
-        if by_part:
+        if job.mode is Mode.STREAMING or self._replaces_partitions(batch):
             super().write(batch, batch_id, job)
             return
         files = RunFiles(batch.sparkSession, str(self._path(job)), job)
         files.write(mode, lambda folder: self._save(batch, "error", folder, job))
-
-    def _require_no_log(self, batch: DataFrame, job: JobContext) -> None:
-        """Check once that readers in Spark will see the files of :meth:`write`; see :meth:`FileLog.require_none`."""
-        if not self._has_no_log:
-            FileLog(batch.sparkSession, str(self._path(job))).require_none()
-            self._has_no_log = True
 
     def _replaces_partitions(self, batch: DataFrame) -> bool:
         """Whether Spark is to overwrite those partitions alone that have rows; it is safe to do that twice."""
@@ -220,6 +249,7 @@ class KafkaSink(FormatSink):
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Spark would say so only when the job runs."""
+        yield from super().check(mode)
         if "kafka.bootstrap.servers" not in {name.lower() for name in self.options.options}:
             remedy = "give options: {kafka.bootstrap.servers: HOST:PORT}"
             yield Complaint("options", "Kafka's brokers are missing", remedy)

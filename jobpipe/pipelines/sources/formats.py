@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_options import SAY_WHAT_IS_MALFORMED, FormatOptions, absolute, read_columns, read_schema
-from jobpipe.pipelines.file_patterns import FILE_FORMATS, pattern_from
+from jobpipe.pipelines.file_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns, read_schema
+from jobpipe.pipelines.file_paths import InputPattern, absolute, file_format, pattern_from
 from jobpipe.pipelines.kinds import Text, revealed
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED, Source, origin
+from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
-from jobpipe.pipelines.sources.encodings import NO_UTF8, require_utf8
+from jobpipe.pipelines.sources.encodings import require_utf8, tolerant_lines
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
 from jobpipe.spark.versions import VERSION
@@ -29,6 +30,14 @@ _PARSED = ("csv", "json", "xml")  # formats of which Spark, unless told otherwis
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _CORRUPT_DEFAULT = "_corrupt_record"
 _LEAVE_OUT = "leave it out, so that these rows go to the dead letters, or leave out errors.tolerance"
+
+
+def _names(options: Mapping[str, Any]) -> set[str]:
+    return {name.lower() for name in options}
+
+
+def _is_true(options: Mapping[str, Any], option: str) -> bool:
+    return any(name.lower() == option and str(value).lower() == "true" for name, value in options.items())
 
 
 class FileOptions(FormatOptions):
@@ -54,14 +63,32 @@ class FormatSource(Source):
         """Spark's name of the format."""
         return self.type
 
+    @property
+    def _file_format(self) -> str | None:
+        """The format of files that this is, whatever name of Spark's it goes by."""
+        return file_format(self.format)
+
+    def check(self, mode: Mode) -> Iterable[Complaint]:
+        """The path has a key of its own, by which it is checked."""
+        if hasattr(self.options, "path"):
+            yield from self.options.refused("path", "paths", remedy="give path next to options")
+
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
-        """Return the rows of Spark's reader."""
+        """Return the rows of Spark's reader; a line of a text that is no UTF-8 fails the job."""
         schema = self._schema(job)
-        return self._load(spark, job, schema, self._strict(spark, schema))
+        frame = self._load(spark, job, schema, self._strict(spark, schema))
+        return require_utf8(frame, "value") if self._file_format == "text" and VERSION >= (4, 0) else frame
 
     def _schema(self, job: JobContext) -> str | None:
         schema = getattr(self.options, "schema_", None)
         return None if schema is None else read_schema(schema, job.folder)
+
+    def folders(self, base: Path) -> InputPattern | None:
+        """Return the path of a format of files."""
+        path = getattr(self.options, "path", None)
+        if path is None or "path" not in self.patterns({"format": self.format}):
+            return None
+        return InputPattern(pattern_from(path, base), _is_true(self.options.options, "recursivefilelookup"))
 
     def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
         """Rows that do not fit are found by the schema, and only if the user does not tell Spark what to do with them.
@@ -79,17 +106,19 @@ class FormatSource(Source):
         for name, value in self.options.options.items():
             if name.lower() in SAY_WHAT_IS_MALFORMED:
                 yield Complaint(f"options.{name}", "it says what Spark does with rows that do not fit", _LEAVE_OUT)
-            elif name.lower() == "multiline" and str(value).lower() == "true" and self.format.lower() == "json":
+            elif name.lower() == "multiline" and str(value).lower() == "true" and self._file_format == "json":
                 remedy = "write an object on each line, as jq -c '.[]' does, or leave out errors.tolerance"
                 yield Complaint(f"options.{name}", "each element would come with the text of its whole file", remedy)
 
     @property
     def _parsed(self) -> bool:
         """Whether Spark parses texts."""
-        return self.format.lower() in _PARSED
+        return self._file_format in _PARSED
 
     def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
         """Return the rows with their files, and the texts of those that do not fit the columns."""
+        if self._file_format == "text" and VERSION >= (4, 0):
+            return tolerant_lines(self._load(spark, job, self._schema(job), {}))
         if not self._parsed:
             return None
         from pyspark.sql.types import StringType
@@ -127,7 +156,9 @@ class FormatSource(Source):
             return reader.options(**given, **more).load()
         if "path" not in self.patterns({"format": self.format}):
             return reader.options(**given, **more).load(absolute(path, job.folder))
-        files = InputFiles(spark, pattern_from(path, job.folder), given, job.mode).checked()
+        if self._file_format == "csv" and _is_true(given, "header") and not _names(given) & {"enforceschema"}:
+            more = {"enforceSchema": "false", **more}  # else Spark takes the columns by their places, whatever they are
+        files = InputFiles(spark, pattern_from(path, job.folder), given, job).checked()
         frame = reader.options(**given, **more).options(**files.options).load(files.path)
         return frame if files.guarded is None else require_plain_names(frame, files.guarded)
 
@@ -145,6 +176,7 @@ class FileSource(FormatSource):
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """A stream of files needs its columns beforehand."""
+        yield from super().check(mode)
         if mode is Mode.STREAMING and not self.has_own_schema and getattr(self.options, "schema_", None) is None:
             remedy = "give schema: 'id bigint, name string', or file:PATH of a file with the columns"
             yield Complaint("schema", f"a stream of {self.type} files needs its columns", remedy)
@@ -191,27 +223,6 @@ class TextSource(FileSource):
 
     type = "text"
     has_own_schema = True
-
-    def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
-        """Return the lines, which are read when they are found to be UTF-8; else the job fails."""
-        frame = super().load(spark, job)
-        return frame if VERSION < (4, 0) else require_utf8(frame, "value")
-
-    def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
-        """Return the lines with their files; those that are not UTF-8 as well as that goes."""
-        if VERSION < (4, 0):
-            return None
-        from pyspark.sql import functions as sf
-
-        frame = super().load(spark, job)
-        line = sf.col("value")
-        bad = ~sf.is_valid_utf8(line)
-        return frame.select(
-            sf.when(~bad, line).alias("value"),
-            sf.when(bad, sf.make_valid_utf8(line)).alias(UNPARSED),
-            sf.when(bad, sf.lit(NO_UTF8)).alias(REASON),
-            origin(file=frame.metadataColumn("_metadata")["file_path"]).alias(ORIGIN),
-        )
 
 
 class DeltaSource(FileSource):
@@ -354,7 +365,7 @@ class SparkSource(FormatSource):
     @classmethod
     def patterns(cls, given: Mapping[str, Any]) -> Collection[str]:
         """Return the path of a format of files."""
-        return ("path",) if str(given.get("format")).lower() in FILE_FORMATS else ()
+        return ("path",) if file_format(str(given.get("format"))) is not None else ()
 
     @property
     def format(self) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_log import LOG, FileLog
-from jobpipe.pipelines.file_patterns import literal
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.file_log import LOG, FileLog, json_of
+from jobpipe.pipelines.file_paths import literal, may_match_twice
 from jobpipe.pipelines.spec import Mode
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ EVERY_AGE = "3650000d"
 """Of ``maxFileAge``: ten thousand years. Spark's default, a week, leaves out what is older than the newest file."""
 _SKIPPING = ("ignoreCorruptFiles", "ignoreMissingFiles")
 _LOOKED_AT = 1000  # files of sub-folders, to find one that is not read
+_CHARACTERS = "[]{}*?\\"
+_ESCAPED = r"\[\]\{\}\*\?\\"  # in brackets of a pattern
+_REMEDY = "give the source options: {recursiveFileLookup: true}"
 _ODD = r"%5B|%5D|%7B|%7D|%3F|%5C|\*"
 
 
@@ -60,8 +65,7 @@ def require_plain_names(frame: DataFrame, part: NamePart) -> DataFrame:
         sf.lit("the name of file "),
         files["file_path"],
         sf.lit(
-            " has one of the characters []{}*?\\, and a stream of Spark's would read it more than once; rename it, or "
-            "give the source options: {recursiveFileLookup: true}, or {maxFilesPerTrigger: 1}"
+            f" has one of the characters {_CHARACTERS}, and a stream of Spark's would read it more than once; {_REMEDY}"
         ),
     )
     return frame.filter(sf.when(odd, sf.raise_error(said).cast("boolean")).otherwise(sf.lit(True)))
@@ -73,16 +77,19 @@ class InputFiles:
     Args:
         pattern: as Hadoop has them, for all of Spark's readers of files.
         given: Spark's options of the source.
+        job: what reads them.
     """
 
-    def __init__(self, spark: SparkSession, pattern: str, given: Mapping[str, Any], mode: Mode) -> None:
+    def __init__(self, spark: SparkSession, pattern: str, given: Mapping[str, Any], job: JobContext) -> None:
         self._spark = spark
         self._pattern = pattern
         self._given = {name.lower(): str(value).lower() for name, value in given.items()}
-        self._stream = mode is Mode.STREAMING
+        self._stream = job.mode is Mode.STREAMING
+        self._storage = job.storage
         jvm: Any = spark._jvm
         self._new = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._new(pattern).getFileSystem(spark._jsc.hadoopConfiguration())
+        self._configuration = spark._jsc.hadoopConfiguration()
+        self._fs = self._new(pattern).getFileSystem(self._configuration)
 
     def checked(self) -> Input:
         """Return what Spark's reader is given; warn of files that it will not read.
@@ -94,39 +101,50 @@ class InputFiles:
         self._require_no_skipping()
         name = literal(self._pattern)
         if name is None:
-            self._require_no_log_below()
+            self._require_plain_matches()
         elif (files := FileLog(self._spark, name)).exists:
             files.require_own_files()
             if self._stream and name != self._pattern:
                 raise ConfigError(
                     f"{name} is written by a stream, and its log says which files there are whole; of a folder whose "
-                    "name has one of the characters []{}*?\\ a stream of Spark's does not look at it; rename the "
+                    f"name has one of the characters {_CHARACTERS} a stream of Spark's does not look at it; rename the "
                     "folder, or read it in a BATCH job",
                     path=name,
                 )
             return Input(name, self._every_age())  # a pattern would not be where Spark looks for the log
         elif name != self._pattern and not self._fs.exists(self._new(name)):
-            raise ConfigError(f"{name} does not exist", path=name)  # to Spark it is a pattern that matches nothing
+            said = "; what ${…} puts into a path is a name, and no pattern" if "*" in name or "?" in name else ""
+            raise ConfigError(f"{name} does not exist{said}", path=name)  # to Spark a pattern that matches nothing
         self._tell_of_sub_folders()
+        parts = self._has_partitions()
+        if parts and name is not None and not self._is_recursive:
+            self._require_no_files_beside(name)
         if not self._stream:
             return Input(self._pattern)
-        return self._each_file_once(literally=name is not None)
+        return self._each_file_once(literally=name is not None, parts=parts)
+
+    @property
+    def _is_recursive(self) -> bool:
+        return self._given.get("recursivefilelookup") == "true"
 
     def _every_age(self) -> dict[str, str]:
         return {"maxFileAge": EVERY_AGE} if self._stream and "maxfileage" not in self._given else {}
 
-    def _each_file_once(self, *, literally: bool) -> Input:
+    def _each_file_once(self, *, literally: bool, parts: bool) -> Input:
         """Return how a stream reads these folders; see :func:`require_plain_names`."""
         age = self._every_age()
-        if self._given.get("recursivefilelookup") == "true" or self._given.get("maxfilespertrigger") == "1":
+        if self._is_recursive:
             return Input(self._pattern, age)
-        parts = self._has_partitions()
-        odd = next((folder for folder in self._folders() if literal(folder) != folder), None)
+        self._require_plain_names_in_checkpoint()
+        folders = self._found(self._pattern) if not literally else [str(literal(self._pattern))]
+        odd = next((folder for folder in folders if literal(folder) != folder), None)
         if odd is None:
             if literally and parts:
                 return Input(self._pattern, age)  # in partitions Spark takes the names for names
+            if files := self._found(f"{self._pattern}/*[{_ESCAPED}]*"):
+                raise _odd_name(files[0])
             return Input(self._pattern, age, "file_name" if literally else "file_path")
-        said = f"the name of {odd} has one of the characters []{{}}*?\\, and a stream of Spark's"
+        said = f"the name of {odd} has one of the characters {_CHARACTERS}, and a stream of Spark's"
         if parts:
             raise ConfigError(f"{said} cannot read its partitions; rename the folder", path=odd)
         often = f"{said} reads each file of a micro-batch as often as it has files"
@@ -136,13 +154,44 @@ class InputFiles:
         log.warning("%s, and so each has one; if that is too slow, %s", often, remedy)
         return Input(self._pattern, {**age, "maxFilesPerTrigger": "1"})
 
-    def _folders(self) -> list[str]:
-        """Return the names of what the pattern matches now."""
-        found = self._fs.globStatus(self._new(self._pattern)) or ()
-        return [str(status.getPath().toUri().getPath()) for status in found]
+    def _require_plain_names_in_checkpoint(self) -> None:
+        """Check that a micro-batch which has begun has no files with such names: it has them also when it is repeated.
 
-    def _has_partitions(self) -> bool:
-        return bool(self._fs.globStatus(self._new(f"{self._pattern}/*=*/*")))
+        Raises:
+            ConfigError: it has, as after a failure of :func:`require_plain_names`; also if the file was renamed since.
+        """
+        root = self._new(self._storage)
+        files = root.getFileSystem(self._configuration)
+        begun, done = (self._numbers(files, self._new(root, name)) for name in ("offsets", "commits"))
+        if max(begun, default=-1) <= max(done, default=-1):
+            return
+        sources = self._new(root, "sources")
+        for status in files.listStatus(sources) if files.exists(sources) else ():
+            newest = max(self._numbers(files, status.getPath()), default=-1)
+            names = self._names_in(files, status.getPath(), newest)
+            odd = next((name for name in names if re.search(_ODD, name)), None)
+            if odd is not None and len(names) > 1:
+                raise _odd_name(odd)
+
+    def _numbers(self, files: Any, folder: Any) -> list[int]:
+        if not files.exists(folder):
+            return []
+        names = (str(status.getPath().getName()).removesuffix(".compact") for status in files.listStatus(folder))
+        return [int(name) for name in names if name.isdigit()]
+
+    def _names_in(self, files: Any, folder: Any, number: int) -> list[str]:
+        """Return the URIs of the files that the last entry of a source's log brought in."""
+        for name in (str(number), f"{number}.compact"):
+            path = self._new(folder, name)
+            if files.exists(path):
+                stream = files.open(path)
+                try:
+                    lines = bytes(stream.readAllBytes()).decode(errors="replace").splitlines()
+                finally:
+                    stream.close()
+                entries = [json_of(line) for line in lines]
+                return [str(each.get("path", "")) for each in entries if each.get("batchId") == number]
+        return []
 
     def _require_no_skipping(self) -> None:
         """Check that no setting of the session makes Spark leave out files, unless the source says so itself."""
@@ -155,15 +204,25 @@ class InputFiles:
                     key=f"options.{name}",
                 )
 
-    def _require_no_log_below(self) -> None:
-        """Check that a pattern matches nothing of a folder with a log, which Spark would not look at; warn if nothing.
+    def _require_plain_matches(self) -> None:
+        """Check what a pattern matches; warn if that is nothing.
 
         Raises:
-            ConfigError: it does. Spark would also read what a micro-batch that failed has left.
+            ConfigError: a file is matched twice, or is in a folder with a log, which Spark would not look at: it would
+                also read what a micro-batch that failed has left.
         """
-        found = self._fs.globStatus(self._new(self._pattern)) or ()
+        found = self._statuses(self._pattern)
         if not found and self._stream:
             log.warning("%s matches nothing; the stream waits for files there", self._pattern)
+        if may_match_twice(self._pattern):
+            names = [str(status.getPath()) for status in found]
+            for name in names:
+                if names.count(name) > 1 or name.rpartition("/")[0] in names:
+                    raise ConfigError(
+                        f"{self._pattern} matches {name} twice, and Spark would read it as often; give a pattern whose "
+                        "alternatives have no file in common",
+                        path=self._pattern,
+                    )
         folders = dict.fromkeys(str(status.getPath().getParent()) for status in found)
         folders.update(dict.fromkeys(str(status.getPath()) for status in found if status.isDirectory()))
         for folder in folders:
@@ -179,8 +238,7 @@ class InputFiles:
         """Warn if there are files in sub-folders that are not read; those of partitions, ``key=value``, are."""
         if "recursivefilelookup" in self._given:
             return
-        found = self._fs.globStatus(self._new(f"{self._pattern}/*/*")) or ()
-        for status in islice(found, _LOOKED_AT):
+        for status in islice(self._statuses(f"{self._pattern}/*/*"), _LOOKED_AT):
             folder = status.getPath().getParent()
             name = str(folder.getName())
             if "=" not in name and not name.startswith(("_", ".")):
@@ -191,3 +249,41 @@ class InputFiles:
                     self._pattern,
                 )
                 return
+
+    def _has_partitions(self) -> bool:
+        return bool(self._statuses(f"{self._pattern}/*=*/*"))
+
+    def _require_no_files_beside(self, folder: str) -> None:
+        """Check that a folder with partitions has no files of its own: Spark would pass over them."""
+        found = self._fs.listFiles(self._new(folder), False)
+        while found.hasNext():
+            path = found.next().getPath()
+            if not str(path.getName()).startswith(("_", ".")):
+                raise ConfigError(
+                    f"{path} lies next to partitions, such as day=1/, and Spark would not read it; move it, or give "
+                    "the source options: {recursiveFileLookup: true}, without columns of partitions",
+                    path=str(path),
+                )
+
+    # -- the file system -----------------------------------------------------------------------------------------------
+
+    def _found(self, pattern: str) -> list[str]:
+        """Return the names of what a pattern matches now."""
+        return [str(status.getPath().toUri().getPath()) for status in self._statuses(pattern)]
+
+    def _statuses(self, pattern: str) -> Sequence[Any]:
+        """Return what a pattern matches now; nothing if Hadoop cannot tell: not where a name on the way has a colon."""
+        try:
+            return self._fs.globStatus(self._new(pattern)) or ()
+        except Exception as error:
+            if "Relative path in absolute URI" not in str(error):
+                raise
+            return ()
+
+
+def _odd_name(file: str) -> ConfigError:
+    return ConfigError(
+        f"the name of file {file} has one of the characters {_CHARACTERS}, and a stream of Spark's reads the files of "
+        f"its micro-batch more than once; {_REMEDY}",
+        path=file,
+    )
