@@ -24,7 +24,9 @@ def loaded(
     spark: SparkSession, kind: type[Source], folder: Path, mode: Mode = Mode.BATCH, **given: Any
 ) -> DataFrame | None:
     """Return the rows of a source in a job with dead letters, that reads what is in a folder."""
-    context = JobContext(pipeline="p", job="a", mode=mode, storage="", folder=folder, run=RunValues("r1"), attempt=1)
+    context = JobContext(
+        pipeline="p", job="a", mode=mode, storage=str(folder / "state"), folder=folder, run=RunValues("r1"), attempt=1
+    )
     source = kind(kind.parse({"path": "input", "schema": COLUMNS, **given}, folder))
     return source.load_tolerant(spark, context)
 

@@ -16,7 +16,7 @@ from jobpipe.pipelines.file_paths import InputPattern, absolute, file_format, pa
 from jobpipe.pipelines.kinds import Text, revealed
 from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
-from jobpipe.pipelines.sources.encodings import require_utf8, tolerant_lines
+from jobpipe.pipelines.sources.encodings import require_decoded, require_utf8, tolerant_lines, with_undecoded
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
 from jobpipe.spark.versions import VERSION
@@ -74,10 +74,18 @@ class FormatSource(Source):
             yield from self.options.refused("path", "paths", remedy="give path next to options")
 
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
-        """Return the rows of Spark's reader; a line of a text that is no UTF-8 fails the job."""
+        """Return the rows of Spark's reader; a text that is no UTF-8 fails the job, as what cannot be parsed does."""
         schema = self._schema(job)
-        frame = self._load(spark, job, schema, self._strict(spark, schema))
-        return require_utf8(frame, "value") if self._file_format == "text" and VERSION >= (4, 0) else frame
+        strict = self._strict(spark, schema)
+        frame = self._load(spark, job, schema, strict)
+        if self._file_format == "text" and VERSION >= (4, 0):
+            return require_utf8(frame, "value")
+        return require_decoded(frame) if strict and self._may_replace else frame
+
+    @property
+    def _may_replace(self) -> bool:
+        """Whether Spark replaces bytes that are no UTF-8, and the user does not say in which encoding the files are."""
+        return self._file_format == "csv" and not _names(self.options.options) & {"encoding", "charset"}
 
     def _schema(self, job: JobContext) -> str | None:
         schema = getattr(self.options, "schema_", None)
@@ -130,7 +138,8 @@ class FormatSource(Source):
         # It may end with a comment, so nothing can be put after it.
         columns = read_columns(given, job.folder).add(UNPARSED, StringType())
         frame = self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
-        return frame.withColumn(ORIGIN, origin(file=frame.metadataColumn("_metadata")["file_path"]))
+        frame = frame.withColumn(ORIGIN, origin(file=frame.metadataColumn("_metadata")["file_path"]))
+        return with_undecoded(frame) if self._may_replace else frame
 
     def _strict(self, spark: SparkSession, schema: str | None) -> Mapping[str, str]:
         """Return the options by which a row that Spark cannot parse fails the job; without them it is nulls."""
