@@ -11,7 +11,7 @@ from typing import Any
 from jobpipe.config.model import KEYS
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.context import INPUT, with_prefix
-from jobpipe.pipelines.file_paths import local_folder, reads_folder
+from jobpipe.pipelines.file_paths import EXTENSIONS, local_folder, reads_folder
 from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.parameters import run_references
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
@@ -416,16 +416,18 @@ def _pattern(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
 
 
 def _own_output(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
-    folder = pipeline.folder
+    if job.mode is Mode.BATCH:
+        return  # it ends
     for source in job.sources.values():
-        path = source.plugin.folders(folder)
-        for sink in job.sinks if path is not None else ():
-            written = sink.plugin.folder(folder)
-            local = None if written is None else local_folder(written)
-            if written is None or path is None:
+        read = source.plugin.folders(pipeline.folder)
+        for sink in job.sinks if read is not None else ():
+            written = sink.plugin.folder(pipeline.folder)
+            if written is None or read is None:
                 continue
+            local = local_folder(written)
             place = written.rstrip("/") if local is None else os.path.normpath(local)
-            if reads_folder(path, place, f"part-0.{sink.type}"):
+            kind = str(sink.given.get("format", sink.type))
+            if reads_folder(read, place, f"part-0.c000.{EXTENSIONS.get(kind.lower(), kind.lower())}"):
                 what = f"the source reads what the sink writes to {place}: its rows would go round for ever"
                 yield (*_below(job, sink), "path"), what, "give it a folder that the source does not read", "error"
 

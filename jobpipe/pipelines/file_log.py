@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.file_paths import is_hidden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ class FileLog:
         self._fs = self._new(folder).getFileSystem(self._configuration)
         self._folder = self._fs.makeQualified(self._new(folder))
         self._log = self._new(self._folder, LOG)
+        self._is_new = False
 
     @property
     def exists(self) -> bool:
@@ -97,6 +99,7 @@ class FileLog:
             ConfigError: another query writes here, or this one did with another checkpoint; or there are files that
                 readers in Spark would not see any more.
         """
+        self._is_new = not self.exists
         last, note = self._last(), self._note()
         mine, reached = self._checkpoint(writer.storage)
         if last < 0:
@@ -118,6 +121,11 @@ class FileLog:
     def note(self, writer: Writer) -> None:
         """Say in the folder of the log which query writes it."""
         self._write_note(writer, overwrite=True)
+
+    def withdraw(self) -> None:
+        """Take back a claim whose query could not start, if that began the log: readers in Spark go by any log."""
+        if self._is_new and self._last() < 0:
+            self._fs.delete(self._log, True)
 
     def _make_note(self, writer: Writer) -> bool:
         """Say it if no other query has; return whether none has."""
@@ -163,7 +171,7 @@ class FileLog:
         found = self._fs.listFiles(self._folder, True)
         while found.hasNext():
             path = found.next().getPath()
-            if not any(_is_hidden(part) for part in self._below(path).split("/")):
+            if not any(is_hidden(part) for part in self._below(path).split("/")):
                 raise ConfigError(
                     f"{self._folder} holds files that no stream with this sink alone has written, as {path}; Spark "
                     "keeps a log of a stream's files, and its readers would see those alone; give another path",
@@ -236,11 +244,6 @@ class FileLog:
 
 def _names(writer: Writer) -> tuple[str, str]:
     return writer.job, writer.storage
-
-
-def _is_hidden(name: str) -> bool:
-    """Tell whether Spark passes over a file, or a folder, for its name; ``_day=1`` is a partition."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def json_of(text: str) -> dict[str, Any]:

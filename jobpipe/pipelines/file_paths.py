@@ -16,6 +16,8 @@ from jobpipe.errors import ConfigError
 
 FILE_FORMATS = frozenset({"csv", "json", "xml", "parquet", "orc", "avro", "text", "binaryfile"})
 """Spark's formats, in small letters, whose paths are patterns, and which a stream writes with a log of its files."""
+EXTENSIONS = {"text": "txt", "parquet": "snappy.parquet", "orc": "snappy.orc"}
+"""How names of the files that Spark writes end, where that is not the format."""
 _CLASS = re.compile(
     r"(?:org\.apache\.spark\.sql|com\.databricks\.spark)\.(?:.*\.)?"
     r"(csv|json|xml|parquet|orc|avro|text|binaryfile)(?:\..*)?"
@@ -56,6 +58,11 @@ def expanded(path: str, key: str) -> Path:
         return expand_home(path)
     except BadValueError as error:
         raise ConfigError(f"{key}: {path} cannot be used; expected {error}", key=key) from error
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether Spark passes over a file, or a folder, for its name; ``_day=1`` is a partition."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def file_format(name: str) -> str | None:
@@ -116,12 +123,13 @@ class InputPattern:
 
 def reads_folder(source: InputPattern, folder: str, file: str) -> bool:
     """Tell whether a source reads what is in a folder, as far as that is certain; see :func:`matches_folder`."""
-    pattern = source.pattern.rstrip("/")
+    local = local_folder(source.pattern)
+    pattern = source.pattern.rstrip("/") if local is None else os.path.normpath(local)
     name = literal(pattern)
-    if name is not None:
-        name = os.path.normpath(name) if not is_uri(name) else name
-        return folder == name or (source.recursive and folder.startswith(f"{name}/"))
-    return matches_folder(pattern, folder, file)
+    if name is None:
+        return matches_folder(pattern, folder, file)
+    inside = folder.removeprefix(f"{name}/").split("/") if folder.startswith(f"{name}/") else []
+    return folder == name or (source.recursive and bool(inside) and not any(map(is_hidden, inside)))
 
 
 def matches_folder(pattern: str, folder: str, file: str) -> bool:

@@ -87,6 +87,16 @@ def test_what_a_source_reads(pattern: str, recursive: bool, reads: bool) -> None
     assert reads_folder(InputPattern(pattern, recursive), "/d/out", "part-0.json") is reads
 
 
+@pytest.mark.parametrize("pattern", ["file:/d/out", "file:///d/x/../out/", "/d/./out", "/d/out/"])
+def test_other_spellings_of_a_folder(pattern: str) -> None:
+    assert reads_folder(InputPattern(pattern, recursive=False), "/d/out", "part-0.json")
+
+
+def test_hidden_folders_are_not_read() -> None:
+    assert reads_folder(InputPattern("/d", recursive=True), "/d/out", "part-0.json")
+    assert not reads_folder(InputPattern("/d", recursive=True), "/d/_out/x", "part-0.json")
+
+
 def test_a_folder_with_brackets() -> None:
     assert reads_folder(InputPattern("/d/\\[x\\]", recursive=False), "/d/[x]", "part-0.json")
     assert reads_folder(InputPattern("/d/\\[x\\]/*", recursive=False), "/d/[x]", "part-0.json")

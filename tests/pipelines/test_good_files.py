@@ -569,3 +569,11 @@ def test_a_parameter_in_a_pattern_is_a_name(write: Write, source: str, path: str
     made = stage.make(RUN).options
     assert made.path == path
     assert made.options == ({"x": "a [1]*"} if "options" in source else {})
+
+
+def test_a_format_of_others_has_the_options_that_it_has(write: Write) -> None:
+    """Only of files the path has a key of its own."""
+    source = "{type: spark, format: rest, options: {path: v1/orders, paths: x}}"
+    pipeline = loaded(write(f"pipeline: {{name: shop}}\nsource: {source}\nsink: {{type: console}}\n"))
+    (stage,) = pipeline.jobs["shop"].sources.values()
+    assert stage.make(RUN).options.options == {"path": "v1/orders", "paths": "x"}

@@ -293,10 +293,14 @@ FILES: tuple[Wrong, ...] = (
             sink: {type: json, path: e/out}
           d: {source: {type: text, path: f}, sink: {type: json, path: f/out}}
           e: {source: {type: text, path: f/*.csv}, sink: {type: json, path: f}}
+          f: {source: {type: text, path: g/*.txt}, sink: {type: text, path: g}}
+          g: {source: {type: text, path: h}, sink: {type: json, path: h}, execution: {runtime-mode: BATCH}}
+          h: {source: {type: text, path: i, options: {pathGlobFilter: "*.csv"}}, sink: {type: json, path: i}}
         """,
         (3, "jobs.a.sink.path", "the source reads what the sink writes to", "that the source does not read"),
         (4, "jobs.b.sink.path", "the source reads what the sink writes to", "that the source does not read"),
         (7, "jobs.c.sink.path", "the source reads what the sink writes to", "that the source does not read"),
+        (10, "jobs.f.sink.path", "the source reads what the sink writes to", "that the source does not read"),
     ),
     whole(
         "two publishers",

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
@@ -140,6 +141,17 @@ def test_a_folder_that_another_has_claimed(spark: SparkSession, tmp_path: Path) 
     assert job.ids() == [1]
 
 
+def test_a_query_that_cannot_start_leaves_no_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Readers in Spark would go by it, and another query would be refused."""
+    job = FileJob(spark, tmp_path, sink={**JSON, "partition-by": ["nope"]})
+    job.write("a.csv", "1,ada\n")
+    with pytest.raises(AnalysisException, match="nope"):
+        job.run()
+    assert not (tmp_path / "out" / "_spark_metadata").exists()
+    FileJob(spark, tmp_path).run("another state")
+    assert job.ids() == [1]
+
+
 def test_an_attempt_that_was_killed_in_its_first_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     """It has left files that no log names; the next attempt goes on."""
     job = FileJob(spark, tmp_path)
@@ -231,3 +243,22 @@ def test_a_text_is_a_line(spark: SparkSession, tmp_path: Path, value: str | None
     file.write_text(json.dumps({"name": "a b"}))
     job.run()
     assert [row.value for row in spark.read.text(str(tmp_path / "out")).collect()] == ["a b"]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize("line_sep", [None, "|"])
+def test_a_text_next_to_partitions(spark: SparkSession, tmp_path: Path, line_sep: str | None, mode: str) -> None:
+    """The column of the text is looked at, and what ends its lines."""
+    source = {"type": "json", "path": "in", "schema": "day INT, name STRING"}
+    options = {} if line_sep is None else {"lineSep": line_sep}
+    sink = {"type": "text", "path": "out", "partition-by": ["day"], "options": options}
+    job = FileJob(spark, tmp_path, source, sink, mode=mode)
+    end = line_sep or "\n"
+    file = job.write("a.json", json.dumps({"day": 1, "name": f"a{end}b"}))
+    with pytest.raises(Exception, match="a sink of type text"):
+        job.run()
+    text = "a b" if line_sep is None else "a\nb"
+    file.write_text(json.dumps({"name": text}))
+    job.run()
+    written = spark.read.option("lineSep", end).text(str(tmp_path / "out")).collect()
+    assert [(row.value, row.day) for row in written] == [(text, None)]

@@ -239,6 +239,44 @@ def test_such_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert job.ids() == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("odd", "options"),
+    [
+        ("old [2025]/b.csv", {}),
+        ("_tmp[1].csv", {}),
+        (".tmp[1].csv", {}),
+        ("notes[1].txt", {"pathGlobFilter": "*.csv"}),
+        ("b (1), 50%.csv", {"pathGlobFilter": "a*"}),
+    ],
+)
+def test_such_names_of_what_is_not_read(spark: SparkSession, tmp_path: Path, odd: str, options: dict[str, str]) -> None:
+    job = FileJob(spark, tmp_path, {**CSV, "options": options})
+    job.write("a.csv", "1,ada\n")
+    job.write(odd, "2,ben\n")
+    job.run()
+    assert job.ids() == [1]
+
+
+def test_such_files_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads them once, if a micro-batch has one file from the first on."""
+    job = FileJob(spark, tmp_path, {**CSV, "options": {"maxFilesPerTrigger": "1"}})
+    for number in range(3):
+        job.write(f"[{number}].csv", f"{number},ada\n")
+    job.run()
+    assert job.ids() == [0, 1, 2]
+
+
+def test_a_repeated_micro_batch_of_such_files_in_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    job = FileJob(spark, tmp_path)
+    for number in range(3):
+        job.write(f"day=1/[{number}].csv", f"{number},ada\n")
+    job.run()
+    for entry in (tmp_path / "state" / "commits").iterdir():
+        entry.unlink()
+    job.run()
+    assert job.ids() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("path", ["in", "in/*"])
 def test_such_files_in_partitions(spark: SparkSession, tmp_path: Path, path: str) -> None:
     """There Spark looks for a file's name."""
@@ -276,6 +314,53 @@ def test_files_next_to_partitions(spark: SparkSession, tmp_path: Path, mode: str
     job.source = {**CSV, "options": {"recursiveFileLookup": "true"}}
     job.run()
     assert job.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_files_next_to_partitions_that_a_pattern_matches(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    job = FileJob(spark, tmp_path, {**CSV, "path": "in/*"}, mode=mode)
+    job.write("x/day=1/a.csv", "1,ada\n")
+    beside = job.write("x/b.csv", "2,ben\n")
+    with pytest.raises(ConfigError, match=r"in/x/b.csv lies next to partitions"):
+        job.run()
+    beside.unlink()
+    if mode == "STREAMING":
+        with pytest.raises(ConfigError, match=r"in/x has partitions.*name the folder"):
+            job.run()
+        job.source = {**CSV, "path": "in/x"}
+    job.run()
+    assert job.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize(
+    ("part", "file", "options", "ids"),
+    [
+        ("day=1/a.csv", "README.md", {"pathGlobFilter": "*.csv"}, [1]),
+        ("day=1/a.csv", "_SUCCESS", {}, [1]),
+        ("day=1/_SUCCESS", "b.csv", {}, [2]),
+    ],
+)
+def test_what_may_lie_next_to_partitions(
+    spark: SparkSession, tmp_path: Path, part: str, file: str, options: dict[str, str], ids: list[int], mode: str
+) -> None:
+    job = FileJob(spark, tmp_path, {**CSV, "options": options}, mode=mode)
+    job.write(part, "1,ada\n")
+    job.write(file, "2,ben\n")
+    job.run()
+    assert job.ids() == ids
+
+
+def test_a_pattern_of_a_folder_and_one_in_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Each has its own files; with those of sub-folders they would come twice."""
+    job = FileJob(spark, tmp_path, {**CSV, "path": "{in,in/archive}"})
+    job.write("a.csv", "1,ada\n")
+    job.write("archive/b.csv", "2,ben\n")
+    job.run()
+    assert job.ids() == [1, 2]
+    recursive = {**CSV, "path": "{in,in/archive}", "options": {"recursiveFileLookup": "true"}}
+    with pytest.raises(ConfigError, match="in/archive twice"):
+        FileJob(spark, tmp_path, recursive).run()
 
 
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -55,7 +57,7 @@ class FormatSink(Sink):
         """A stream appends; path and checkpoint have keys of their own."""
         if mode is Mode.STREAMING and getattr(self.options, "mode", None) is not None:
             yield Complaint("mode", "it is of BATCH jobs: a stream appends", "leave it out")
-        if hasattr(self.options, "path"):
+        if file_format(self.format) is not None:
             yield from self.options.refused("path", remedy="give path next to options")
         remedy = "leave it out: the checkpoint is in pipeline.storage"
         yield from self.options.refused("checkpointlocation", remedy=remedy)
@@ -96,7 +98,11 @@ class FormatSink(Sink):
             return writer.start(path)
         log, ours = FileLog(frame.sparkSession, path), Writer(job.name, job.storage)
         log.claim(ours)
-        query = writer.start(path)
+        try:
+            query = writer.start(path)
+        except BaseException:
+            log.withdraw()
+            raise
         try:
             log.note(replace(ours, query=str(query.id)))
         except BaseException:
@@ -118,8 +124,13 @@ class FormatSink(Sink):
             return frame
         from pyspark.sql import functions as sf
 
-        column = column_named(frame.columns[0])
-        broken = sf.contains(column, sf.lit("\n")) | sf.contains(column, sf.lit("\r"))
+        parts = getattr(self.options, "partition_by", None) or ()
+        texts = [name for name in frame.columns if name not in parts]
+        if len(texts) != 1:
+            return frame  # Spark says what is wrong
+        column = column_named(texts[0])
+        given = [str(value) for name, value in self.options.options.items() if name.lower() == "linesep"]
+        broken = reduce(or_, (sf.contains(column, sf.lit(end)) for end in given or ("\n", "\r")))
         said = sf.lit(
             "a sink of type text writes each text as a line, and this one is null, or has a line break; replace it "
             "before, or write json"

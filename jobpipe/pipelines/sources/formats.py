@@ -70,7 +70,7 @@ class FormatSource(Source):
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """The path has a key of its own, by which it is checked."""
-        if hasattr(self.options, "path"):
+        if self._file_format is not None:
             yield from self.options.refused("path", "paths", remedy="give path next to options")
 
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
@@ -92,9 +92,9 @@ class FormatSource(Source):
         return None if schema is None else read_schema(schema, job.folder)
 
     def folders(self, base: Path) -> InputPattern | None:
-        """Return the path of a format of files."""
-        path = getattr(self.options, "path", None)
-        if path is None or "path" not in self.patterns({"format": self.format}):
+        """Return the path of a format of files, if all files there are read."""
+        path, filtered = getattr(self.options, "path", None), _names(self.options.options) & {"pathglobfilter"}
+        if path is None or filtered or "path" not in self.patterns({"format": self.format}):
             return None
         return InputPattern(pattern_from(path, base), _is_true(self.options.options, "recursivefilelookup"))
 

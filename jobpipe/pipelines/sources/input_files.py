@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_log import LOG, FileLog, json_of
-from jobpipe.pipelines.file_paths import literal, may_match_twice
+from jobpipe.pipelines.file_paths import is_hidden, literal, may_match_twice
 from jobpipe.pipelines.spec import Mode
 
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ class InputFiles:
         self._spark = spark
         self._pattern = pattern
         self._given = {name.lower(): str(value).lower() for name, value in given.items()}
+        filters = [str(value) for name, value in given.items() if name.lower() == "pathglobfilter"]
         self._stream = job.mode is Mode.STREAMING
         self._storage = job.storage
         jvm: Any = spark._jvm
         self._new = jvm.org.apache.hadoop.fs.Path
+        self._filter = jvm.org.apache.hadoop.fs.GlobFilter(filters[0]) if filters else None
         self._configuration = spark._jsc.hadoopConfiguration()
         self._fs = self._new(pattern).getFileSystem(self._configuration)
 
@@ -116,12 +119,20 @@ class InputFiles:
             said = "; what ${…} puts into a path is a name, and no pattern" if "*" in name or "?" in name else ""
             raise ConfigError(f"{name} does not exist{said}", path=name)  # to Spark a pattern that matches nothing
         self._tell_of_sub_folders()
-        parts = self._has_partitions()
-        if parts and name is not None and not self._is_recursive:
-            self._require_no_files_beside(name)
+        partitioned = self._partitioned_folders()
+        if not self._is_recursive:
+            for folder in partitioned:
+                self._require_no_files_beside(folder)
+            if partitioned and self._stream and name is None and "basepath" not in self._given:
+                raise ConfigError(
+                    f"{partitioned[0]} has partitions, such as day=1/, and a stream of Spark's cannot read them where "
+                    f"the path is a pattern, as {self._pattern}; name the folder, or give the source options: "
+                    "{basePath: FOLDER}",
+                    path=self._pattern,
+                )
         if not self._stream:
             return Input(self._pattern)
-        return self._each_file_once(literally=name is not None, parts=parts)
+        return self._each_file_once(name, parts=bool(partitioned))
 
     @property
     def _is_recursive(self) -> bool:
@@ -130,20 +141,28 @@ class InputFiles:
     def _every_age(self) -> dict[str, str]:
         return {"maxFileAge": EVERY_AGE} if self._stream and "maxfileage" not in self._given else {}
 
-    def _each_file_once(self, *, literally: bool, parts: bool) -> Input:
-        """Return how a stream reads these folders; see :func:`require_plain_names`."""
+    def _each_file_once(self, name: str | None, *, parts: bool) -> Input:
+        """Return how a stream reads these folders; see :func:`require_plain_names`.
+
+        Args:
+            name: of the only folder, if the path is no pattern.
+            parts: there are partitions.
+        """
         age = self._every_age()
         if self._is_recursive:
             return Input(self._pattern, age)
-        self._require_plain_names_in_checkpoint()
-        folders = self._found(self._pattern) if not literally else [str(literal(self._pattern))]
+        folders = self._found(self._pattern) if name is None else [name]
         odd = next((folder for folder in folders if literal(folder) != folder), None)
         if odd is None:
-            if literally and parts:
+            if name is not None and parts:
                 return Input(self._pattern, age)  # in partitions Spark takes the names for names
-            if files := self._found(f"{self._pattern}/*[{_ESCAPED}]*"):
-                raise _odd_name(files[0])
-            return Input(self._pattern, age, "file_name" if literally else "file_path")
+            self._require_plain_names_in_checkpoint(name)
+            if self._given.get("maxfilespertrigger") == "1":
+                return Input(self._pattern, age)
+            for status in islice(self._statuses(f"{self._pattern}/*[{_ESCAPED}]*"), _LOOKED_AT):
+                if not status.isDirectory() and self._is_read(status.getPath()):
+                    raise _odd_name(str(status.getPath().toUri().getPath()))
+            return Input(self._pattern, age, "file_path" if name is None else "file_name")
         said = f"the name of {odd} has one of the characters {_CHARACTERS}, and a stream of Spark's"
         if parts:
             raise ConfigError(f"{said} cannot read its partitions; rename the folder", path=odd)
@@ -154,7 +173,7 @@ class InputFiles:
         log.warning("%s, and so each has one; if that is too slow, %s", often, remedy)
         return Input(self._pattern, {**age, "maxFilesPerTrigger": "1"})
 
-    def _require_plain_names_in_checkpoint(self) -> None:
+    def _require_plain_names_in_checkpoint(self, folder: str | None) -> None:
         """Check that a micro-batch which has begun has no files with such names: it has them also when it is repeated.
 
         Raises:
@@ -169,6 +188,8 @@ class InputFiles:
         for status in files.listStatus(sources) if files.exists(sources) else ():
             newest = max(self._numbers(files, status.getPath()), default=-1)
             names = self._names_in(files, status.getPath(), newest)
+            if folder is not None:
+                names = [name for name in names if unquote(urlsplit(name).path).startswith(f"{folder.rstrip('/')}/")]
             odd = next((name for name in names if re.search(_ODD, name)), None)
             if odd is not None and len(names) > 1:
                 raise _odd_name(odd)
@@ -216,8 +237,10 @@ class InputFiles:
             log.warning("%s matches nothing; the stream waits for files there", self._pattern)
         if may_match_twice(self._pattern):
             names = [str(status.getPath()) for status in found]
+            files = {str(status.getPath()) for status in found if not status.isDirectory()}
             for name in names:
-                if names.count(name) > 1 or name.rpartition("/")[0] in names:
+                inside = name.rpartition("/")[0] in names and (self._is_recursive or name in files)
+                if names.count(name) > 1 or inside:
                     raise ConfigError(
                         f"{self._pattern} matches {name} twice, and Spark would read it as often; give a pattern whose "
                         "alternatives have no file in common",
@@ -241,7 +264,7 @@ class InputFiles:
         for status in islice(self._statuses(f"{self._pattern}/*/*"), _LOOKED_AT):
             folder = status.getPath().getParent()
             name = str(folder.getName())
-            if "=" not in name and not name.startswith(("_", ".")):
+            if "=" not in name and not is_hidden(name) and self._is_read(status.getPath()):
                 log.warning(
                     "%s is not read, nor what else is in sub-folders of %s; options: {recursiveFileLookup: true} "
                     "reads them, and with false this is not said",
@@ -250,20 +273,29 @@ class InputFiles:
                 )
                 return
 
-    def _has_partitions(self) -> bool:
-        return bool(self._statuses(f"{self._pattern}/*=*/*"))
+    def _partitioned_folders(self) -> list[str]:
+        """Return the folders in which there are partitions with files, or further partitions."""
+        found: dict[str, None] = {}
+        for status in islice(self._statuses(f"{self._pattern}/*=*/*"), _LOOKED_AT):
+            if not is_hidden(str(status.getPath().getName())):
+                found[str(status.getPath().getParent().getParent())] = None
+        return list(found)
 
     def _require_no_files_beside(self, folder: str) -> None:
         """Check that a folder with partitions has no files of its own: Spark would pass over them."""
         found = self._fs.listFiles(self._new(folder), False)
         while found.hasNext():
             path = found.next().getPath()
-            if not str(path.getName()).startswith(("_", ".")):
+            if self._is_read(path):
                 raise ConfigError(
                     f"{path} lies next to partitions, such as day=1/, and Spark would not read it; move it, or give "
                     "the source options: {recursiveFileLookup: true}, without columns of partitions",
                     path=str(path),
                 )
+
+    def _is_read(self, path: Any) -> bool:
+        """Tell whether a file's name lets Spark read it."""
+        return not is_hidden(str(path.getName())) and (self._filter is None or bool(self._filter.accept(path)))
 
     # -- the file system -----------------------------------------------------------------------------------------------
 
