@@ -179,7 +179,8 @@ def test_a_flow_on_spark(own: Place, page: Run) -> None:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    with jobpipe.publisher("orders", schema=schema, config=own.config(), required_subscribers=["alerts"]) as orders:
+    patient = own.config(**{"jobpipe.coordinator.linger": "120s"})  # until the flow has come, on a busy machine too
+    with jobpipe.publisher("orders", schema=schema, config=patient, required_subscribers=["alerts"]) as orders:
         orders.write([{"customer": "a", "amount": 5.0}, {"customer": "b", "amount": 500.0}])
         orders.close(final=True)
         with pytest.raises(SystemExit) as ended:
