@@ -25,6 +25,7 @@ __all__ = [
     "HAS_ADMISSION_CONTROL",
     "HAS_DEFAULT_CLASS_PATH",
     "HAS_SOURCES",
+    "HAS_UTF8_FUNCTIONS",
     "NEWER_TYPES",
     "TRIGGER",
     "UNKNOWN_TYPES",
@@ -53,6 +54,8 @@ VERSION = require_known(pyspark.__version__)
 HAS_SOURCES = VERSION >= (4, 0)  # in Python
 
 HAS_ADMISSION_CONTROL = VERSION >= (4, 2)
+
+HAS_UTF8_FUNCTIONS = VERSION >= (4, 0)  # is_valid_utf8 and make_valid_utf8
 
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (

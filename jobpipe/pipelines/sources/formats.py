@@ -19,7 +19,7 @@ from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.sources.encodings import require_decoded, require_utf8, tolerant_lines, with_undecoded
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
-from jobpipe.spark.versions import VERSION
+from jobpipe.spark.versions import HAS_UTF8_FUNCTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +78,7 @@ class FormatSource(Source):
         schema = self._schema(job)
         strict = self._strict(spark, schema)
         frame = self._load(spark, job, schema, strict)
-        if self._file_format == "text" and VERSION >= (4, 0):
+        if self._file_format == "text" and HAS_UTF8_FUNCTIONS:
             return require_utf8(frame, "value")
         return require_decoded(frame) if strict and self._may_replace else frame
 
@@ -125,7 +125,7 @@ class FormatSource(Source):
 
     def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
         """Return the rows with their files, and the texts of those that do not fit the columns."""
-        if self._file_format == "text" and VERSION >= (4, 0):
+        if self._file_format == "text" and HAS_UTF8_FUNCTIONS:
             return tolerant_lines(self._load(spark, job, self._schema(job), {}))
         if not self._parsed:
             return None

@@ -27,6 +27,7 @@ EVERY_AGE = "3650000d"
 """Of ``maxFileAge``: ten thousand years. Spark's default, a week, leaves out what is older than the newest file."""
 _SKIPPING = ("ignoreCorruptFiles", "ignoreMissingFiles")
 _LOOKED_AT = 1000  # files of sub-folders, to find one that is not read
+_LOG_BYTES = 1 << 24  # of a log of files read, at its end: those of the last micro-batch, some 100,000
 _CHARACTERS = "[]{}*?\\"
 _ESCAPED = r"\[\]\{\}\*\?\\"  # in brackets of a pattern
 _REMEDY = "give the source options: {recursiveFileLookup: true}"
@@ -207,6 +208,7 @@ class InputFiles:
             if files.exists(path):
                 stream = files.open(path)
                 try:
+                    stream.seek(max(0, files.getFileStatus(path).getLen() - _LOG_BYTES))
                     lines = bytes(stream.readAllBytes()).decode(errors="replace").splitlines()
                 finally:
                     stream.close()
