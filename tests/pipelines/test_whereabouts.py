@@ -50,6 +50,7 @@ def test_of_many_topics() -> None:
 def test_of_a_file() -> None:
     text = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a%20b/c.csv. SQLSTATE: KD001"
     assert file_in(text) == "file file:///a%20b/c.csv"
+    assert file_in("[USER_RAISED_EXCEPTION] file file:/a%20b/c.csv: a row cannot") == "file file:///a%20b/c.csv"
     assert file_in("[CAST_INVALID_INPUT] The value 'file a.csv' cannot be cast") == ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.runner.whereabouts import reason_of
 from jobpipe.pipelines.sources.formats import CsvSource
 from jobpipe.pipelines.spec import Mode
 from tests.spark.file_jobs import FileJob
@@ -47,7 +45,8 @@ def test_a_header_that_disagrees_with_the_schema(spark: SparkSession, tmp_path: 
     wrong = job.write("b.csv", f"{header}\nKiel,ben\n")
     with pytest.raises(Exception, match=r"in/b\.csv") as caught:
         job.run()
-    assert re.search(r"CSV header.*(Schema: customer, city|Header length).*in/b\.csv", reason_of(caught.value))
+    said = f"in/b.csv: its header does not name the columns; the header: {header}; the columns: customer, city. Mend"
+    assert said in str(caught.value)
     wrong.write_text("customer,city\nben,Kiel\n")
     if mode == "BATCH":
         job.run()
@@ -79,7 +78,7 @@ def test_with_tolerance_too(spark: SparkSession, tmp_path: Path, more: dict[str,
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "a.csv"
     file.write_text(f"city{sep}customer\nKiel{sep}ben\n")
-    with pytest.raises(Exception, match="CSV header"):
+    with pytest.raises(Exception, match=r"CSV header|its header does not name"):
         tolerant(spark, tmp_path, {"header": True, **more}).collect()
     file.write_text(f"customer{sep}city\nben{sep}Kiel\n")
     (row,) = tolerant(spark, tmp_path, {"header": True, **more}).collect()

@@ -114,7 +114,11 @@ def test_dead_letters(tmp_path: Path, home: Path) -> None:
     assert lines[0].split()[:4] == ["row", "error_class", "error_message", "stage"]  # `jobpipe tail`: the row, and why
     shown = {re.split("  +", line)[3]: re.split("  +", line)[:3] for line in lines[1:]}
     assert shown == {
-        "csv": ["two,ben,20", "MALFORMED_RECORD", "the source's parser could not take it"],
+        "csv": [
+            "two,ben,20",
+            "MALFORMED_RECORD",
+            "its values do not fit the columns id bigint, name string, amount string",
+        ],
         "Cast": ['{"id":4,"name":"cleo","amount":"much"}', "CAST_INVALID_INPUT", "column amount does not fit int"],
         "python": ['{"id": 3, "name": "mute", "amount": 30}', "ValueError", "no voice"],
     }

@@ -22,13 +22,13 @@ REASON_MOST = 500  # characters
 TOPICS_MOST = 5
 
 _NONE = re.compile(r"(?<=[\[ ,])-(?=[\],])")  # a source that has no offset yet
-_FILE = re.compile(r"error while reading file (\S+?)\.?(?:\s|$)")
+_FILE = re.compile(r"(?:error while reading|\[USER_RAISED_EXCEPTION\]) file (\S+?)[.:]?(?:\s|$)")
 
 
 def file_in(text: str) -> str:
     """Return ``file URI`` of an error's text that names the file in which a row could not be read, else ""."""
     found = _FILE.search(text)
-    return "" if found is None else f"file {found[1]}"
+    return "" if found is None else f"file {re.sub('^file:/(?!/)', 'file:///', found[1])}"
 
 
 def place_of(query: StreamingQuery) -> str:

@@ -16,6 +16,7 @@ from jobpipe.pipelines.file_paths import InputPattern, absolute, file_format, pa
 from jobpipe.pipelines.kinds import Text, revealed
 from jobpipe.pipelines.plugins import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.problems import Complaint
+from jobpipe.pipelines.sources.csv_lines import CsvFormat, CsvLines
 from jobpipe.pipelines.sources.encodings import require_decoded, require_utf8, tolerant_lines, with_undecoded
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
@@ -77,6 +78,8 @@ class FormatSource(Source):
         """Return the rows of Spark's reader; a text that is no UTF-8 fails the job, as what cannot be parsed does."""
         schema = self._schema(job)
         strict = self._strict(spark, schema)
+        if strict and (csv := self._csv(spark, job)) is not None:
+            return csv.require_rows()
         frame = self._load(spark, job, schema, strict)
         if self._file_format == "text" and HAS_UTF8_FUNCTIONS:
             return require_utf8(frame, "value")
@@ -135,6 +138,8 @@ class FormatSource(Source):
         if given is None or schema is None or not self._strict(spark, schema):
             said = f"the schema, or the options, say what Spark does with rows that do not fit; {_LEAVE_OUT}"
             raise ConfigError(f"source {self.type} of a job with errors.tolerance: {said}", key="schema")
+        if (csv := self._csv(spark, job)) is not None:
+            return csv.tolerant_rows()
         # It may end with a comment, so nothing can be put after it.
         columns = read_columns(given, job.folder).add(UNPARSED, StringType())
         frame = self._load(spark, job, columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNPARSED})
@@ -153,20 +158,43 @@ class FormatSource(Source):
                 return {}  # a column for the texts of such rows, under Spark's own name
         return {"mode": "FAILFAST"}
 
+    def _csv(self, spark: SparkSession, job: JobContext) -> CsvLines | None:
+        """Return what reads files of csv by their lines; None if Spark's own reader of csv has to read them."""
+        schema, path = getattr(self.options, "schema_", None), getattr(self.options, "path", None)
+        if self._file_format != "csv" or schema is None or path is None or not HAS_UTF8_FUNCTIONS:
+            return None
+        options = self._given(job)
+        form = CsvFormat.of(spark, options)
+        if form is None:
+            return None
+        columns = read_columns(schema, job.folder)
+        return CsvLines.read(lambda kind: self._load(spark, job, kind, {}, "text"), columns, form, options)
+
+    def _given(self, job: JobContext) -> dict[str, str]:
+        """Return the options of Spark's reader."""
+        given = revealed(self.options.options, job.folder)
+        if self._file_format == "csv" and _is_true(given, "header") and not _names(given) & {"enforceschema"}:
+            return {"enforceSchema": "false", **given}  # else it takes the columns by their places, whatever they are
+        return given
+
     def _load(
-        self, spark: SparkSession, job: JobContext, schema: StructType | str | None, more: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        job: JobContext,
+        schema: StructType | str | None,
+        more: Mapping[str, str],
+        kind: str | None = None,
     ) -> DataFrame:
+        """Return the rows of Spark's reader of a format, which is that of the source if no ``kind`` is given."""
         reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
-        reader = reader.format(self.format)
+        reader = reader.format(kind or self.format)
         if schema is not None:
             reader = reader.schema(schema)
-        given, path = revealed(self.options.options, job.folder), getattr(self.options, "path", None)
+        given, path = self._given(job), getattr(self.options, "path", None)
         if path is None:
             return reader.options(**given, **more).load()
         if "path" not in self.patterns({"format": self.format}):
             return reader.options(**given, **more).load(absolute(path, job.folder))
-        if self._file_format == "csv" and _is_true(given, "header") and not _names(given) & {"enforceschema"}:
-            more = {"enforceSchema": "false", **more}  # else Spark takes the columns by their places, whatever they are
         files = InputFiles(spark, pattern_from(path, job.folder), given, job).checked()
         frame = reader.options(**given, **more).options(**files.options).load(files.path)
         return frame if files.guarded is None else require_plain_names(frame, files.guarded)
