@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -109,6 +110,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             quarantined.add(item.nodeid.partition("[")[0])
     if len(quarantined) > QUARANTINE:
         raise pytest.UsageError(f"{len(quarantined)} tests are quarantined; at most {QUARANTINE} may be")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been collected out of all later garbage collections, which many tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 def _starts_processes(item: pytest.Item) -> bool:

@@ -64,7 +64,7 @@ def playing() -> Iterator[Player]:
     before = {name: logging.getLogger(name).level for name in LOGGERS}
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    collecting = gc.isenabled()
+    collecting, frozen = gc.isenabled(), gc.get_freeze_count()
     said = sys.unraisablehook
     sys.unraisablehook = lambda what: None  # of the remains of killed processes, when they are collected
     gc.collect()
@@ -76,7 +76,8 @@ def playing() -> Iterator[Player]:
             yield Player(home)
     finally:
         sys.unraisablehook = said
-        gc.unfreeze()
+        if not frozen:  # else what a program froze before would be thawed too
+            gc.unfreeze()
         if collecting:
             gc.enable()
         for name, level in before.items():
