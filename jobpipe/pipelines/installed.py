@@ -168,6 +168,11 @@ class Plugins:
 
 
 def _all_installed() -> Iterable[Installed]:
+    """Yield all of them; to ask for the name of a distribution is to parse its metadata, so it is asked once."""
+    every = entry_points()
+    names: dict[int, str] = {}
     for kind in PlugInKind:
-        for entry in entry_points(group=kind.group):
-            yield Installed(kind, entry.name, entry.dist.name if entry.dist is not None else "?", entry)
+        for entry in every.select(group=kind.group):
+            if id(entry.dist) not in names:
+                names[id(entry.dist)] = entry.dist.name if entry.dist is not None else "?"
+            yield Installed(kind, entry.name, names[id(entry.dist)], entry)

@@ -64,10 +64,12 @@ def find(root: TreeNode, path: Path) -> TreeNode:
     """Return the node at ``path``, or the last one on the way that is there."""
     node = root
     for key in path:
-        inside = dict(node.items())
-        if key not in inside:
+        if isinstance(node.value, dict) and key in node.value:
+            node = node.value[str(key)]
+        elif isinstance(node.value, list) and isinstance(key, int) and 0 <= key < len(node.value):
+            node = node.value[key]
+        else:
             break
-        node = inside[key]
     return node
 
 
