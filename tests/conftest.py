@@ -39,7 +39,9 @@ os.environ["SPARK_SUBMIT_OPTS"], os.environ["SPARK_LAUNCHER_OPTS"] = quick_drive
 os.environ["SERVER_JVMFLAGS"] = quick_zookeeper()
 
 # Python takes a module that is written twice in a second for the same one, if it has as many bytes. Tests write such.
+# What is imported to collect tests is kept compiled: each worker and thousands of programs read it.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = False  # until pytest_collection_finish
 
 # Spark starts its workers with the first python3 of the PATH; ours is the one that has jobpipe.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -113,7 +115,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what has been collected out of all later garbage collections, which many tests ask for."""
+    """Leave what has been collected out of all later garbage collections, and keep no compiled modules of tests."""
+    sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
 
