@@ -94,23 +94,23 @@ def lose_power_at_each_moment(spool: Path, calls: list[str], left: Path, moments
 @pytest.mark.parametrize(
     "kindly", [pytest.param(False, marks=pytest.mark.core, id="all is lost"), pytest.param(True, id="some is lost")]
 )
-def test_publisher(tmp_path: Path, kindly: bool) -> None:
+def test_publisher(tmp_path: Path, in_memory: Path, kindly: bool) -> None:
     """Cases 8 and 39: at each moment; of what was not forced nothing stays, or each write by chance."""
-    lose_power_at_each_moment(*record(tmp_path), tmp_path / "left", chance() if kindly else None)
+    lose_power_at_each_moment(*record(tmp_path), in_memory / "left", chance() if kindly else None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kindly", [False, True], ids=["all is lost", "some is lost"])
-def test_publisher_whose_commits_fail(tmp_path: Path, kindly: bool) -> None:
+def test_publisher_whose_commits_fail(tmp_path: Path, in_memory: Path, kindly: bool) -> None:
     """R1: what SQLite's failed fsync left in the page cache alone is not promised before it is on the disk."""
     spool, calls = record(tmp_path, "fsync", "-e", "inject=fdatasync:error=EIO:when=14+5")
     failures = [line for line in calls if line.startswith("fdatasync(") and "(INJECTED)" in line]
     assert len(failures) > 3
-    lose_power_at_each_moment(spool, calls, tmp_path / "left", chance() if kindly else None)
+    lose_power_at_each_moment(spool, calls, in_memory / "left", chance() if kindly else None)
 
 
 @pytest.mark.slow
-def test_a_missing_fsync_is_found(tmp_path: Path) -> None:
+def test_a_missing_fsync_is_found(tmp_path: Path, in_memory: Path) -> None:
     """The same test fails with a writer that does not force its segments."""
     with pytest.raises((AssertionError, SegmentCorrupt)):
-        lose_power_at_each_moment(*record(tmp_path, "no fsync"), tmp_path / "left", None)
+        lose_power_at_each_moment(*record(tmp_path, "no fsync"), in_memory / "left", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,17 +53,6 @@ class Steps:
     def step(self, name: str) -> None:
         self.names.append(name)
         self._acts.pop(len(self.names) - 1, lambda: None)()
-
-
-@pytest.fixture
-def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder where fsync costs nothing: hundreds of logs are made and opened here."""
-    shm = Path("/dev/shm")
-    if not os.access(shm, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="jobpipe-test-", dir=shm) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
