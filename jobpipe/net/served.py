@@ -33,6 +33,9 @@ MAX_REQUESTS = 64
 MAX_REFUSALS = 256
 """Refusals that a link may leave unread, while its write buffer is full; one more ends it."""
 
+UNHEARD_SECONDS = 0.2
+"""How long the end of TLS is waited for of a client that reads nothing now; it could not answer."""
+
 MAX_OP = 64  # characters: it stands in logs and in names of tasks
 
 MAX_HELD = 32 * 1024 * 1024
@@ -129,8 +132,12 @@ class ServedLink(Link):
         self._end(error, fault(None, error))
 
     def leave(self, reason: str) -> None:
-        """Say goodbye without waiting."""
+        """Say goodbye without waiting. An idle client without a heartbeat reads it when it is used again."""
+        unheard = self._welcomed and not (self.hello.heartbeat or self.tasks or self.busy)
         self._end(LinkClosed(f"{reason}: link to {self.peer}", peer=self.peer, reason=reason), Goodbye(reason))
+        if unheard and self._timer is not None and self._transport is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(UNHEARD_SECONDS, self._transport.abort)
 
     async def wait_gone(self) -> None:
         """Wait until the transport and all tasks are gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobpipe.errors import LinkClosed, LinkError
+from jobpipe.errors import LinkClosed, LinkEnded, LinkError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.subscriber import pool
 from jobpipe.subscriber.pool import POOL_PER_ENDPOINT, LinkPool
-from tests.net.kit import Mode, Remote, bound, descriptors
+from tests.net.kit import DEADLINE, HELLO, TIMING, Mode, Remote, bound, descriptors
 
 PLAINTEXT = Mode(None)
 
@@ -104,3 +105,14 @@ def test_a_server_that_is_not_there(links: LinkPool) -> None:
         nobody.close()
         with pytest.raises(LinkError), links.link(Endpoint(host, port), "orders", None):
             raise AssertionError("nothing answers there")
+
+
+def test_a_server_that_closes_waits_for_no_idle_link(mode: Mode) -> None:
+    """It has said goodbye, which the link reads when it is used again: to end TLS takes two."""
+    with Remote(mode, dataclasses.replace(TIMING, goodbye=2 * DEADLINE)) as remote:
+        how = {"tls": mode.client, "server_hostname": mode.hostname}
+        with BlockingLink.connect(remote.endpoint, HELLO, timing=TIMING, **how) as link:  # type: ignore[arg-type]
+            link.call("echo", timeout=5)
+            remote.do(remote.server.close(grace=2 * DEADLINE))
+            with pytest.raises(LinkEnded, match="the server closes"):
+                link.call("echo", timeout=5)
