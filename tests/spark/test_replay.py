@@ -96,16 +96,18 @@ class Published:
 WAYS = pytest.mark.parametrize("way", ["sink", "format"])
 
 
-@pytest.mark.core
+SUBMITTED = {CHECKPOINT_MANAGER: f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"}
+SPARKS_OWN = {"fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs"}
+
+
 @pytest.mark.parametrize(
     ("way", "name", "settings"),
     [
-        ("sink", "recommended", {}),
-        ("format", "format", {}),
-        ("sink", "submitted", {CHECKPOINT_MANAGER: f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"}),
-        ("sink", "hadoop", {"fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs"}),
+        pytest.param("sink", "recommended", {}, marks=pytest.mark.core, id="recommended"),
+        pytest.param("format", "format", {}, marks=pytest.mark.core, id="format"),
+        pytest.param("sink", "submitted", SUBMITTED, id="recommended for spark-submit"),
+        pytest.param("sink", "hadoop", SPARKS_OWN, marks=pytest.mark.core, id="Spark's own checkpoints"),
     ],
-    ids=["recommended", "format", "recommended for spark-submit", "Spark's own checkpoints"],
 )
 def test_a_replayed_batch_is_published_once(
     spark: SparkSession, place: Place, way: str, name: str, settings: dict[str, str]
