@@ -40,25 +40,25 @@ def ends_in_slot(query: StreamingQuery, topic: str) -> bool:
     return progress is not None and "slot" in json.loads(progress["sources"][0]["endOffset"])[topic]
 
 
-@pytest.mark.core
-def test_switched_on_and_off(spark: SparkSession, place: Place) -> None:
+@pytest.mark.parametrize("turns", [pytest.param(2, marks=pytest.mark.core), 4])
+def test_switched_on_and_off(spark: SparkSession, place: Place, turns: int) -> None:
     """One checkpoint, by turns, and stops at any moment; each batch comes once, or again as it was."""
-    received = Received()
-    with place.publisher("ahead-turns", parallelism=2) as publisher:
-        rows, journal = place.rows("ahead-turns", partitions=2, rows=5)
-        for turn in range(4):
+    received, topic = Received(), f"ahead-turns-{turns}"
+    with place.publisher(topic, parallelism=2) as publisher:
+        rows, journal = place.rows(topic, partitions=2, rows=5)
+        for turn in range(turns):
             place.seal(publisher, [turn * 2])
             options = {"startingOffsets": "earliest", "readAhead": turn % 2 == 0}
-            stream = place.stream(spark, "ahead-turns", "t", **options)
-            with running(stream, received, place.checkpoint("ahead-turns")) as query:
+            stream = place.stream(spark, topic, "t", **options)
+            with running(stream, received, place.checkpoint(topic)) as query:
                 until(lambda: received.rows >= journal.rows or query.exception(), "what is there")
                 place.seal(publisher, [turn * 2 + 1])
             assert query.exception() is None
-        stream = place.stream(spark, "ahead-turns", "t", readAhead=True)
-        with running(stream, received, place.checkpoint("ahead-turns")) as query:
+        stream = place.stream(spark, topic, "t", readAhead=True)
+        with running(stream, received, place.checkpoint(topic)) as query:
             until(lambda: received.rows >= journal.rows or query.exception(), "the rest")
             # The first batch may be one planned in the turn before, without readAhead: Spark repeats it as it was.
-            until(lambda: ends_in_slot(query, "ahead-turns") or query.exception(), "a batch planned with readAhead")
+            until(lambda: ends_in_slot(query, topic) or query.exception(), "a batch planned with readAhead")
             assert query.exception() is None
     received.check(rows, journal)
 
