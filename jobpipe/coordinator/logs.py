@@ -1,8 +1,8 @@
 """Keeps the log of a program that may run for months small.
 
 Logging and whatever an interpreter says when it crashes go to standard error, which is the log file, opened for
-appending; several jobs of one home share it. So it is not renamed when it is full, which the others would not notice:
-its last bytes are copied to ``<name>.1`` and it is cut to nothing, where all go on.
+appending; several jobs of one home share it. So it is not renamed when it is full, which the others would notice only
+with their next record: its last bytes are copied to ``<name>.1`` and it is cut to nothing, where all go on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -28,8 +29,27 @@ class BoundedHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record."""
+        follow(self.stream.fileno(), self._path)
         super().emit(record)
         bound(self.stream.fileno(), self._path, self._limit)
+
+
+def follow(descriptor: int, path: Path) -> None:
+    """Make the descriptor lead to the file at the path again if that was moved, removed or replaced, as by logrotate.
+
+    If that fails, it is tried again before the next record; until then the log goes on in the old file.
+    """
+    with contextlib.suppress(OSError):
+        now = os.fstat(descriptor)
+        if not stat.S_ISREG(now.st_mode):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(now, os.stat(path, follow_symlinks=False)):
+                return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
 
 
 def bound(descriptor: int, path: Path, limit: int = LOG_BYTES) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.coordinator import process as programs
-from jobpipe.coordinator.logs import LOG_BYTES, bound
+from jobpipe.coordinator.logs import LOG_BYTES, bound, follow
 from jobpipe.errors import WaitTimeout
 
 DEADLINE = 60.0
@@ -96,6 +97,35 @@ def test_what_others_write_during_the_copy_is_not_copied(tmp_path: Path, monkeyp
     os.close(descriptor)
     assert sizes(file) == (0, LIMIT)
     assert Path(f"{file}.1").read_text().endswith("xlast\n")
+
+
+def test_a_log_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
+    """Q13: moved as by logrotate, removed with its folder, replaced by another file; a link is not followed."""
+    file = tmp_path / "logs" / "coordinator.log"
+    file.parent.mkdir()
+    descriptor = append(file)
+
+    def written(text: str) -> str:
+        follow(descriptor, file)
+        os.write(descriptor, text.encode())
+        return file.read_text()
+
+    assert (written("first "), written("second")) == ("first ", "first second")
+    file.rename(tmp_path / "logs" / "coordinator.log-1")
+    assert written("third") == "third"
+    assert (tmp_path / "logs" / "coordinator.log-1").read_text() == "first second"
+    shutil.rmtree(file.parent)
+    assert written("fourth") == "fourth"
+    file.unlink()
+    file.touch()
+    assert written("fifth") == "fifth"
+    assert file.stat().st_mode & 0o022 == 0
+    file.rename(tmp_path / "old")
+    file.symlink_to(tmp_path / "elsewhere")
+    follow(descriptor, file)
+    os.write(descriptor, b" sixth")
+    assert ((tmp_path / "old").read_text(), (tmp_path / "elsewhere").exists()) == ("fifth sixth", False)
+    os.close(descriptor)
 
 
 @pytest.mark.processes

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -403,6 +404,68 @@ def test_a_file_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
     eventually(lambda: not path.exists())
     fed(writer, path, [b"kept", b" too"])
     assert (path.read_bytes(), (tmp_path / "job.log.1").read_bytes()) == (b"kept too", b"0123456789")
+
+
+def write_away(log: bounded_log.BoundedLog, path: Path, text: bytes) -> bytes:
+    log.write(text)
+    return path.read_bytes()
+
+
+def test_a_log_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
+    """Q13: moved as by logrotate, removed, replaced by an empty file, cut, and its folder removed."""
+    path = tmp_path / "logs" / "job.log"
+    log = bounded_log.BoundedLog(path, 100)
+    assert (write_away(log, path, b"first "), write_away(log, path, b"second")) == (b"first ", b"first second")
+    path.rename(tmp_path / "job.log-20260101")
+    assert write_away(log, path, b"third") == b"third"
+    assert (tmp_path / "job.log-20260101").read_bytes() == b"first second"
+    path.unlink()
+    assert write_away(log, path, b"fourth") == b"fourth"
+    other = tmp_path / "empty"
+    other.touch()
+    other.replace(path)
+    assert write_away(log, path, b"fifth") == b"fifth"
+    os.truncate(path, 0)
+    assert write_away(log, path, b"s" * 99) == b"s" * 99  # what was cut counts no longer
+    shutil.rmtree(path.parent)
+    assert write_away(log, path, b"seventh") == b"seventh"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_log_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q13: full at the first byte, and in the middle of a line."""
+    path, real, room = tmp_path / "logs" / "job.log", os.write, [0]
+
+    def full(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = real(file, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr(bounded_log.os, "write", full)
+    log = bounded_log.BoundedLog(path, 100)
+    for size, text in ((0, b"lost"), (3, b"one, cut")):
+        room[0] = size
+        with pytest.raises(OSError, match="No space"):
+            log.write(text)
+    room[0] = 100
+    assert write_away(log, path, b", two") == b"one, two"
+
+
+@pytest.mark.processes
+def test_a_log_that_cannot_be_made_at_first_is_made_later(tmp_path: Path) -> None:
+    """Q13: The job writes on meanwhile."""
+    path = tmp_path / "logs" / "job.log"
+    path.parent.touch()
+    writer = log_writer(path, 1000)
+    assert writer.stdin is not None
+    writer.stdin.write(b"lost" * 100_000)
+    writer.stdin.flush()
+    path.parent.unlink()
+    path.parent.mkdir()
+    fed(writer, path, [b"kept"])
+    assert path.read_bytes().endswith(b"kept")
 
 
 @pytest.mark.processes
