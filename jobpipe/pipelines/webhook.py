@@ -1,4 +1,4 @@
-"""A POST of JSON to a webhook, to an address that was checked before the connection is made to it.
+"""A POST of JSON to a webhook, to addresses that were checked before a connection is made to one of them.
 
 A webhook's address is a secret: no error of this module repeats any of it.
 """
@@ -11,12 +11,14 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-TIMEOUT = 10.0
+TIMEOUT = 10.0  # for connecting, whatever the number of addresses, and for each read of the answer
+ADDRESS_SECONDS = 2.0  # for connecting to one of several addresses, at least
 TOTAL_SECONDS = 20.0
 MAX_URL = 2000
 
@@ -107,6 +109,8 @@ def resolve(host: str, port: int) -> Sequence[str]:
 def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (), resolver: Resolve = resolve) -> None:
     """Send a message; any status from 200 to 299 is a success. Redirects are not followed.
 
+    If the host has several addresses, they are tried in their order until one lets us connect.
+
     Args:
         allowed: destinations that may have private addresses, host:port.
 
@@ -115,8 +119,7 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
         HookRejected: it answers with a status from 400 to 499, other than 408 and 429.
         HookError: it does not answer, or cannot take the message now.
     """
-    address = _checked(hook, allowed, resolver)
-    connection = _Connection(hook, address)
+    connection = _Connection(hook, _checked(hook, allowed, resolver))
     timer = threading.Timer(TOTAL_SECONDS, connection.cut)
     timer.daemon = True
     timer.start()
@@ -126,8 +129,7 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
         connection.request("POST", hook.target, body=body, headers=headers)
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise HookError(f"no answer ({type(error).__name__ if isinstance(error, ssl.SSLError) else why})") from None
+        raise HookError(f"no answer ({_reason(error)})") from None
     finally:
         timer.cancel()
         connection.close()
@@ -138,8 +140,16 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
     raise (HookRejected if 400 <= status < 500 and status not in (408, 429) else HookError)(f"status {status}")
 
 
-def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> str:
-    """Return an address of the hook; all of its addresses must be possible ones."""
+def _reason(error: Exception) -> str:
+    """Return why there is no answer, without the address."""
+    if isinstance(error, _NoConnection):
+        return "; ".join(dict.fromkeys(map(_reason, error.errors)))
+    why = getattr(error, "strerror", None) or type(error).__name__
+    return type(error).__name__ if isinstance(error, ssl.SSLError) else why
+
+
+def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> Sequence[str]:
+    """Return the addresses of the hook; all of them must be possible ones."""
     try:
         found = [
             (text, _plain(ipaddress.ip_address(text.partition("%")[0]))) for text in resolver(hook.host, hook.port)
@@ -160,7 +170,7 @@ def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> str:
             raise HookRefused("it names loopback, and has another address")
         elif not address.is_global and hook.destination not in allowed:
             raise HookRefused("its host has a private address; list its host:port in jobpipe.server.webhooks")
-    return found[0][0]
+    return [text for text, _ in found]
 
 
 def _plain(address: _IP) -> _IP:
@@ -172,22 +182,56 @@ def _plain(address: _IP) -> _IP:
     return address
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP to an address that was looked up before; TLS checks the name."""
+class _NoConnection(OSError):
+    """None of the addresses lets us connect."""
 
-    def __init__(self, hook: Hook, address: str) -> None:
+    def __init__(self, errors: Sequence[OSError]) -> None:
+        super().__init__()
+        self.errors = errors
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP to the first of some addresses that answers, all looked up before; TLS checks the name."""
+
+    def __init__(self, hook: Hook, addresses: Sequence[str]) -> None:
         super().__init__(hook.host, hook.port, timeout=TIMEOUT)
         self._hook = hook
-        self._address = address
+        self._addresses = addresses
+        self._is_cut = False
 
     def connect(self) -> None:
-        plain = socket.create_connection((self._address, self._hook.port), TIMEOUT)
-        self.sock = plain
+        """Try each address, as long as the time for connecting lasts."""
+        errors: list[OSError] = []
+        until = time.monotonic() + TIMEOUT
+        for number, address in enumerate(self._addresses):
+            left = until - time.monotonic()
+            if errors and (self._is_cut or left <= 0):
+                break
+            share = left / (len(self._addresses) - number)
+            try:
+                self._connect(address, min(left, max(share, ADDRESS_SECONDS)))
+            except OSError as error:
+                self._drop()
+                errors.append(error)
+            else:
+                return
+        raise _NoConnection(errors)
+
+    def _drop(self) -> None:
+        sock, self.sock = self.sock, None
+        if sock is not None:
+            sock.close()
+
+    def _connect(self, address: str, timeout: float) -> None:
+        self.sock = socket.create_connection((address, self._hook.port), timeout)
         if self._hook.scheme == "https":
-            self.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=self._hook.host)
+            context = ssl.create_default_context()
+            self.sock = context.wrap_socket(self.sock, server_hostname=self._hook.host)
+        self.sock.settimeout(TIMEOUT)
 
     def cut(self) -> None:
         """End it from another thread: the answer takes too long."""
+        self._is_cut = True
         if self.sock is not None:
             try:
                 self.sock.shutdown(socket.SHUT_RDWR)

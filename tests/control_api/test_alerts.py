@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
@@ -314,6 +315,64 @@ def test_https_checks_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             post(Hook.parse(f"https://127.0.0.1:{receiver.port}/x"), {}, resolver=lambda host, port: ["127.0.0.1"])
     finally:
         receiver.close()
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["::1", "127.0.0.1"], ["127.0.0.2", "127.0.0.1"], ["::1", "127.0.0.3", "127.0.0.2", "127.0.0.1"]],
+    ids=len,
+)
+def test_the_first_address_that_answers_is_taken(addresses: list[str], receiver: Receiver) -> None:
+    """Q9: IPv6 without a route, or a server that is down, listed first; the receiver listens at 127.0.0.1 alone."""
+    hook = Hook.parse(f"http://localhost:{receiver.port}/x")
+    post(hook, {"a": 1}, resolver=lambda host, port: addresses)
+    assert receiver.next() == {"a": 1, "path": "/x"}
+
+
+def test_an_address_whose_tls_fails_is_left_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q9: such as an old server that the name still leads to."""
+    init_ca(tmp_path)
+    files = issue(tmp_path, "hook", dns=["localhost"], usages=BOTH)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
+    receiver, plain = Receiver(200, tls=context), Receiver(200)
+    connect = socket.create_connection
+
+    def routed(address: tuple[str, int], timeout: float) -> socket.socket:
+        return connect(("127.0.0.1", plain.port if address[0] == "127.0.0.2" else receiver.port), timeout)
+
+    monkeypatch.setattr("jobpipe.pipelines.webhook.socket.create_connection", routed)
+    try:
+        hook = Hook.parse(f"https://localhost:{receiver.port}/x")
+        post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.2", "127.0.0.1"])
+        assert receiver.next() == {"a": 1, "path": "/x"}
+    finally:
+        receiver.close()
+        plain.close()
+
+
+def test_silent_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q9: all together have ten seconds, each two at least; the error names each reason once, and no address."""
+    now, asked = [100.0], []
+
+    def connect(address: tuple[str, int], timeout: float) -> None:
+        asked.append((address[0], timeout))
+        if address[0] == "::1":
+            raise OSError(101, "Network is unreachable")
+        now[0] += timeout
+        raise TimeoutError(110, "Connection timed out")
+
+    monkeypatch.setattr("jobpipe.pipelines.webhook.socket.create_connection", connect)
+    monkeypatch.setattr("jobpipe.pipelines.webhook.time.monotonic", lambda: now[0])
+    hook, silent = Hook.parse("http://localhost:1/x"), [f"127.0.0.{number}" for number in range(1, 20)]
+    with pytest.raises(HookError, match=r"no answer \(Network is unreachable; Connection timed out\)$"):
+        post(hook, {}, resolver=lambda host, port: ["::1", *silent])
+    assert asked == [("::1", 2.0), *((each, 2.0) for each in silent[:5])]
+    asked.clear()
+    with pytest.raises(HookError):
+        post(hook, {}, resolver=lambda host, port: silent[:2])
+    assert asked == [("127.0.0.1", 5.0), ("127.0.0.2", 5.0)]
 
 
 @pytest.mark.parametrize(
