@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 from jobpipe.control.schedules_times import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.spec import ScheduleSpec
+from jobpipe.pipelines.zones import time_zone
 
 Catchup = Literal["all", "latest", "none"]
 _INSTANT = timedelta(microseconds=1)
@@ -57,7 +57,7 @@ class Rule:
     """
 
     times: Times
-    zone: ZoneInfo
+    zone: tzinfo
     start: datetime | None = None
     end: datetime | None = None
     delay: timedelta = timedelta(0)
@@ -73,9 +73,9 @@ class Rule:
 
         Raises:
             ConfigError: it has no moments: a crontab that never comes true, an end before the start, and what
-                ``validate`` finds. Or cronsim is missing.
+                ``validate`` finds. Or cronsim is missing, or the files of its time zone.
         """
-        zone = ZoneInfo(spec.timezone)
+        zone = time_zone(spec.timezone)
         start, end = _moment("start", spec.start), _moment("end", spec.end)
         if start is not None and end is not None and end <= start:
             raise ConfigError(f"schedule.end {spec.end} is not later than schedule.start; give a later one", key="end")

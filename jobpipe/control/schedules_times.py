@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 from jobpipe.errors import ConfigError
 
@@ -53,7 +52,7 @@ class Times(ABC):
         """Return the last one that is not later."""
 
 
-def clock_times(zone: ZoneInfo, shown: datetime) -> tuple[datetime, ...]:
+def clock_times(zone: tzinfo, shown: datetime) -> tuple[datetime, ...]:
     """Return when a zone's clock shows a time, which has no zone of its own: one moment, two, or none."""
     first = shown.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) != shown:
@@ -62,7 +61,7 @@ def clock_times(zone: ZoneInfo, shown: datetime) -> tuple[datetime, ...]:
     return (first,) if second == first else (first, second)
 
 
-def _once(zone: ZoneInfo, shown: datetime) -> datetime:
+def _once(zone: tzinfo, shown: datetime) -> datetime:
     """Return when a zone's clock first shows a time, or, if it never does, when it has gone forward over it."""
     if found := clock_times(zone, shown):
         return found[0]
@@ -86,7 +85,7 @@ class CrontabTimes(Times):
         ConfigError: no day matches it, or cronsim is not installed.
     """
 
-    def __init__(self, crontab: str, zone: ZoneInfo) -> None:
+    def __init__(self, crontab: str, zone: tzinfo) -> None:
         self._crontab = crontab
         self._zone = zone
         fields = crontab.split()
@@ -178,7 +177,7 @@ class ElapsedTimes(Times):
 class CalendarTimes(Times):
     """Midnights of a zone: every so many days, or on the first of every so many months."""
 
-    def __init__(self, count: int, *, of_months: bool, first: date, zone: ZoneInfo) -> None:
+    def __init__(self, count: int, *, of_months: bool, first: date, zone: tzinfo) -> None:
         self._count = count
         self._of_months = of_months
         self._zone = zone
@@ -206,7 +205,7 @@ class CalendarTimes(Times):
                 continue
 
 
-def period_times(every: str, zone: ZoneInfo, start: datetime | None) -> Times:
+def period_times(every: str, zone: tzinfo, start: datetime | None) -> Times:
     """Return the series of a period, such as ``hour``, ``15 minutes`` or ``3 months``.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import unquote
-from zoneinfo import ZoneInfo
+from zoneinfo import available_timezones
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretBytes, SecretStr, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -21,6 +21,8 @@ from jobpipe.config.names import by_loose_name, suggest
 from jobpipe.config.secrets import Secret
 from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
+from jobpipe.errors import ConfigError
+from jobpipe.pipelines.zones import time_zone
 from jobpipe_registry.names import JOB_NAME
 
 SPARK_JOBPIPE = "spark.jobpipe."  # before keys of the configuration among Spark's
@@ -295,12 +297,14 @@ def _ratio(raw: Any, _folder: Path) -> float:
 
 
 def _zone(raw: Any, _folder: Path) -> str:
-    if not isinstance(raw, str) or not raw or raw.startswith(("/", ".")):
+    if not isinstance(raw, str) or not raw:
         raise ValueError
     try:
-        ZoneInfo(raw)
-    except (OSError, ValueError, LookupError) as error:
-        raise ValueError from error
+        time_zone(raw)
+    except ConfigError as error:
+        if available_timezones():
+            raise ValueError from error
+        raise wrong_key("this host has no time zone files", "pip install tzdata, or give UTC") from error
     return raw
 
 

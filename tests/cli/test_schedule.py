@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zoneinfo
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,6 +88,19 @@ def test_from_now_on(run: Run, pipe: Pipe) -> None:
     assert len(rows) == 10
     assert datetime.fromisoformat(rows[0]["lower"]) <= datetime.now(UTC)
     assert datetime.fromisoformat(rows[0]["upper"]) > before
+
+
+def test_a_host_without_time_zone_files(run: Run, pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q12: `--from` without a zone is a time of the schedule's, here UTC."""
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    text, paths = FILE.replace("timezone: Europe/Berlin, ", ""), zoneinfo.TZPATH
+    zoneinfo.reset_tzpath(to=[])
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        found = run("schedule", "preview", pipe(text), "daily", "--from", "2026-10-24T12:00", "--count", "1", "--json")
+    finally:
+        zoneinfo.reset_tzpath(to=paths)
+    assert json.loads(found.stdout)[0]["local_upper"] == "2026-10-25T02:00:00+00:00"
 
 
 def test_start_and_end(run: Run, pipe: Pipe) -> None:
