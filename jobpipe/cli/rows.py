@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time
 from typing import Any, Protocol
 
 import click
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from jobpipe.cli.output import printable
+from jobpipe.pipelines.json_values import json_number, json_value
 
 SLICE_ROWS = 500  # turned into Python objects at a time
 WIDEST = 40  # characters of a column; a longer value moves its line to the right
@@ -74,7 +73,7 @@ def _values(column: pa.Array[Any]) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError):  # times outside Python's range, or finer than microseconds
-        values = pc.cast(column, pa.string()).to_pylist()
+        values = [json_value(each) for each in column]
     return values
 
 
@@ -83,9 +82,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        if math.isnan(value):
-            return "NaN"
-        return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+        return json_number(value)
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -17,6 +17,7 @@ from jobpipe.config.job_secrets import give
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import read_columns, read_schema
+from jobpipe.pipelines.json_values import json_number, json_row
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Source
@@ -76,7 +77,9 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else json_number(value)
+    return value
 
 
 def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]]) -> Tried:
@@ -154,7 +157,7 @@ def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
         setup=None if spec.setup is None else import_object(spec.setup),
         schema=None if columns is None else arrow_schema(columns),
     )
-    return Tried([json.loads(json.dumps(row, default=str)) for batch in made for row in batch.to_pylist()], [])
+    return Tried([json_row(batch, number) for batch in made for number in range(batch.num_rows)], [])
 
 
 def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:

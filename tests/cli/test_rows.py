@@ -45,6 +45,11 @@ def batch(**columns: object) -> pa.RecordBatch:
         (pa.array([datetime.datetime(2013, 1, 2, 3)], pa.timestamp("us")), "2013-01-02T03:00:00"),  # noqa: DTZ001
         (pa.array([0], pa.timestamp("us", "UTC")), "1970-01-01T00:00:00+00:00"),
         (pa.array([2**62], pa.timestamp("us")), None),  # beyond Python's years: Arrow's own text
+        (
+            pa.array([{"x": -800_000}], pa.struct({"x": pa.int32()})).cast(pa.struct({"x": pa.date32()})),
+            {"x": "-0221-09-04"},
+        ),
+        (pa.array([[float("nan")]], pa.list_(pa.float32())), ["NaN"]),
         (pa.array([datetime.timedelta(seconds=90)]), "0:01:30"),
         (pa.array([{"x": [1, None], "y": {"z": b"a"}}]), {"x": [1, None], "y": {"z": "YQ=="}}),
         (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), {"k": 1}),

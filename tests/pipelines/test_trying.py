@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DateType, DoubleType, FloatType, LongType, StructType
 
 from jobpipe.config import job_secrets
 from jobpipe.errors import ConfigError, PipelineError
@@ -98,6 +98,7 @@ def test_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([{"a": 1, "b": None}], [{"a": 1}]),
         ([{"a": {"b": None, "c": [2.0]}}], [{"a": {"c": [2]}}]),
         ([{"a": 1}, {"a": 1}], [{"a": 1}, {"a": 1}]),
+        ([{"a": "NaN", "b": ["-Infinity"]}], [{"a": float("nan"), "b": [float("-inf")]}]),
     ],
 )
 def test_the_same(found: list[Any], expected: list[Any]) -> None:
@@ -115,7 +116,7 @@ def test_the_same(found: list[Any], expected: list[Any]) -> None:
         ([{"a": True}], [{"a": 1}], ['- {"a": 1}', '+ {"a": true}']),
         ([{"a": "1"}], [{"a": 1}], ['+ {"a": "1"}', '- {"a": 1}']),
         ([{"a": [None, 1]}], [{"a": [1]}], ['- {"a": [1]}', '+ {"a": [null, 1]}']),
-        ([{"a": float("nan")}], [{"a": float("inf")}], ['- {"a": Infinity}', '+ {"a": NaN}']),
+        ([{"a": float("nan")}], [{"a": float("inf")}], ['- {"a": "Infinity"}', '+ {"a": "NaN"}']),
     ],
 )
 def test_what_differs(found: list[Any], expected: list[Any], lines: list[str]) -> None:
@@ -178,6 +179,26 @@ def test_the_columns_of_a_flow_are_read_in_a_session(
     pipeline = load_pipeline(write(FLOW))
     assert try_job(pipeline, "halves", {None: [{"id": 1}, {"id": 2}]}) == Tried([{"id": 2}], [])
     assert sessions == ["open", "closed"]
+
+
+def test_rows_of_a_flow_are_json(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q10: NaN and infinities are texts, as in the rows of a query; so are bytes, and days before the year 1."""
+    monkeypatch.setattr(job_secrets, "_given", None)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_values", raising=False)
+    (tmp_path / "odd_values.py").write_text(
+        "import pyarrow as pa\n"
+        "def work(batch, context):\n"
+        "    far = pa.array([-800_000], pa.int32()).cast(pa.date32())\n"
+        "    low = pa.array([[float('-inf')]], pa.list_(pa.float32()))\n"
+        "    return pa.RecordBatch.from_pydict({'x': [float('nan')], 'low': low, 'raw': [b'a'], 'far': far})\n"
+    )
+    low, columns = ArrayType(FloatType()), StructType().add("x", DoubleType())
+    columns = columns.add("low", low).add("raw", BinaryType()).add("far", DateType())
+    monkeypatch.setattr(trying, "_columns", lambda *_: columns)
+    text = FLOW.replace("halves_of_a_flow:halves", "odd_values:work").replace("halves:", "f:")
+    (found,) = try_job(load_pipeline(write(text)), "f", {None: [{"id": 1}]}).rows
+    assert found == {"x": "NaN", "low": ["-Infinity"], "raw": "YQ==", "far": "-0221-09-04"}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from jobpipe.errors import ConfigError, TooManyDeadLetters
+from jobpipe.pipelines.json_values import json_row
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
 
 if TYPE_CHECKING:
@@ -232,13 +231,9 @@ def _dead(
     """Return the dead letter of one row, as a record batch."""
     import pyarrow as pa
 
-    one = visible.slice(number, 1)
-    row = _python_row(one)
-    if isinstance(row, Exception):
-        row = {name: _python_value(column) for name, column in zip(one.schema.names, one.columns, strict=True)}
     origin = batch.column(ORIGIN)[number].as_py() if ORIGIN in batch.schema.names else None
     value = {
-        "row": json.dumps(row, default=_plain, ensure_ascii=False),
+        "row": json.dumps(json_row(visible, number), ensure_ascii=False, allow_nan=False),
         "error_class": type(error).__name__,
         "error_message": message,
         **dict(origin or {}),
@@ -246,28 +241,6 @@ def _dead(
     kinds: list[Any] = [field.type for field in columns]
     arrays: list[Any] = [*(pa.nulls(1, kind) for kind in kinds), pa.array([value], _dead_type())]
     return pa.RecordBatch.from_arrays(arrays, names=[*columns.names, DEAD])
-
-
-def _python_value(column: pa.Array[Any]) -> Any:
-    """Return the only value of a column, as a text if Python does not have it."""
-    import pyarrow as pa
-
-    try:
-        return column[0].as_py()
-    except Exception:  # noqa: BLE001
-        try:
-            return column.cast(pa.string())[0].as_py()
-        except Exception:  # noqa: BLE001 - of a struct, for instance
-            return column.to_string()
-
-
-def _plain(value: object) -> str:
-    """Return a value that JSON does not have as a text, the same as Spark does."""
-    if isinstance(value, (bytes, bytearray)):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="microseconds")
-    return _text(value)
 
 
 def _text(value: object) -> str:
