@@ -298,6 +298,14 @@ class Sink(Plugin):
         """
         return None
 
+    def check_columns(self, frame: DataFrame, job: JobContext) -> None:
+        """See, without opening anything, that rows with the columns of ``frame`` can be written; for ``pipeline try``.
+
+        Raises:
+            JobpipeError: what :meth:`open` or :meth:`write` would raise because of the columns.
+        """
+        return
+
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Make ready to write rows as those of ``frame``; called once, before all else."""
         return

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.config.job_secrets import give
@@ -18,10 +19,12 @@ from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import read_columns, read_schema
 from jobpipe.pipelines.json_values import json_number, json_row
+from jobpipe.pipelines.kinds import secret_or_none
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins import Source
 from jobpipe.pipelines.problems import nearest, pipeline_error
+from jobpipe.pipelines.sinks.formats import FileSink
 from jobpipe.pipelines.tree import Path as Place
 from jobpipe.pipelines.wording import problem_at
 
@@ -213,6 +216,7 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
         letters = DeadLetters(context, "", "", stages, None, view=next(iter(frames)))
         with ExitStack() as stack, _finding(pipeline, made):
             good, marked = letters.parted(frame, stack)
+            _check_sinks(spark, pipeline, job, good, context)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
             return Tried(_rows(good), [row["letter"] for row in dead])
     context = replace(context, views={view: each for view, each in frames.items() if view is not None})
@@ -220,8 +224,39 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
         with _telling(pipeline, stage.path):
             frame = stage.make(_RUN).apply(frame, context)
         made.append((stage, frame))
+    _check_sinks(spark, pipeline, job, frame, context)
     with _finding(pipeline, made):
         return Tried(_rows(frame), [])
+
+
+def _check_sinks(spark: SparkSession, pipeline: Pipeline, job: Job, frame: DataFrame, context: JobContext) -> None:
+    """See that each sink takes the columns; of values it says nothing.
+
+    Raises:
+        PipelineError: a sink does not.
+    """
+    for stage in job.sinks:
+        sink = stage.make(_RUN)
+        with _telling(pipeline, stage.path):
+            try:
+                sink.check_columns(frame, context)
+            except ConfigError as error:
+                raise pipeline_error([problem_at(pipeline.tree, stage.path, error.message, "")]) from error
+            if isinstance(sink, FileSink):
+                _write_no_rows(sink, spark.createDataFrame([], frame.schema), context.folder)
+
+
+def _write_no_rows(sink: FileSink, empty: DataFrame, folder: Path) -> None:
+    """Let Spark say whether files of this format can have these columns."""
+    given = {name: str(value) for name, value in sink.options.options.items()}
+    options = {name: text for name, text in given.items() if secret_or_none(text, folder) is None}
+    writer = (
+        empty.write.format(sink.format)
+        .options(**options)
+        .partitionBy(*getattr(sink.options, "partition_by", None) or ())
+    )
+    with TemporaryDirectory(prefix="jobpipe-try-") as place:
+        writer.save(f"{place}/rows")
 
 
 @contextmanager

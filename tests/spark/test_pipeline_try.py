@@ -150,6 +150,51 @@ def test_a_stage_that_fails_is_told(tried: Any, job: object, key: str, what: str
     assert problem["line"] is not None
 
 
+ID = {"projection": "id"}
+TWICE = {"projection": "\\*, upper(id) AS id"}
+OTHER = {"projection": "id AS n"}
+BOTH = {"projection": "id, id AS n"}
+LISTED = {"projection": "array(id) AS list"}
+UPSERT = {"type": "jdbc-upsert", "url": "jdbc:sqlite:x.db", "table": "t", "keys": "id"}
+TOPIC = {"type": "jobpipe", "topic": "out"}
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "sink", "what"),
+    [
+        (ID, TWICE, TOPIC, "two columns"),
+        (ID, TWICE, {"type": "json", "path": "x"}, "[COLUMN_ALREADY_EXISTS]"),
+        (ID, TWICE, UPSERT, "columns names id, and the rows have the columns id, id"),
+        (ID, {"projection": "make_interval(1) AS span"}, TOPIC, ".out': Spark has no Arrow form"),
+        (ID, LISTED, {"type": "csv", "path": "x"}, "[UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE]"),
+        (ID, LISTED, {"type": "text", "path": "x"}, "[UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE]"),
+        (ID, BOTH, {"type": "text", "path": "x"}, "Text data source supports only a single column"),
+        (ID, OTHER, {**TOPIC, "partition-by": "id"}, ".out': partition_by names id"),
+        (ID, OTHER, {**TOPIC, "schema": "id STRING"}, ".out': the declared columns are id; the rows have n"),
+        (BOTH, OTHER, {"type": "parquet", "path": "x", "partition-by": "id"}, ""),
+        (ID, OTHER, UPSERT, "keys names id, and the rows have the columns n"),
+        (BOTH, OTHER, {**UPSERT, "keys": "n", "order-by": "id"}, "order-by names id, and the rows have the columns n"),
+    ],
+)
+def test_columns_that_the_sink_refuses(tried: Any, good: object, bad: object, sink: object, what: str) -> None:
+    """Q11: what `run` refuses because of the columns `try` refuses too, with the sink's key."""
+    assert tried(job_of(good, sink=sink), {"id": "x"}).rows[0]["id"] == "x"
+    with pytest.raises(PipelineError) as told:
+        tried(job_of(bad, sink=sink), {"id": "x"})
+    (problem,) = told.value.fields["problems"]
+    assert problem["key"] == "jobs.a.sink"
+    assert what in problem["what"]
+    assert "\n" not in problem["what"]
+
+
+def test_columns_that_the_sink_of_good_rows_refuses(tried: Any) -> None:
+    """Q11: with dead letters."""
+    job = job_of(CAST, sink={**TOPIC, "partition-by": "id"}, errors={"tolerance": "all"})
+    assert tried(job, {"id": "7"}).rows == [{"id": 7}]
+    with pytest.raises(PipelineError, match=r"jobs\.a\.sink: topic '\w+\.out': partition_by names id"):
+        tried({**job, "transform": [CAST, OTHER]}, {"id": "7"})
+
+
 def test_rows_as_spark_tells_them(tried: Any) -> None:
     """Also none, and nulls."""
     same = {"type": "sql", "filter": "true"}

@@ -104,6 +104,10 @@ class JdbcUpsertSink(Sink):
         if given.order_by in given.keys:
             yield Complaint("order-by", "all rows of a key have the same value there", "give another column")
 
+    def check_columns(self, frame: DataFrame, job: JobContext) -> None:
+        """See that keys, columns, order-by and delete-when fit the rows, and that the database has the types."""
+        self._plan(frame, job)
+
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Take the table over from earlier attempts."""
         from jobpipe.spark.classic import require_classic

@@ -119,9 +119,9 @@ def require_columns(key: str, names: Sequence[str], there: Sequence[str]) -> Non
     """See that an option names columns that the rows have.
 
     Raises:
-        ConfigError: they lack one.
+        ConfigError: they lack one, or have it twice.
     """
-    missing = [name for name in names if name not in there]
+    missing = [name for name in dict.fromkeys(names) if there.count(name) != 1]
     if missing:
         what = f"{key} names {', '.join(missing)}, and the rows have the columns {', '.join(there)}"
-        raise ConfigError(what, key=key, columns=missing)
+        raise ConfigError(f"{what}; each name must be that of one column", key=key, columns=missing)

@@ -10,7 +10,7 @@ from jobpipe.config.model import KEYS
 from jobpipe.config.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.definitions import options_model
-from jobpipe.pipelines.file_options import read_schema
+from jobpipe.pipelines.file_options import read_columns, read_schema
 from jobpipe.pipelines.kinds import Flag, Text
 from jobpipe.pipelines.plugins import Promise, Sink, Topics
 from jobpipe.pipelines.spec import Mode, kebab
@@ -75,6 +75,18 @@ class JobpipeSink(Sink):
             if name in given.model_fields_set and value is not None:
                 found[name] = about.format(value) if about in _KEYS else value
         return {**found, "topic": job.topic(given.topic)}
+
+    def check_columns(self, frame: DataFrame, job: JobContext) -> None:
+        """See that names and types can be published, and that the columns of partition-by and schema are there."""
+        from jobpipe.spark.checked_rows import check_rows
+        from jobpipe.spark.partitioner import Partitioner
+
+        given: Any = self.options
+        topic = job.topic(given.topic)
+        declared = None if given.schema_ is None else read_columns(given.schema_, job.folder)
+        partitioner = Partitioner.choose(topic, given.partitioner, given.partition_by)
+        case_sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        check_rows(topic, frame.schema, declared, partitioner, case_sensitive=case_sensitive)
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Take the topic over, and serve what is published already."""
