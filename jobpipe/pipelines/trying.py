@@ -176,13 +176,15 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    from jobpipe.pipelines.runner.driver_environment import prepare_environment
     from jobpipe.pipelines.runner.spark_session import prepare_jvm, session_keys
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
 
-    keys = session_keys(pipeline, job, "file:/")
     fixed = {"spark.master": "local[1]"}
+    prepare_environment(fixed["spark.master"])
+    keys = session_keys(pipeline, job, "file:/")
     level = pipeline.configuration(job).get("spark.log.level", "OFF")
     prepare_jvm({**keys, **fixed, "spark.log.level": level})
     spark = SparkSession.builder.getOrCreate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from jobpipe.config import job_secrets
 from jobpipe.errors import ConfigError, PipelineError
 from jobpipe.pipelines import trying
 from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.runner import spark_session
 from jobpipe.pipelines.trying import Tried, differences, read_rows, try_job
 from tests.pipelines.conftest import Write, loaded
 
@@ -179,6 +181,24 @@ def test_the_columns_of_a_flow_are_read_in_a_session(
     pipeline = load_pipeline(write(FLOW))
     assert try_job(pipeline, "halves", {None: [{"id": 1}, {"id": 2}]}) == Tried([{"id": 2}], [])
     assert sessions == ["open", "closed"]
+
+
+def test_a_session_is_classic_whatever_the_environment_says(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q8: the variables of Spark Connect, and of a notebook's driver, are not those of this session."""
+    given = {"SPARK_REMOTE": "sc://host", "SPARK_CONNECT_MODE_ENABLED": "1", "PYSPARK_DRIVER_PYTHON": "jupyter"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    seen: list[set[str]] = []
+
+    def begun(keys: object) -> None:
+        seen.append(given.keys() & os.environ.keys())
+        raise ConfigError("no session")
+
+    monkeypatch.setattr(spark_session, "prepare_jvm", begun)
+    pipeline = loaded(write(JOBS.replace("  own:\n    application: own.py\n", "")))
+    with pytest.raises(ConfigError, match="no session"):
+        try_job(pipeline, "report", {None: []})
+    assert seen == [set()]
 
 
 def test_rows_of_a_flow_are_json(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,10 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.graph import subscribers_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.reports import Reporter
+from jobpipe.pipelines.runner.driver_environment import prepare_environment
 from jobpipe.pipelines.runner.fence import Fence
 from jobpipe.pipelines.runner.holding import Holding, Replaced
-from jobpipe.pipelines.runner.spark_session import add_path, make_session, prepare_jvm, session_keys
+from jobpipe.pipelines.runner.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.pipelines.runner.starting_jvm import StartingJvm
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.runner.work import Done, Work, failure
@@ -69,6 +70,7 @@ def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
     try:
         pipeline = snapshot.pipeline()
         job = pipeline.jobs[snapshot.job]
+        prepare_environment(master_of(pipeline, job), has_jvm=jvm is not None)
         keys = session_keys(pipeline, job, snapshot.storage)
         config = load(spark=keys)
         handler = _registry(config, stop)

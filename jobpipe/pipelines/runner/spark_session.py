@@ -38,6 +38,13 @@ _TIMES = {
 }
 
 
+def master_of(pipeline: Pipeline, job: Job) -> str:
+    """Return Spark's master of a job, "" where the cluster that has started the driver knows it."""
+    return pipeline.configuration(job).get("spark.master") or pipeline.launcher.plugin.spark_keys().get(
+        "spark.master", ""
+    )
+
+
 def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
     """Return the keys of a job's session; the file's own come last, their secrets revealed.
 
