@@ -31,9 +31,10 @@ FOLDER = "folder"  # in the context of a validation: where relative paths start
 _SECRET_KEY = re.compile(
     r"""(
         password | passwd | passphrase | secret | jaas\.config
-        | secret[._-]?(access[._-]?)?key | (api|private|account|keystore|encryption)[._-]?key
-        | (access|session|auth|bearer|api|refresh|id)[._-]?token
-        | (\A|[._-])(token|pass|pwd|credentials?)
+        | secret[._-]?(access[._-]?)?key | shared[._-]?access[._-]?(key|signature) | connection[._-]?string
+        | (api|auth|private|shared|account|keystore|encryption|signing|subscription)[._-]?key
+        | (access|session|auth|bearer|api|refresh|id|sas|security)[._-]?token
+        | (\A|[._-])(token|pass|pwd|credentials?|signature)
         | azure\.sas\.(?!(fixed|token|expiry)\.)[^.]+\.[^.]+(\..+)?  # a container of an account
         | (azure\.account\.key|oauth2\.client\.secret|oauth2\.user\.password|sas\.fixed\.token)\..+  # of which account
     )\Z""",
@@ -49,7 +50,9 @@ _URL_PASSWORD = re.compile(
     """,
     re.VERBOSE,
 )
-_URL = re.compile(r"(jdbc:)?[A-Za-z][A-Za-z0-9+.-]*:(//|oracle:)")
+_URL_KEY = re.compile(r"sig|access[_-]?key", re.IGNORECASE)  # secret in a URL's query; elsewhere too common a word
+_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z]+ )*PRIVATE KEY-----")
+_URL = re.compile(r"(jdbc:)?[A-Za-z][A-Za-z0-9+.-]*:(//|oracle:)|\w+=[^;\s]*;\w+=")  # or a connection string
 _SETTING = re.compile(r"""(?:(?<!\S)-D|\A|[?&;])([\w.-]+)=["']?([^\s&;,"']+)""")  # of a URL, or of a JVM
 _NO_SECRET = re.compile(r"(env|file|enc):|\$|(null|none|true|false)\Z", re.IGNORECASE)
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -246,9 +249,10 @@ def holds_secret(text: str) -> bool:
     >>> holds_secret("jdbc:postgresql://user:secret@host/db"), holds_secret("jdbc:postgresql://user@host:5432/db")
     (True, False)
     """
-    if _URL_PASSWORD.search(unquote(text)):
+    if _URL_PASSWORD.search(unquote(text)) or _PRIVATE_KEY.search(text):
         return True
-    return any(is_secret(key) and not _NO_SECRET.match(value) for key, value in _SETTING.findall(text))
+    named = ((is_secret(key) or _URL_KEY.fullmatch(key), value) for key, value in _SETTING.findall(text))
+    return any(secret and not _NO_SECRET.match(value) for secret, value in named)
 
 
 def is_secret(key: str) -> bool:

@@ -39,6 +39,10 @@ SECRET = (
     "fs.azure.account.oauth2.user.password.shop.dfs.core.windows.net",
     "fs.azure.sas.fixed.token.shop.dfs.core.windows.net",
     *("fs.s3a.encryption.key", "fs.s3a.server-side-encryption.key", "spark.hadoop.fs.s3a.bucket.b.encryption.key"),
+    *("connectionString", "eventhubs.connectionString", "connection_string", "connection-string"),  # V12
+    *("sharedAccessKey", "shared_access_key", "eventhubs.shared-access-key", "SharedAccessSignature", "sharedKey"),
+    *("signature", "X-Amz-Signature", "url_signature", "signingKey", "signing.key", "sasToken", "securityToken"),
+    *("Ocp-Apim-Subscription-Key", "auth_key", "authKey"),
     *("fs.azure.sas.container.account", "spark.hadoop.fs.azure.sas.box.shop.blob.core.windows.net"),
 )
 INNOCENT = (
@@ -48,6 +52,16 @@ INNOCENT = (
     *("compass", "credentialsFile", "fs.s3a.aws.credentials.provider", "fs.s3a.security.credential.provider.path"),
     *("fs.azure.account.auth.type.shop.dfs.core.windows.net", "fs.azure.account.keyprovider.shop", "secret.name"),
     *("fs.azure.account.oauth2.refresh.token.endpoint", "fs.azure.sas.token.provider.type", "account.keyspace"),
+    *(
+        "signature_column",
+        "signature.algorithm",
+        "signatures",
+        "design",
+        "sig",
+        "sharedAccessKeyName",
+        "connectionStrings",
+    ),
+    *("connection.stringtype", "access_key", "signing.key.id", "author_key", "shared.keyspace", "subscription.keys"),
     *("fs.azure.sas.expiry.period", "fs.s3a.encryption.algorithm", "spark.io.encryption.keySizeBits"),
 )
 
@@ -94,6 +108,11 @@ HOLDING = (
         "-Da=b -Djavax.net.ssl.trustStorePassword=abc",
         "https://h/?token=abc",
     ),
+    "Endpoint=sb://n.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=abc=",  # V12
+    *("BlobEndpoint=https://a/;SharedAccessSignature=sv=2020-08-04&sig=abc", "SharedAccessSignature sr=a&sig=abc&se=1"),
+    *("https://a.blob.core.windows.net/b?sv=2020-08-04&sig=abc%3D", "https://b.s3.amazonaws.com/x?X-Amz-Signature=abc"),
+    *("https://storage.googleapis.com/b/x?X-Goog-Signature=abc", "https://h/?Expires=1&Signature=abc&Key-Pair-Id=k"),
+    *("https://h/latest?access_key=abc", "https://h/?a=b&accessKey=abc", "-----BEGIN RSA PRIVATE KEY-----\nMII"),
     *("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abc", "password=pw", "-Dpass='x'"),
 )
 NOT_HOLDING = (
@@ -101,6 +120,14 @@ NOT_HOLDING = (
     *("mongodb://a:27017,b:27017/d?x=a@b", "abfss://box@shop.dfs.core.windows.net/x", "h:9092,i:9092", "a@b.c"),
     *("https://h/?token=env:TOKEN", "jdbc:x://h?password=${run.id}", "https://h/?token=null", "https://h/?token="),
     *('{"url":"https://h","mail":"a@b"}', "SELECT * FROM a JOIN b ON a.token=b.token", "-Dtoken.type=x", "key=value"),
+    *(
+        "https://h/?sig=${env.SAS}",
+        "https://h/?X-Amz-Signature=$SIGNATURE",
+        "https://h/?access_key=env:KEY",
+        "a&sig=null",
+    ),
+    *("https://h/?signature_column=a&sigma=1", "Endpoint=sb://n/;SharedAccessKeyName=Root", "-Dfs.s3a.access.key=AKIA"),
+    *("SELECT signature FROM a WHERE sig='x'", "-----BEGIN CERTIFICATE-----", "https://h/?signature_version=4"),
     *("http://[::1]:80/x@y", "enc:abc", "file:///a:b@c", "https://h/?passwordCharacterEncoding=utf8", "-Xmx1g"),
 )
 
@@ -130,7 +157,11 @@ jobs:
     source: {type: csv, path: "s3a://KEY:hunter2@bucket", schema: a int}
     transform: [{type: python, function: 'a:b', options: {url: "mongodb://u:hunter2@h", token: null, pass: false}}]
     sink: {type: spark, format: jdbc, options: {url: "jdbc:postgresql://h/d?user=u&password=hunter2"}}
-  b: {application: pipeline.yaml, arguments: ["https://u:hunter2@h"]}
+  b: {application: pipeline.yaml, arguments: ["https://u:hunter2@h", "Endpoint=sb://n/;SharedAccessKey=hunter2"]}
+  c:
+    source: {type: rate, options: {eventhubs.connectionString: "Endpoint=sb://n/;SharedAccessKey=hunter2"}}
+    transform: [{type: sql, filter: "token='x'"}]
+    sink: {type: json, path: "https://a.blob.core.windows.net/b?sv=2020-08-04&sig=hunter2"}
 """
     found = problems(write(text))
     assert [problem.key for problem in found if problem.severity == "error"] == [
@@ -144,6 +175,9 @@ jobs:
         "jobs.a.transform[0].options.url",
         "jobs.a.sink.options.url",
         "jobs.b.arguments[0]",
+        "jobs.b.arguments[1]",
+        "jobs.c.source.options.eventhubs.connectionString",
+        "jobs.c.sink.path",
     ]
     assert "hunter2" not in "".join(map(str, found))
 
