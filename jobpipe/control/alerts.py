@@ -34,11 +34,11 @@ class _Progress:
     """How far the alerts are; it is kept in a file.
 
     Attributes:
-        read: the last event that was read; -1: that is not known.
+        read: the last event that was read; 0: none.
         waiting: by event and webhook, since when each alert waits that is neither sent nor given up.
     """
 
-    read: int = -1
+    read: int = 0
     waiting: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def dump(self) -> bytes:
@@ -46,15 +46,24 @@ class _Progress:
         return json.dumps({"told": self.read, "waiting": waiting}).encode()
 
     @classmethod
-    def load(cls, path: Path) -> _Progress:
+    def load(cls, path: Path) -> _Progress | None:
+        """Return what the file says, None if there is none; of a damaged one nothing was read, and nothing is lost."""
         try:
             with path.open("rb") as file:
                 found = json.loads(file.read(MOST_BYTES))
             read = int(found["told"])
             waiting = {(int(event), int(number)): float(since) for event, number, since in found.get("waiting", ())}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            if read < 0:
+                raise ValueError(f"event {read}")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = (
+                "%s cannot be read (%s): alerts of all events that are kept are sent, also those that were sent before"
+            )
+            log.warning(what, path, type(error).__name__)
             return cls()
-        return cls(read, waiting) if read >= 0 else cls()
+        return cls(read, waiting)
 
 
 class Alerts:
@@ -95,9 +104,9 @@ class Alerts:
 
     def start(self) -> None:
         """Begin."""
-        self._progress = _Progress.load(self._place)
-        if self._progress.read < 0:
-            self._progress.read = 0
+        found = _Progress.load(self._place)
+        self._progress = _Progress() if found is None else found
+        if found is None:
             while events := self._control.events(self._progress.read):
                 self._progress.read = events[-1].id
         elif self._progress.read and not self._control.events(self._progress.read - 1, limit=1):

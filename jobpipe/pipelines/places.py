@@ -11,8 +11,11 @@ from jobpipe.pipelines.file_paths import absolute, local_folder
 from jobpipe.pipelines.pipeline import Pipeline
 
 
-def write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file whole or not at all, readable by its owner alone.
+
+    Args:
+        durable: it is there after a power cut, too; else it may then be empty, or the one before.
 
     Raises:
         OSError: it cannot be written.
@@ -22,7 +25,16 @@ def write_private(path: Path, content: bytes) -> None:
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(part, path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ class Reporter:
             return
         line = next((line.strip() for line in error.splitlines() if line.strip()), "")[:MAX_ERROR]
         with contextlib.suppress(OSError):
-            write_private(self._path, Report(batches=batches, rows=rows, error=line).model_dump_json().encode())
+            report = Report(batches=batches, rows=rows, error=line)
+            write_private(self._path, report.model_dump_json().encode(), durable=False)  # news of the moment
 
 
 def read_report(path: Path) -> Report | None:

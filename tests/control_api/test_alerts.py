@@ -240,6 +240,26 @@ def test_a_place_of_another_store_is_not_waited_for(control: MemoryControl, rece
         alerts.close()
 
 
+@pytest.mark.parametrize("content", ["", '{"told": ', "[]", '{"told": -1}', '{"told": 1, "waiting": [7]}', "\0" * 30])
+def test_a_damaged_place_loses_no_alert(
+    control: MemoryControl, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    """V13: as a power cut leaves it; it begins at the oldest event that is kept, and says so."""
+    submitted(control, tmp_path)
+    failed = control.tell("state", state=JobState.FAILED)
+    config = config_of(tmp_path)
+    place = config.home / "server" / "alerts.json"
+    place.write_text(content)
+    alerts = Alerts(control, config, environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        assert receiver.next()["event"] == failed.id
+    finally:
+        alerts.close()
+    assert f"{place} cannot be read" in caplog.text
+    assert json.loads(place.read_bytes()) == {"told": failed.id, "waiting": []}
+
+
 def test_only_what_was_not_delivered_is_sent_by_the_next_server(
     control: MemoryControl, receiver: Receiver, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.foreground import run_pipeline
-from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.places import Places, write_private
 from tests.pipelines.conftest import Write, loaded
 from tests.troubleshooting import on_page
 
@@ -119,3 +120,28 @@ def test_a_note_that_a_power_cut_left_empty(write: Write, tmp_path: Path) -> Non
     note.touch()
     keep(write, tmp_path, "dev.", storage="state")
     assert note.read_text() == "dev.\n"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_on_the_disk_before_and_after_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """V13: with a power cut at any moment it is the old one or the new one, and once written it stays."""
+    path, steps = tmp_path / "alerts.json", []
+    path.write_bytes(b"old")
+    sync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name} {os.fstat(descriptor).st_size}")
+        sync(descriptor)
+
+    def replaced(part: Path, whole: Path) -> None:
+        steps.append("replace")
+        replace(part, whole)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_private(path, b"content", durable=durable)
+    assert path.read_bytes() == b"content"
+    folder = f"sync {tmp_path.name} {tmp_path.stat().st_size}"
+    assert steps == (["sync alerts.json.part 7", "replace", folder] if durable else ["replace"])
