@@ -9,7 +9,9 @@ from jobpipe.control.looking import process_status
 from jobpipe.control.records import AttemptRow
 from jobpipe.control.starting import make_launcher
 from jobpipe.control.tools import Tools
+from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
+from jobpipe.pipelines.reports import read_report
 from jobpipe_registry.jobs import JobRecords
 from jobpipe_registry.watch import Watch
 
@@ -98,6 +100,13 @@ class Contacts:
     def exit_code(self) -> int | None:
         """As the launcher said last."""
         return None if self._answered is None else self._answered.exit_code
+
+    def exit_code_of(self, attempt: AttemptRow) -> int | None:
+        """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
+        if self.exit_code is not None:
+            return self.exit_code
+        report = read_report(Places.of(self._tools.home, attempt.pipeline).report(attempt.job, attempt.number))
+        return None if report is None else report.exit_code
 
     def ask_to_stop(self, attempt: AttemptRow) -> None:
         """Ask an attempt to stop without the registry, once, if its launcher can."""

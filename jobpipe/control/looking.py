@@ -61,7 +61,9 @@ def end_of(attempt: AttemptRow, registered: JobRecords) -> EndRecord | None:
     return end if end is not None and (end.run, end.attempt) == (attempt.run, attempt.number) else None
 
 
-def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: JobRecords, *, forced: bool) -> Facts:
+def facts_of(
+    attempt: AttemptRow, status: LaunchStatus | None, registered: JobRecords, *, exit_code: int | None, forced: bool
+) -> Facts:
     """Return what is known of an attempt; without a status nothing says that it was started."""
     own = end_of(attempt, registered)
     end = EndOf(own.state) if own is not None else EndOf.NONE if registered.end is None else EndOf.OLDER
@@ -70,7 +72,7 @@ def facts_of(attempt: AttemptRow, status: LaunchStatus | None, registered: JobRe
         lease=_lease(attempt, registered),
         end=end,
         order=_order(attempt, registered),
-        exit_code=None if status is None else status.exit_code,
+        exit_code=exit_code,
         rebooted=has_rebooted(attempt.holder),
         stopping=attempt.stop_by is not None,
         forced=forced,

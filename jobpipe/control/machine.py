@@ -264,14 +264,16 @@ class JobMachine:
         if lease_is_own(attempt, registered) and registered.lease is not None:
             since = _held_since(attempt) or self._tools.clock()
             self._note_holder(attempt, holder_of(registered.lease, since), registered.lease.application)
-        verdict = judge(facts_of(attempt, status, registered, forced=run.forced))
+        code = None if runs else self._contacts.exit_code_of(attempt)
+        verdict = judge(facts_of(attempt, status, registered, exit_code=code, forced=run.forced))
         return self._act(verdict, run, attempt, registered)
 
     def _act(self, verdict: Verdict, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
         jobs = self._tools.jobs
         match verdict.step:
             case Step.RECORD:
-                self._book.record(verdict, run, attempt, end_of(attempt, registered), self._contacts.exit_code)
+                code = self._contacts.exit_code_of(attempt)
+                self._book.record(verdict, run, attempt, end_of(attempt, registered), code)
                 self._confirm()
                 return 0.0
             case Step.FENCE:
@@ -369,7 +371,9 @@ class JobMachine:
             self._contacts.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._contacts.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
-        Places.of(tools.home, self.key[0]).snapshot(attempt.job, attempt.number).unlink(missing_ok=True)
+        places = Places.of(tools.home, self.key[0])
+        for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
+            file.unlink(missing_ok=True)
         code = attempt.exit_code if self._contacts.exit_code is None else self._contacts.exit_code
         tools.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
         self._contacts.forget()

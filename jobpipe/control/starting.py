@@ -116,8 +116,9 @@ def _has_died(lease: Lease) -> bool:
 
 def _launch(tools: Tools, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher) -> None:
     places = Places.of(tools.home, attempt.pipeline)
-    snapshot = places.snapshot(attempt.job, attempt.number)
+    snapshot, report = (make(attempt.job, attempt.number) for make in (places.snapshot, places.report))
     try:
+        report.unlink(missing_ok=True)  # of another registry, whose numbers began at 1, too
         Snapshot.model_validate(
             {
                 "file": pipeline.file,
@@ -131,6 +132,7 @@ def _launch(tools: Tools, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, 
                 "storage": places.storage(pipeline, attempt.job),
                 "config": None if launcher.cluster else tools.config_file,
                 "stop_seconds": tools.stop_seconds,
+                "report": None if launcher.cluster else report,
             }
         ).write(snapshot)
         launched = launcher.submit(

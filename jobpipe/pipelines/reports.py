@@ -21,6 +21,7 @@ class Report(BaseModel):
         batches, rows: what it has done.
         error: the line of the exception that ended it; "" before, and without one. It may hold values of rows, so it
             stays in a file that only its owner can read, and is not in the registry.
+        exit_code: of its process, which ends now; None before. A program that did not start it learns it here alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,6 +29,7 @@ class Report(BaseModel):
     batches: int = Field(default=0, ge=0, le=MAX_COUNT)
     rows: int = Field(default=0, ge=0, le=MAX_COUNT)
     error: str = Field(default="", max_length=MAX_ERROR)
+    exit_code: int | None = Field(default=None, ge=0, le=255)
 
 
 class Reporter:
@@ -39,15 +41,23 @@ class Reporter:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._newest = Report()
 
     def tell(self, batches: int, rows: int, error: str = "") -> None:
         """Replace the report. Where that is not possible the old one stays: the work goes on."""
-        if self._path is None:
-            return
         line = next((line.strip() for line in error.splitlines() if line.strip()), "")[:MAX_ERROR]
-        with contextlib.suppress(OSError):
-            report = Report(batches=batches, rows=rows, error=line)
-            write_private(self._path, report.model_dump_json().encode(), durable=False)  # news of the moment
+        self._write(Report(batches=batches, rows=rows, error=line), durable=False)  # news of the moment
+
+    def end(self, exit_code: int) -> None:
+        """Add the exit code, as the last act of the attempt; not to a report that was removed: its reader is done."""
+        if self._path is not None and self._path.exists():
+            self._write(self._newest.model_copy(update={"exit_code": exit_code}), durable=True)
+
+    def _write(self, report: Report, *, durable: bool) -> None:
+        self._newest = report
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                write_private(self._path, report.model_dump_json().encode(), durable=durable)
 
 
 def read_report(path: Path) -> Report | None:

@@ -22,6 +22,7 @@ from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 from jobpipe_registry.errors import NotOrdered, Unavailable
@@ -103,6 +104,32 @@ def test_exit_codes_that_end_the_run(world: World, code: int, state: JobState, d
     server.submit(world.submission())
     world.cluster.ended[f"report-{world.attempt(1).number}"] = code
     assert detail in wait(server, state).detail
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "detail"),
+    [
+        (MISCONFIGURED, JobState.FAILED, "its file or configuration is wrong"),
+        (REPLACED, JobState.CANCELED, "has taken its place"),
+    ],
+)
+def test_exit_codes_that_only_the_attempt_tells(world: World, code: int, state: JobState, detail: str) -> None:
+    """V14: the server that started it is gone, and the launcher of the next one does not know the code."""
+    server = world.server()
+    server.submit(world.submission())
+    attempt = world.attempt(1)
+    server.close()
+    snapshot = Snapshot.read(attempt.snapshot)
+    reporter = Reporter(snapshot.report)
+    reporter.tell(0, 0)
+    reporter.end(code)
+    world.cluster.ended[f"report-{attempt.number}"] = None
+    server = world.server()
+    assert detail in wait(server, state).detail
+    (run,) = server.runs(NAME)
+    assert [each.exit_code for each in run.attempts] == [code]
+    assert snapshot.report is not None
+    eventually(lambda: list(snapshot.report.parent.iterdir()) == [])
 
 
 def test_one_that_is_killed_is_started_again(world: World) -> None:

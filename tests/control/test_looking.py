@@ -69,7 +69,7 @@ def test_a_process_stands_for_the_launcher() -> None:
 )
 def test_whose_order_it_is(order: Order | None, stop_by: float | None, expected: OrderOf) -> None:
     attempt = replace(ATTEMPT, stop_by=stop_by)
-    assert facts_of(attempt, None, JobRecords(order, None, None), forced=False).order is expected
+    assert facts_of(attempt, None, JobRecords(order, None, None), exit_code=None, forced=False).order is expected
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_whose_order_it_is(order: Order | None, stop_by: float | None, expected:
 )
 def test_whose_lease_and_end_it_is(run: str, number: int, lease: LeaseOf, end: EndOf) -> None:
     registered = JobRecords(None, Lease(run, number, "h", 1, 1.0, "i"), EndRecord(run, number, "FAILED", 1.0))
-    found = facts_of(ATTEMPT, None, registered, forced=False)
+    found = facts_of(ATTEMPT, None, registered, exit_code=None, forced=False)
     assert (found.lease, found.end) == (lease, end)

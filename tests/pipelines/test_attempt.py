@@ -14,6 +14,7 @@ import pytest
 from pyspark import SparkContext
 
 from jobpipe.config import load
+from jobpipe.pipelines.reports import read_report
 from jobpipe.pipelines.runner import submitted
 from jobpipe.pipelines.runner.applications import ApplicationWork
 from jobpipe.pipelines.runner.attempt import _really
@@ -51,11 +52,15 @@ def test_what_cannot_begin_says_so(write: Write, tmp_path: Path) -> None:
         attempt=1,
         storage=str(tmp_path / "state"),
         stop_seconds=DEADLINE,
+        report=tmp_path / "report.json",
     )
     snapshot.write(tmp_path / "snapshot.json")
     command = [sys.executable, "-m", "jobpipe.pipelines.runner", str(tmp_path / "snapshot.json")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ran.returncode == MISCONFIGURED
+    told = read_report(tmp_path / "report.json")  # V14
+    assert told is not None
+    assert (told.exit_code, told.error[:12]) == (MISCONFIGURED, "ConfigError:")
     assert "ConfigError: the environment has no JOBPIPE_TEST_SECRET" in ran.stderr
     missing = subprocess.run([*command[:-1], str(tmp_path / "none.json")], capture_output=True, timeout=DEADLINE)
     assert missing.returncode == MISCONFIGURED
@@ -110,11 +115,12 @@ def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
     """And what it has started ends first."""
     program = (
         "import os, subprocess, sys\n"
+        "from jobpipe.pipelines.reports import Reporter\n"
         "from jobpipe.pipelines.runner.attempt import _end_replaced\n"
         "child = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"
-        "_end_replaced('another attempt has begun')\n"
+        "_end_replaced('another attempt has begun', Reporter(None))\n"
     )
     read, write = os.pipe()
     if kept == "nothing reads it":
@@ -196,9 +202,10 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_replaced_driver_takes_its_jvm_along() -> None:
     program = (
+        "from jobpipe.pipelines.reports import Reporter\n"
         "from jobpipe.pipelines.runner.attempt import _end_replaced\n"
         "from jobpipe.pipelines.runner.starting_jvm import StartingJvm\n"
-        "_end_replaced('another attempt has begun', StartingJvm())\n"
+        "_end_replaced('another attempt has begun', Reporter(None), StartingJvm())\n"
     )
     starter = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", starter, program], stdin=subprocess.PIPE) as jvm:

@@ -37,6 +37,17 @@ def test_one_line_of_an_error(path: Path, error: str, line: str) -> None:
     assert read_report(path) == Report(error=line)
 
 
+def test_the_exit_code_is_the_last_word(path: Path) -> None:
+    """V14: with what was told before; not after the one who reads it has removed the file."""
+    reporter = Reporter(path)
+    reporter.tell(2, 30, "ValueError: no amount")
+    reporter.end(75)
+    assert read_report(path) == Report(batches=2, rows=30, error="ValueError: no amount", exit_code=75)
+    path.unlink()
+    reporter.end(75)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": -1}', '{"rows": 1e400}', '{"more": 1}', "{" * 100_000])
 def test_what_is_no_report(path: Path, text: str) -> None:
     path.parent.mkdir()
@@ -45,9 +56,13 @@ def test_what_is_no_report(path: Path, text: str) -> None:
 
 
 def test_no_file_is_wanted() -> None:
-    Reporter(None).tell(1, 1, "x")
+    reporter = Reporter(None)
+    reporter.tell(1, 1, "x")
+    reporter.end(0)
 
 
 def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    Reporter(tmp_path / "file" / "report.json").tell(1, 1)
+    reporter = Reporter(tmp_path / "file" / "report.json")
+    reporter.tell(1, 1)
+    reporter.end(0)

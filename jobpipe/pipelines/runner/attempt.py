@@ -59,6 +59,13 @@ def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
         jvm: the one that has started this process, and is the driver's; None: this process starts one.
     """
     reporter = Reporter(snapshot.report)
+    reporter.tell(0, 0)
+    code = _run(snapshot, jvm, reporter)
+    reporter.end(code)
+    return code
+
+
+def _run(snapshot: Snapshot, jvm: StartingJvm | None, reporter: Reporter) -> int:
     if jvm is not None:
         jvm.watch(_end_here)
     stop = StopRequest(snapshot.stop_seconds)
@@ -119,7 +126,7 @@ def _held(
 
     def replaced(why: str) -> None:
         if not leaving.is_set():
-            _end_replaced(why, jvm)
+            _end_replaced(why, reporter, jvm)
 
     holding = Holding(
         jobs,
@@ -140,7 +147,7 @@ def _held(
         reporter.tell(done.batches, done.rows, done.cause)
         holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
     except Replaced as error:
-        _end_replaced(str(error), jvm)
+        _end_replaced(str(error), reporter, jvm)
     except RegistryUnavailable as error:
         log.warning("%s", error)
         return FAILED
@@ -153,11 +160,16 @@ def _end_here() -> None:
     os._exit(FAILED)
 
 
-def _end_replaced(why: str, jvm: StartingJvm | None = None) -> None:
+def _end_replaced(why: str, reporter: Reporter, jvm: StartingJvm | None = None) -> None:
     """End here, without another word to anybody: neither to Spark, whose commit it would be, nor to the registry."""
     kill_companions()
     text = f"jobpipe: this attempt was replaced, and ends where it is: {why}\n"
-    telling = threading.Thread(target=os.write, args=(2, text.encode()), daemon=True)  # the log may be full, or gone
+
+    def tell() -> None:
+        reporter.end(REPLACED)
+        os.write(2, text.encode())
+
+    telling = threading.Thread(target=tell, daemon=True)  # disk and log may be full, or gone
     telling.start()
     telling.join(TELL_SECONDS)
     if jvm is not None:  # after the text, which goes through it
