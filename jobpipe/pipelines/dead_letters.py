@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from pyspark.sql import functions as sf
 from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.graph import dead_letters_of
-from jobpipe.pipelines.letter_notes import LetterNotes
+from jobpipe.pipelines.letter_notes import LetterNotes, note_of_run
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, REASON, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
@@ -100,6 +99,8 @@ class DeadLetters:
             frame: rows as those that will come, a stream or not.
         """
         self._sink = JobPipeSink(**self.arguments())
+        self._notes = LetterNotes(frame.sparkSession, self._job.storage)
+        self._notes.forget_other_runs(self._note_of(0), self._job.check)
         empty = frame.sparkSession.createDataFrame([], frame.schema)
         with ExitStack() as stack:
             good, _ = self.parted(empty, stack)
@@ -163,7 +164,7 @@ class DeadLetters:
     def _note_of(self, batch_id: int) -> str:
         """Return the name of the note of a micro-batch; runs of a BATCH job have the same batch id."""
         if self._job.mode is Mode.BATCH:
-            return hashlib.sha256(self._job.run.id.encode()).hexdigest()[:16]
+            return note_of_run(self._job.run.id)
         return str(batch_id)
 
     def _check(self, dead: int, batch: DataFrame, batch_id: int) -> None:

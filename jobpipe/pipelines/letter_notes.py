@@ -2,11 +2,16 @@
 
 A note is written before the dead letters are sealed, and removed after the good rows were written. So an attempt that
 repeats a micro-batch knows which rows were dead before, and sees if it has sorted them in another way.
+
+A micro-batch of a stream has its number as the name of its note, a run of a BATCH job a hash of its id.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOLDER = "dead-letters"
+_OF_RUN = re.compile("[0-9a-f]{16}")
+
+
+def note_of_run(run: str) -> str:
+    """Return the name of a run's note, by the run's id."""
+    return hashlib.sha256(run.encode()).hexdigest()[:16]
 
 
 class LetterNotes:
@@ -44,6 +55,23 @@ class LetterNotes:
         if batch in self._noted:
             self._files.delete(batch)
             del self._noted[batch]
+
+    def forget_other_runs(self, own: str, check: Callable[[], None]) -> None:
+        """Remove the notes of runs before this one, which failed and do not come again.
+
+        A run that has begun takes the job from those before: no attempt of theirs is ordered any more. An attempt that
+        comes after this one writes its mark first, and its notes later: if ``check`` finds no such mark now, all notes
+        that were read are of attempts before.
+
+        Args:
+            own: the name of the note of the run that this attempt is of.
+            check: raises, or ends this process, if another attempt has taken this one's place.
+        """
+        others = [name for name in self._noted if _OF_RUN.fullmatch(name) and name != own]
+        if others:
+            check()
+        for name in others:
+            self.forget(name)
 
 
 class _Files(Protocol):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jobpipe.config import load
+from jobpipe.pipelines import dead_letters
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
 from jobpipe.pipelines.graph import subscribers_of
+from jobpipe.pipelines.letter_notes import LetterNotes, note_of_run
 from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.runner.holding import Replaced
+from jobpipe.pipelines.spec import Mode
 from tests.pipelines.conftest import Write, loaded
 
+NO_SPARK: Any = None  # local files need none
 READER = """
   b: {source: {type: jobpipe, subscribe: bad}, sink: {type: console}}"""
 
@@ -99,3 +105,59 @@ def test_whether_the_topic_ends(write: Write, job: str, final: bool, ended: bool
     sink = letters._sink = Sink()
     letters.close(ended=ended)
     assert sink.closed is (final and ended)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_notes_of_runs_that_failed_are_removed(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """V10: at the start of the next run; not its own, and not those of a stream's micro-batches."""
+    pipeline = loaded(
+        write("""
+pipeline: {name: x}
+source: {type: rate}
+sink: {type: noop, at-least-once: true}
+errors: {tolerance: all, dead-letters: bad}
+""")
+    )
+    (job,) = pipeline.jobs.values()
+    before = LetterNotes(NO_SPARK, str(tmp_path / "state"))
+    for name in (note_of_run("r1"), note_of_run("r2"), "7"):
+        before.note(name, "1:5")
+    asked: list[int] = []
+    context = JobContext(
+        pipeline="x",
+        job="x",
+        mode=mode,
+        storage=str(tmp_path / "state"),
+        folder=tmp_path,
+        run=RunValues("r2"),
+        check=lambda: asked.append(1),
+    )
+    monkeypatch.setattr(dead_letters, "JobPipeSink", lambda **_: None)
+    letters = dead_letters_for(pipeline, job, context)
+    assert letters is not None
+    empty = SimpleNamespace(columns=["id"], schema=None)
+    empty.sparkSession = SimpleNamespace(createDataFrame=lambda *_: empty)
+    empty.drop = lambda *_: empty
+    letters.open(empty)  # type: ignore[arg-type]
+    kept = {"7", note_of_run("r2")} if mode is Mode.BATCH else {"7"}
+    assert {path.name for path in (tmp_path / "state" / "dead-letters").iterdir()} == kept
+    assert asked == [1]
+
+
+def test_an_attempt_that_was_replaced_removes_no_note(tmp_path: Path) -> None:
+    """V10: those that it read may be of the run that has taken its place."""
+    before = LetterNotes(NO_SPARK, str(tmp_path))
+    before.note(note_of_run("r1"), "1:5")
+
+    def replaced() -> None:
+        raise Replaced("attempt 2 has begun")
+
+    with pytest.raises(Replaced):
+        LetterNotes(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), replaced)
+    again = LetterNotes(NO_SPARK, str(tmp_path))
+    assert again.of(note_of_run("r1")) == "1:5"
+    again.forget_other_runs(note_of_run("r1"), replaced)  # there are none
+    again.forget_other_runs(note_of_run("r2"), lambda: None)
+    assert LetterNotes(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) is None
