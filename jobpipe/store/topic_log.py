@@ -288,7 +288,8 @@ class TopicLog:
         if writing is not None and batch.write_id not in writing and any(segment.file for segment in segments):
             raise SpoolError(
                 f"topic {self.topic!r}: the files of batch {batch.batch_id} (write id {batch.write_id}) may have been "
-                "removed, because another batch has begun since. Restart the query: it writes the batch again",
+                "removed, because another batch has begun since. Restart the query: it writes the batch again. If two "
+                "queries of this application publish to the topic with equal options, give each a queryName",
                 topic=self.topic,
                 batch_id=batch.batch_id,
                 write_id=batch.write_id,

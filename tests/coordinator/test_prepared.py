@@ -155,7 +155,8 @@ def test_a_writers_earlier_batch_is_given_up(world: World) -> None:
         now = admitted(await asking.prepare(A))
         of_now = await asking.write(now, 2)
         assert len({before, other, now}) == 3
-        with pytest.raises(SpoolError, match="another batch has begun since"):
+        # V11: queries with equal options are one writer here, as Spark does not say whose batch it plans.
+        with pytest.raises(SpoolError, match=r"another batch has begun since\. .* give each a queryName"):
             await asking.seal("q", 0, before, of_before)
         assert await asking.swept() == 1
         assert (await asking.seal("q", 0, now, of_now)).position.n == 1
