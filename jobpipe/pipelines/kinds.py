@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
-from urllib.parse import unquote
 from zoneinfo import available_timezones
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretBytes, SecretStr, ValidationInfo, WithJsonSchema
@@ -22,39 +21,15 @@ from jobpipe.config.secrets import Secret
 from jobpipe.config.source_kinds import NAME
 from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.zones import time_zone
 from jobpipe_registry.names import JOB_NAME
 
 SPARK_JOBPIPE = "spark.jobpipe."  # before keys of the configuration among Spark's
 EXPECTED = "x-expected"  # in the schema of a value: what it must look like; its description says what it means
 FOLDER = "folder"  # in the context of a validation: where relative paths start
-_SECRET_KEY = re.compile(
-    r"""(
-        password | passwd | passphrase | secret | jaas\.config
-        | secret[._-]?(access[._-]?)?key | shared[._-]?access[._-]?(key|signature) | connection[._-]?string
-        | (api|auth|private|shared|account|keystore|encryption|signing|subscription)[._-]?key
-        | (access|session|auth|bearer|api|refresh|id|sas|security)[._-]?token
-        | (\A|[._-])(token|pass|pwd|credentials?|signature)
-        | azure\.sas\.(?!(fixed|token|expiry)\.)[^.]+\.[^.]+(\..+)?  # a container of an account
-        | (azure\.account\.key|oauth2\.client\.secret|oauth2\.user\.password|sas\.fixed\.token)\..+  # of which account
-    )\Z""",
-    re.IGNORECASE | re.VERBOSE,
-)
-SECRET_KEYS = re.sub(r"#.*|\s", "", _SECRET_KEY.pattern)
-"""The regular expression of the keys whose values are secrets, for any case; Java reads it, too."""
 ENCRYPTED = "enc:"  # before a secret that the file itself has, encrypted
-_URL_PASSWORD = re.compile(
-    r"""
-    ://(?!\[)[^/?#@\s"']*:(?!\d+(,[^/?#@]*)?([/?#]|\Z))[^@\s"']+@  # USER:PASSWORD@; digits up to the path are a port
-    | \bjdbc:oracle:\w+:[^/@\s]+/[^@\s]+@
-    """,
-    re.VERBOSE,
-)
-_URL_KEY = re.compile(r"sig|access[_-]?key", re.IGNORECASE)  # secret in a URL's query; elsewhere too common a word
-_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z]+ )*PRIVATE KEY-----")
 _URL = re.compile(r"(jdbc:)?[A-Za-z][A-Za-z0-9+.-]*:(//|oracle:)|\w+=[^;\s]*;\w+=")  # or a connection string
-_SETTING = re.compile(r"""(?:(?<!\S)-D|\A|[?&;])([\w.-]+)=["']?([^\s&;,"']+)""")  # of a URL, or of a JVM
-_NO_SECRET = re.compile(r"(env|file|enc):|\$|(null|none|true|false)\Z", re.IGNORECASE)
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _COLUMN_MOST = 1000
 
@@ -241,23 +216,6 @@ def _refuse_secret_in_url(text: str) -> None:
     if _URL.match(text) and holds_secret(text):
         what = "there is a password, token or secret in it"
         raise wrong_key(what, "take it out, and give env:NAME, file:PATH or enc:... under the key for it")
-
-
-def holds_secret(text: str) -> bool:
-    """Whether a text has a password, token or secret in it in clear, as URLs and options of a JVM have.
-
-    >>> holds_secret("jdbc:postgresql://user:secret@host/db"), holds_secret("jdbc:postgresql://user@host:5432/db")
-    (True, False)
-    """
-    if _URL_PASSWORD.search(unquote(text)) or _PRIVATE_KEY.search(text):
-        return True
-    named = ((is_secret(key) or _URL_KEY.fullmatch(key), value) for key, value in _SETTING.findall(text))
-    return any(secret and not _NO_SECRET.match(value) for secret, value in named)
-
-
-def is_secret(key: str) -> bool:
-    """Whether the value of a free key, such as an option of Spark's, must be a reference to a secret."""
-    return _SECRET_KEY.search(key) is not None
 
 
 def secrets_in_clear(model: type[BaseModel], given: Mapping[str, Any], folder: Path) -> Iterator[str]:

@@ -13,8 +13,8 @@ from jobpipe.config.definition import HIDDEN
 from jobpipe.config.names import closest
 from jobpipe.config.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import shown
-from jobpipe.pipelines.kinds import holds_secret, is_secret
 from jobpipe.pipelines.problems import Problem, Severity, nearest
+from jobpipe.pipelines.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.spec import JobSpec, PipelineSpec, SinkSpec, SourceSpec, StageSpec, TransformSpec
 from jobpipe.pipelines.tree import Path, TreeNode, dotted, find
 

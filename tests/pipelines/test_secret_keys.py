@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config.secrets import Secret, encrypt, make_key
-from jobpipe.pipelines.kinds import holds_secret, is_secret, revealed
+from jobpipe.pipelines.kinds import revealed
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.runner.spark_session import REDACTION, session_keys
+from jobpipe.pipelines.secret_keys import holds_secret, is_secret
 from tests.pipelines.conftest import Write, loaded, problems
 
 SECRET = (

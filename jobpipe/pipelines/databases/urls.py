@@ -12,7 +12,8 @@ from jobpipe.pipelines.databases.base import Database
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, bad_parameter
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.databases.sqlite import SCHEME, SqliteDatabase
-from jobpipe.pipelines.kinds import expected, holds_secret, wrong_key
+from jobpipe.pipelines.kinds import expected, wrong_key
+from jobpipe.pipelines.secret_keys import holds_secret
 
 _FORM = (
     "jdbc:postgresql://HOST:PORT/DATABASE, jdbc:mysql:// or jdbc:mariadb:// with the same, or jdbc:sqlite:FILE, "

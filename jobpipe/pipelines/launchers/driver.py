@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.kinds import SPARK_JOBPIPE, is_secret
+from jobpipe.pipelines.kinds import SPARK_JOBPIPE
 from jobpipe.pipelines.plugins import Attempt
+from jobpipe.pipelines.secret_keys import is_secret
 from jobpipe.pipelines.snapshot import Snapshot
 
 RUNNER = "jobpipe.pipelines.runner"

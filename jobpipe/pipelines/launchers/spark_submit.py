@@ -21,10 +21,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, field_validator
 
 from jobpipe.errors import ConfigError, LauncherUnavailable
-from jobpipe.pipelines.kinds import PlainText, Text, expected, is_secret, unlike
+from jobpipe.pipelines.kinds import PlainText, Text, expected, unlike
 from jobpipe.pipelines.launchers.driver import argument, driver_keys
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.runner import submitted
+from jobpipe.pipelines.secret_keys import is_secret
 
 SUBMIT_SECONDS = 300.0  # files are uploaded
 STATUS_SECONDS = 30.0

@@ -16,8 +16,9 @@ from pathlib import Path
 import javaproperties
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.kinds import ENCRYPTED, SECRET_KEYS, SPARK_JOBPIPE, revealed
+from jobpipe.pipelines.kinds import ENCRYPTED, SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.secret_keys import SECRET_KEYS
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
