@@ -96,15 +96,10 @@ class Contacts:
         self._unknown = (since, asked + 1)
         return asked + 1 >= LEAST_ASKED and now - since >= max(self._tools.lost_seconds, round_seconds)
 
-    @property
-    def exit_code(self) -> int | None:
-        """As the launcher said last."""
-        return None if self._answered is None else self._answered.exit_code
-
     def exit_code_of(self, attempt: AttemptRow) -> int | None:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
-        if self.exit_code is not None:
-            return self.exit_code
+        if self._answered is not None and self._answered.exit_code is not None:
+            return self._answered.exit_code
         report = read_report(Places.of(self._tools.home, attempt.pipeline).report(attempt.job, attempt.number))
         return None if report is None else report.exit_code
 

@@ -47,7 +47,7 @@ class AttemptView:
         launched: the launcher's id; None: it was not started.
         error: the class of its error; "" without one.
         detail: why it ended, for people.
-        exit_code: as the launcher told, None if it did not.
+        exit_code: as the launcher told, else the attempt itself; None if neither did.
     """
 
     number: int

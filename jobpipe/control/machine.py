@@ -371,10 +371,11 @@ class JobMachine:
             self._contacts.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._contacts.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
+        code = self._contacts.exit_code_of(attempt)
         places = Places.of(tools.home, self.key[0])
         for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
             file.unlink(missing_ok=True)
-        code = attempt.exit_code if self._contacts.exit_code is None else self._contacts.exit_code
+        code = attempt.exit_code if code is None else code
         tools.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
         self._contacts.forget()
         self.changed()

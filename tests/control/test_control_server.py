@@ -26,7 +26,7 @@ from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
 from jobpipe_registry.errors import NotOrdered, Unavailable
-from jobpipe_registry.job_records import Lease, Order
+from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.machine import Place, start_ticks
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
@@ -130,6 +130,21 @@ def test_exit_codes_that_only_the_attempt_tells(world: World, code: int, state: 
     assert [each.exit_code for each in run.attempts] == [code]
     assert snapshot.report is not None
     eventually(lambda: list(snapshot.report.parent.iterdir()) == [])
+
+
+def test_an_exit_code_that_is_reported_after_the_end_record(world: World) -> None:
+    """V14: the attempt reports it last, when the server may have stored the end."""
+    server = world.server()
+    server.submit(world.submission())
+    attempt = world.attempt(1)
+    reporter = Reporter(Snapshot.read(attempt.snapshot).report)
+    reporter.tell(0, 0)
+    worker = world.work(1)
+    worker.handler.jobs.release_lease(NAME, "report", EndRecord(attempt.run, attempt.number, "FINISHED", 1.5e9))
+    wait(server, JobState.FINISHED)
+    reporter.end(0)
+    worker.gone(None)
+    eventually(lambda: [each.exit_code for each in server.runs(NAME)[0].attempts] == [0])
 
 
 def test_one_that_is_killed_is_started_again(world: World) -> None:
