@@ -3,6 +3,7 @@
     JobpipeError
     ├── ConfigError            a configuration file or key, an option, a certificate file: what, where, what is expected
     │   ├── AddressError       no interface in the subnet, no port free in the range
+    │   ├── CheckpointMismatch a checkpoint belongs to another job, or was begun with other sources, state or sinks
     │   ├── PipelineError      a pipeline's file: every problem with file, line, key, and what to do
     │   └── UnsupportedSpark   no PySpark is installed, or a version that lacks what is needed: which, and what works
     ├── RegistryUnavailable    the registry does not answer, or refuses us
@@ -58,6 +59,7 @@ from typing import Any
 
 __all__ = [
     "AddressError",
+    "CheckpointMismatch",
     "CheckpointTooOld",
     "ChecksumMismatch",
     "ConfigError",
@@ -144,6 +146,10 @@ class ConfigError(JobpipeError):
 
 class AddressError(ConfigError):
     """No interface lies in the subnet, or no port of the range is free."""
+
+
+class CheckpointMismatch(ConfigError):
+    """A checkpoint belongs to another job, or does not fit what the job reads, keeps or writes now."""
 
 
 class PipelineError(ConfigError):

@@ -135,6 +135,12 @@ def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: s
 @pipeline.command()
 @of_file
 @click.option("--only", multiple=True, metavar="JOB", help="Run only this job; may be repeated.")
+@click.option(
+    "--new-checkpoint",
+    multiple=True,
+    metavar="JOB",
+    help="Start this job over, without its checkpoint; may be repeated.",
+)
 @click.option("--plain", is_flag=True, help="Print lines instead of live tables, as without a terminal.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop all jobs after this time.")
 @pass_settings
@@ -144,6 +150,7 @@ def run(
     given: tuple[str, ...],
     overlays: tuple[str, ...],
     only: tuple[str, ...],
+    new_checkpoint: tuple[str, ...],
     plain: bool,
     timeout: float | None,
 ) -> int:
@@ -173,6 +180,7 @@ def run(
         environment=settled_environment(os.environ),
         console=console,
         only=only,
+        new_checkpoint=new_checkpoint,
         plain=plain,
         timeout=timeout,
     )

@@ -9,6 +9,7 @@ from collections import OrderedDict
 
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.checkpoint_owner import parts_of
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
@@ -17,7 +18,6 @@ from jobpipe.pipelines.tree import plain
 
 MOST_LOADED = 64
 _OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
-_IDENTITY = ("path", "subscribe", "subscribePattern", "assign", "topic", "dbtable", "query", "table", "function")
 
 
 class LoadedPipelines:
@@ -78,14 +78,11 @@ def fits_of(job: Job) -> str:
 
     Of programs of the user's own, and of flows, which keep no checkpoint, nothing is known: "[]".
     """
-    sources = [
-        [view, stage.type, {key: stage.given[key] for key in _IDENTITY if key in stage.given}]
-        for view, stage in sorted(job.sources.items(), key=lambda item: item[0] or "")
-    ]
     if job.spec.application is not None or job.spec.type == "flow":
         return "[]"
-    stateful = [[stage.type, dict(stage.given)] for stage in job.transforms if stage.plugin.stateful]
-    return json.dumps([sources, stateful], sort_keys=True, default=str)
+    sources, state = parts_of(job)
+    known = [[part.name or None, part.type, part.which] for part in sources]
+    return json.dumps([known, [[part.type, part.which] for part in state]], sort_keys=True)
 
 
 def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:

@@ -17,12 +17,12 @@ from jobpipe.control.contacts import Contacts
 from jobpipe.control.interface import Want
 from jobpipe.control.looking import end_of, facts_of, holder_of, lease_is_own
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
-from jobpipe.control.starting import Started, clear_storage, make_launcher, start_attempt
+from jobpipe.control.starting import Started, make_launcher, start_attempt
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Step, Verdict, judge
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.ends import BY_ANOTHER
-from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.places import Places, clear_storage
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.errors import OrderChanged, RegistryError

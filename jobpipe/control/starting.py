@@ -16,7 +16,6 @@ from jobpipe.control.book import UNAVAILABLE
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
-from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
@@ -162,22 +161,3 @@ def _launch(tools: Tools, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, 
 def _bound(text: str | None) -> str | int | None:
     """Return a bound as the snapshot has it: an offset is a number, a time a text."""
     return int(text) if text is not None and text.isdecimal() else text
-
-
-def clear_storage(storage: str, run: str) -> str | None:
-    """Move a job's checkpoint out of the way of a run that begins without; return its new place, None if it has none.
-
-    Raises:
-        ConfigError: it is not on this host's files, or cannot be moved.
-    """
-    folder = local_folder(storage)
-    if folder is None:
-        raise ConfigError(f"{storage} is not a folder of this host: remove the checkpoint there by hand", key="storage")
-    aside = folder.with_name(f"{folder.name}.before-{run}")
-    try:
-        folder.rename(aside)
-    except FileNotFoundError:
-        return str(aside) if aside.exists() else None  # done before the server was killed
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be moved to {aside}: {error}", key="storage") from error
-    return str(aside)

@@ -34,7 +34,7 @@ from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.lasting import Rooms
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.places import Places, clear_storage
 from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.run_alerts import RunAlerts
 from jobpipe.pipelines.serving_on import ServingOn
@@ -93,6 +93,7 @@ def run_pipeline(
     config_file: Path | None,
     console: Console,
     only: Sequence[str] = (),
+    new_checkpoint: Sequence[str] = (),
     plain: bool = False,
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
@@ -105,6 +106,7 @@ def run_pipeline(
 
     Args:
         only: names of jobs; without them all that have no schedule.
+        new_checkpoint: names of those that begin without their checkpoints, which are moved to where they are kept.
         plain: lines instead of live tables.
         timeout: seconds after which all is stopped.
         environment: what is added to that of the attempts.
@@ -121,6 +123,8 @@ def run_pipeline(
         make_home(config.home)
         stack.enter_context(_locked(places, pipeline.name))
         places.keep_prefix(pipeline)
+        run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        _renew(pipeline, places, names, new_checkpoint, run, console)
         handler = open_handler(config)
         stack.callback(handler.shutdown)
         with map_registry_errors():
@@ -129,7 +133,7 @@ def run_pipeline(
             pipeline=pipeline,
             places=places,
             jobs=registered,
-            run=f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
+            run=run,
             config=config_file,
             stop_seconds=stop_seconds,
             parent=_this_process(),
@@ -166,6 +170,19 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
                 key=name,
             )
     return names
+
+
+def _renew(
+    pipeline: Pipeline, places: Places, names: Sequence[str], renewed: Sequence[str], run: str, console: Console
+) -> None:
+    """Move checkpoints out of the way."""
+    for name in renewed:
+        if name not in names:
+            raise ConfigError(f"new-checkpoint: this run has no job {name!r}; {nearest(name, names)}", key=name)
+    for name in dict.fromkeys(renewed):
+        moved = clear_storage(places.storage(pipeline, name), run)
+        said = "has no checkpoint" if moved is None else f"begins without its checkpoint, which is in {moved}"
+        console.print(f"job {name} {said}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _locked(places: Places, name: str) -> AbstractContextManager[None]:

@@ -103,3 +103,22 @@ class Places:
         given = pipeline.spec.storage
         where = str(self.folder) if given is None else absolute(given, pipeline.folder)
         return f"{where if ':' in where.split('/')[0] else f'file://{where}'}/{job}"
+
+
+def clear_storage(storage: str, run: str) -> str | None:
+    """Move a job's checkpoint out of the way of a run that begins without; return its new place, None if it has none.
+
+    Raises:
+        ConfigError: it is not on this host's files, or cannot be moved.
+    """
+    folder = local_folder(storage)
+    if folder is None:
+        raise ConfigError(f"{storage} is not a folder of this host: remove the checkpoint there by hand", key="storage")
+    aside = folder.with_name(f"{folder.name}.before-{run}")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return str(aside) if aside.exists() else None  # done before a kill
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be moved to {aside}: {error}", key="storage") from error
+    return str(aside)

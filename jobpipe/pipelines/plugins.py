@@ -144,9 +144,15 @@ def origin(**known: Column) -> Column:
 
 
 class Plugin(ABC):
-    """What all plug-ins have in common."""
+    """What all plug-ins have in common.
+
+    Attributes:
+        identifying: the options, in small letters, that say which rows a source reads, or where a sink's go: with
+            others a job must not go on from its checkpoint. None: all but those that are known to tune.
+    """
 
     type: ClassVar[str]
+    identifying: ClassVar[frozenset[str] | None] = None
 
     Options: ClassVar[OptionsModel] = PluginOptions
     options: PluginOptions

@@ -14,6 +14,7 @@ FINAL = frozenset(
     {
         "AddressError",
         "AnalysisException",
+        "CheckpointMismatch",
         "CheckpointTooOld",
         "ConfigError",
         "DataLoss",

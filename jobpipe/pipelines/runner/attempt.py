@@ -21,7 +21,9 @@ from jobpipe.config import Config, load
 from jobpipe.config.job_secrets import give
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.pipelines.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.graph import subscribers_of
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.reports import Reporter
@@ -31,7 +33,8 @@ from jobpipe.pipelines.runner.holding import Holding, Replaced
 from jobpipe.pipelines.runner.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.pipelines.runner.starting_jvm import StartingJvm
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
-from jobpipe.pipelines.runner.work import Done, Work, failure
+from jobpipe.pipelines.runner.storage import claim
+from jobpipe.pipelines.runner.work import Done, Work, failure, told_of_checkpoint
 from jobpipe.pipelines.sessions import kill_companions
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
@@ -80,6 +83,7 @@ def _run(snapshot: Snapshot, jvm: StartingJvm | None, reporter: Reporter) -> int
         prepare_environment(master_of(pipeline, job), has_jvm=jvm is not None)
         keys = session_keys(pipeline, job, snapshot.storage)
         config = load(spark=keys)
+        owner = owner_of(config.namespace, pipeline.name, job)
         handler = _registry(config, stop)
     except RegistryUnavailable as error:
         log.error("%s", error)
@@ -91,7 +95,7 @@ def _run(snapshot: Snapshot, jvm: StartingJvm | None, reporter: Reporter) -> int
     if handler is None:
         return 0
     try:
-        return _held(snapshot, pipeline, job, keys, handler, stop, reporter, jvm)
+        return _held(snapshot, pipeline, job, keys, owner, handler, stop, reporter, jvm)
     finally:
         handler.shutdown()
 
@@ -114,6 +118,7 @@ def _held(
     pipeline: Pipeline,
     job: Job,
     keys: dict[str, str],
+    owner: Owner,
     handler: RegisterServerHandler,
     stop: StopRequest,
     reporter: Reporter,
@@ -141,8 +146,9 @@ def _held(
         if not holding.take(REGISTRY_SECONDS, lambda: stop.asked):
             return 0
         log.info("attempt %d of run %s has the lease", snapshot.attempt, snapshot.run)
-        done = _worked(snapshot, pipeline, job, keys, holding, stop, reporter, replaced, jvm)
+        done = _worked(snapshot, pipeline, job, keys, owner, holding, stop, reporter, replaced, jvm)
         leaving.set()
+        done = told_of_checkpoint(done, snapshot.storage, job.name)
         _tell(done, stop)
         reporter.tell(done.batches, done.rows, done.cause)
         holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
@@ -182,6 +188,7 @@ def _worked(
     pipeline: Pipeline,
     job: Job,
     keys: dict[str, str],
+    owner: Owner,
     holding: Holding,
     stop: StopRequest,
     reporter: Reporter,
@@ -190,6 +197,9 @@ def _worked(
 ) -> Done:
     spark: SparkSession | None = None
     try:
+        is_here = local_folder(snapshot.storage) is not None
+        if is_here:  # else it takes a session to look
+            claim(snapshot.storage, owner)
         if jvm is None:
             prepare_jvm(keys)
         with stop.interrupting():
@@ -201,6 +211,8 @@ def _worked(
                 return Done(stopped=True)
         except Replaced as error:
             replaced(str(error))
+        if not is_here:
+            claim(snapshot.storage, owner, spark)
         fence.mark()
         fence.watch(replaced)
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.runner.holding import Replaced
+from jobpipe.pipelines.runner.storage import storage_of
 from jobpipe_registry.job_records import Lease
 
 log = logging.getLogger(__name__)
@@ -42,10 +39,7 @@ class Fence:
         self._attempt = lease.attempt
         self._confirm = confirm
         self._text = json.dumps({"run": lease.run, "attempt": lease.attempt, "instance": lease.instance})
-        path = local_folder(storage)
-        self._file: _LocalFile | _HadoopFile = (
-            _HadoopFile(spark, f"{storage}/{NAME}") if path is None else _LocalFile(path / NAME)
-        )
+        self._file = storage_of(storage, spark).file(NAME)
 
     def mark(self) -> None:
         """Write the mark."""
@@ -58,7 +52,7 @@ class Fence:
             Replaced: it is of another attempt.
         """
         try:
-            found = json.loads(self._file.read())
+            found = json.loads(self._file.read(_MOST_BYTES))
         except (OSError, ValueError, Py4JError) as error:
             log.warning("the mark of this attempt cannot be read: %s", error)
             return
@@ -85,44 +79,3 @@ class Fence:
                     return
 
         threading.Thread(target=look, name="attempt-mark", daemon=True).start()
-
-
-class _LocalFile:
-    """A file, replaced as a whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def write(self, text: str) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        part.write_text(text)
-        os.replace(part, self._path)
-
-    def read(self) -> str:
-        with self._path.open() as file:
-            return file.read(_MOST_BYTES)
-
-
-class _HadoopFile:
-    """A file of any file system that Spark knows."""
-
-    def __init__(self, spark: SparkSession, uri: str) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._path = jvm.org.apache.hadoop.fs.Path(uri)
-        self._fs = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
-
-    def write(self, text: str) -> None:
-        out = self._fs.create(self._path, True)
-        try:
-            out.write(bytearray(text.encode()))
-        finally:
-            out.close()
-
-    def read(self) -> str:
-        stream = self._fs.open(self._path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from jobpipe.errors import JobpipeError
+from jobpipe.errors import CheckpointMismatch, JobpipeError
+from jobpipe.pipelines.checkpoint_owner import remedy
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in, reason_of
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
+_OF_CHECKPOINT = re.compile(
+    r"""For\ input\ string:\ "\{|sources\ in\ the\ checkpoint\ offsets
+    |STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)
+    |STATE_STORE_(?:COLUMN_FAMILY_SCHEMA_INCOMPATIBLE|CHECKPOINT_LOCATION_NOT_EMPTY)
+    |STATE_STORE_INVALID_(?:CONFIG_AFTER_RESTART|VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE)
+    |STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)
+    |STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS""",
+    re.VERBOSE,
+)
+"""What Spark says of a checkpoint of another query; seen in 4.3.0, and in its list of error conditions."""
 _KNOWN = ("builtins", "jobpipe", "py4j", "pyspark")  # packages whose errors go by their names alone
 _PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of errors that say where; no row's values
 
@@ -66,6 +77,14 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     if reason := reason_of(error):
         said = f"{said}: {reason}"
     return Done(name, said, place or file_in(str(error)), batches=batches, rows=rows)
+
+
+def told_of_checkpoint(done: Done, storage: str, job: str) -> Done:
+    """Return the end of a job's work; if Spark says that the checkpoint does not fit, as that error, with a remedy."""
+    if not _OF_CHECKPOINT.search(done.message) or done.error == CheckpointMismatch.__name__:
+        return done
+    said = f"the checkpoint in {storage} does not fit job {job}: {done.message}. {remedy(job)}"
+    return replace(done, error=CheckpointMismatch.__name__, message=said)
 
 
 def _named(module: str, name: str) -> str:

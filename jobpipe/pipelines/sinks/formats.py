@@ -152,6 +152,7 @@ class FileSink(FormatSink):
     """Rows as files. Those of a run are put in place when all of them are there."""
 
     Options = FileOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
     promise = Promise(True, _BY_ITS_LOG)
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
@@ -222,6 +223,7 @@ class DeltaSink(FormatSink):
 
     type = "delta"
     Options = FileOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
     promise = Promise(
         False,
         "each commit says which micro-batch or run it is, and Delta leaves out one that it has; no Delta for this "
@@ -244,6 +246,7 @@ class IcebergSink(FormatSink):
 
     type = "iceberg"
     Options = FileOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
     promise = Promise(False, "a stream with only this sink writes a row once; a repeated run may append its rows again")
 
     def _path(self, job: JobContext) -> str | None:
@@ -256,6 +259,7 @@ class KafkaSink(FormatSink):
 
     type = "kafka"
     Options = FormatOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"kafka.bootstrap.servers", "topic"})
     promise = Promise(False, "Spark's sink writes a repeated micro-batch again")
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
@@ -270,6 +274,7 @@ class JdbcSink(FormatSink):
     """Appends rows to a table of a database, by Spark's writer; needs the database's JDBC driver."""
 
     type = "jdbc"
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"url", "dbtable"})
     promise = Promise(False, "a repeated micro-batch or run is appended again; jdbc-upsert writes each key once")
 
     class Options(FormatOptions):
@@ -297,6 +302,7 @@ class NoopSink(FormatSink):
 
     type = "noop"
     Options = FormatOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset()
     promise = Promise(False, "it writes nothing")
     idempotent: ClassVar[bool] = True
 
@@ -310,6 +316,7 @@ class ConsoleSink(FormatSink):
 
     type = "console"
     Options = FormatOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset()
     promise = Promise(False, "a repeated micro-batch is printed again")
     modes = frozenset({Mode.STREAMING})
 

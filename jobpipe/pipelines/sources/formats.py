@@ -204,6 +204,7 @@ class FileSource(FormatSource):
     """Rows of files."""
 
     Options = FileOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
     has_own_schema: ClassVar[bool] = False
 
     @classmethod
@@ -298,6 +299,9 @@ class KafkaSource(FormatSource):
 
     type = "kafka"
     Options = FormatOptions
+    identifying: ClassVar[frozenset[str] | None] = frozenset(
+        {"kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign"}
+    )
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Spark would say so only when the job runs."""

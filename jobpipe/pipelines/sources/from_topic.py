@@ -44,6 +44,7 @@ class JobpipeSource(Source):
     """
 
     type = "jobpipe"
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"subscribe", "subscribepattern", "assign", "topic"})
     takes_bounds: ClassVar[bool] = True
     own_bounds: ClassVar[frozenset[str]] = frozenset(
         {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "lowerBound"}
