@@ -133,7 +133,8 @@ class ServedLink(Link):
 
     def leave(self, reason: str) -> None:
         """Say goodbye without waiting. An idle client without a heartbeat reads it when it is used again."""
-        unheard = self._welcomed and not (self.hello.heartbeat or self.tasks or self.busy)
+        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        unheard = self._welcomed and not (self.hello.heartbeat or self.tasks or self.busy or unsent)
         self._end(LinkClosed(f"{reason}: link to {self.peer}", peer=self.peer, reason=reason), Goodbye(reason))
         if unheard and self._timer is not None and self._transport is not None:
             self._timer.cancel()

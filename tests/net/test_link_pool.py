@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jobpipe.errors import LinkClosed, LinkEnded, LinkError
+from jobpipe.net import served
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.subscriber import pool
 from jobpipe.subscriber.pool import POOL_PER_ENDPOINT, LinkPool
 from tests.net.kit import DEADLINE, HELLO, TIMING, Mode, Remote, bound, descriptors
+from tests.pipelines.waiting import eventually
 
 PLAINTEXT = Mode(None)
 
@@ -116,3 +122,50 @@ def test_a_server_that_closes_waits_for_no_idle_link(mode: Mode) -> None:
             remote.do(remote.server.close(grace=2 * DEADLINE))
             with pytest.raises(LinkEnded, match="the server closes"):
                 link.call("echo", timeout=5)
+
+
+class Paused:
+    """A socket that reads no more until it is told to."""
+
+    def __init__(self, wrapped: socket.socket) -> None:
+        self._wrapped = wrapped
+        self.go = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def recv(self, size: int) -> bytes:
+        assert self.go.wait(DEADLINE)
+        return self._wrapped.recv(size)
+
+
+def test_an_answer_that_is_not_sent_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is done, and the link idle, but its bytes wait for the client to read."""
+    monkeypatch.setattr(served, "UNHEARD_SECONDS", 0.0)
+
+    async def shrink() -> None:
+        for each in remote.server._accepted:
+            each._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
+
+    async def leave() -> None:
+        for each in list(remote.server._accepted):
+            each.leave("the server closes")
+
+    async def unsent() -> bool:
+        return any(each._transport.get_write_buffer_size() and not each.tasks for each in remote.server._accepted)  # type: ignore[union-attr]
+
+    with (
+        Remote(PLAINTEXT, dataclasses.replace(TIMING, goodbye=2 * DEADLINE)) as remote,
+        BlockingLink.connect(remote.endpoint, HELLO, timing=TIMING, tls=None) as link,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        link.call("echo", timeout=5)
+        remote.do(shrink())
+        link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
+        link._socket = paused = Paused(link._socket)  # type: ignore[assignment]
+        answer = pool.submit(link.call, "echo", blob=b"x" * 480_000, timeout=DEADLINE)
+        eventually(lambda: remote.do(unsent()))
+        remote.do(leave())
+        remote.do(unsent())  # after what leave() has put off for no time
+        paused.go.set()
+        assert answer.result(DEADLINE)

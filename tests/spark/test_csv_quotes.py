@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED
-from jobpipe.pipelines.sources.csv_lines import QUOTES
+from jobpipe.pipelines.sources.csv_lines import QUOTES, require_no_file_functions
 from jobpipe.pipelines.sources.formats import CsvSource
 from jobpipe.pipelines.spec import Mode
 from tests.spark.file_jobs import FileJob
@@ -86,6 +88,52 @@ def test_a_stream_with_a_header(spark: SparkSession, tmp_path: Path) -> None:
     assert job.ids() == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["malformed", "quote"])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_bad_row_fails_also_if_a_filter_or_a_join_leaves_it_out(
+    spark: SparkSession, tmp_path: Path, kind: str, header: bool
+) -> None:
+    """Spark moves filters towards the source, past another filter."""
+    bad = {"malformed": "2O,b", "quote": '2,"b'}[kind]
+    file = write(tmp_path, f"{'id,note' if header else ''}\n1,a\n{bad}\n3,c\n")
+    used: list[Callable[[DataFrame], DataFrame]] = [
+        lambda frame: frame.where("id > 0 and note <> 'b'"),
+        lambda frame: frame.where("id = 3").groupBy("note").count(),
+        lambda frame: frame.join(spark.range(4).withColumnRenamed("id", "n"), frame.id == sf.col("n")),
+        lambda frame: frame.select("note").where("note is not null"),
+    ]
+    for use in used:
+        with pytest.raises(Exception, match="a row cannot be read"):
+            use(source(spark, tmp_path, SCHEMA, header=header)).collect()
+    file.write_text(file.read_text().replace(bad, "2,b"))
+    assert [use(source(spark, tmp_path, SCHEMA, header=header)).count() for use in used] == [2, 1, 3, 3]
+
+
+def test_many_columns_with_a_header(spark: SparkSession, tmp_path: Path) -> None:
+    """A parser for each of them would take all memory."""
+    names = [f"c{number}" for number in range(400)]
+    for number in range(3):
+        write(tmp_path, ",".join(names).upper() + "\n" + ",".join(map(str, range(400))) + "\n", f"{number}.csv")
+    frame = source(spark, tmp_path, ", ".join(f"{name} INT" for name in names), header=True)
+    assert [tuple(row) for row in frame.collect()] == [tuple(range(400))] * 3
+
+
+def test_a_header_that_names_a_null(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, "id,NA\n1,NA\n")
+    assert source(spark, tmp_path, "id BIGINT, NA STRING", header=True, nullValue="NA").collect() == [(1, None)]
+
+
+def test_a_function_that_would_name_another_file(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        write(tmp_path, "id,note\n1,a\n", name)
+    frame = source(spark, tmp_path, SCHEMA, header=True)
+    require_no_file_functions(frame.selectExpr("id", "_metadata.file_name"))
+    wide = [f"{number} AS c{number}" for number in range(60)]
+    with pytest.raises(ConfigError, match=r"input_file_name\(\) would name another file"):
+        require_no_file_functions(frame.selectExpr(*wide, "input_file_name() AS file"))
+    require_no_file_functions(source(spark, tmp_path, SCHEMA).selectExpr("input_file_name() AS file"))
+
+
 def test_an_end_of_a_cut_row_without_quotes_may_pass(spark: SparkSession, tmp_path: Path) -> None:
     """As docs/files.md says: what lies between the lines with the quotes looks like a row."""
     write(tmp_path, '"left\nmiddle\nright"\n')
@@ -125,7 +173,7 @@ VALUES = {
         "''",
         '""',
     ],
-    "amount": ["2.5", "1234.56", "1", "12345678", ""],
+    "amount": ["2.5", "1234.56", "1", "123456.789", ""],
     "day": ["2026-11-28", "28.11.2026", "-"],
     "at": ["2026-11-28 10:00:00", "2026-11-28T10:00:00Z", "then"],
     "yes": ["true", "FALSE", "1"],

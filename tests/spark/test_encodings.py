@@ -67,6 +67,17 @@ def test_the_job_fails_with_the_file(spark: SparkSession, tmp_path: Path, kind: 
     assert job.ids() == [1, 2]
 
 
+@pytest.mark.parametrize("options", [{}, {"multiLine": True}], ids=["by its lines", "by Spark's reader"])
+def test_a_filter_hides_no_row(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+    FileJob(spark, tmp_path).write("a", file_of("csv", b"Bonn", TEXTS["Latin-1"], b"Kiel"))
+    run = RunValues("r1")
+    job = JobContext(pipeline="p", job="a", mode=Mode.BATCH, storage=str(tmp_path), folder=tmp_path, run=run)
+    given = {"path": "in", "schema": SCHEMA, "format": "csv", "options": options}
+    frame = SparkSource(SparkSource.parse(given, tmp_path)).load(spark, job)
+    with pytest.raises(Exception, match="a row cannot be read"):
+        frame.where("city = 'Bonn' or id > 2").collect()
+
+
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_the_row_is_a_dead_letter(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Of xml the whole file is in question."""

@@ -20,6 +20,7 @@ from jobpipe.spark import interpreter
 log = logging.getLogger(__name__)
 
 CONNECT = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_CONNECT_MODE", "SPARK_API_MODE")
+GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 HOME = "SPARK_HOME"
 _CORE = re.compile(r"spark-core_[\d.]+-(\d+)\.(\d+)\..*\.jar")
 
@@ -40,6 +41,8 @@ def prepare_environment(master: str, environ: MutableMapping[str, str] = os.envi
         environ.pop(name, None)
     if has_jvm:
         return
+    for name in GATEWAY:  # of a JVM that another program has started
+        environ.pop(name, None)
     _choose_home(environ)
     _choose_python(environ, master)
 

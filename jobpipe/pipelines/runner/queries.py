@@ -24,6 +24,7 @@ from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import place_of, reason_in
 from jobpipe.pipelines.runner.work import Done, failure
+from jobpipe.pipelines.sources.csv_lines import require_no_file_functions
 from jobpipe.pipelines.spec import Mode, SourceSpec
 from jobpipe.spark.ending import end_jobs, wait_for
 from jobpipe.spark.query_job import QueryJob
@@ -99,6 +100,7 @@ class QueryWork:
             return frame  # the sink transforms them, by the topic that they come from
         for stage in self._job.transforms:
             frame = stage.make(context.run).apply(frame, context)
+        require_no_file_functions(frame)
         return frame
 
     # -- running -------------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED, column_named, origin
-from jobpipe.pipelines.sources.encodings import NO_UTF8
+from jobpipe.pipelines.sources.encodings import NO_UTF8, require_good
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +35,9 @@ _ROW = "_jobpipe_row"
 _TASK = "_jobpipe_task"
 _FIRST = "_jobpipe_first"
 _SHOWN = 200  # characters of a line, or of the columns, in an error
-_OWN = {"unescapedquotehandling", "chartoescapequoteescaping"}  # options that say what becomes of such quotes
+_FILE_FUNCTION = re.compile(r"input_file_(?:name|block_start|block_length)")
+_NOT_OURS = {"unescapedquotehandling", "chartoescapequoteescaping", "singlevariantcolumn"}
+"""Options, in small letters, that say what becomes of such quotes, or that there are no columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class CsvFormat:
         given = {name: str(value) for name, value in options.items()}
         made = jvm.org.apache.spark.sql.catalyst.csv.CSVOptions(jvm.PythonUtils.toScalaMap(given), True, "UTC")
         names = {name.lower() for name in given}
-        if made.multiLine() or str(made.charset()).upper() not in {"UTF-8", "UTF8"} or names & _OWN:
+        if made.multiLine() or str(made.charset()).upper() not in {"UTF-8", "UTF8"} or names & _NOT_OURS:
             return None
         return cls(
             separator=str(made.delimiter()),
@@ -93,9 +95,10 @@ class CsvFormat:
         else:
             inside = f"[^{quote}{escape}]*+"
             closed = f"{inside}(?:{quote}|(?:{escape}.{inside})++{quote})"  # Java is slow if the group may be empty
-        other = f"[^{separator}]" if len(self.separator) == 1 else f"(?:(?!{separator}).)"
-        value = f"{before}(?:{quote}{closed}{blanks}|(?!{quote}){other}*+(?<!{quote}))"
-        return f"(?s)^(?:{value}(?:{separator}|{_END}))*+{_END}"
+        other = f"[^{quote}{separator}]*+" if len(self.separator) == 1 else f"(?:(?!{quote}|{separator}).)*+"
+        end = f"(?:{separator}|{_END})"
+        open_value = f"(?!{quote}){other}(?:{quote}(?!{blanks}{end}){other})*+"
+        return f"(?s)^(?:{before}(?:{quote}{closed}{blanks}|{open_value}){end})*+{_END}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,9 @@ class CsvLines:
         """Return the rows as a source of a job with dead letters does."""
         from pyspark.sql import functions as sf
 
-        text = sf.when(self._is_bad, sf.make_valid_utf8(sf.col(LINE))).alias(UNPARSED)
+        # The number of the task says nothing; without it the rows would be deterministic, and be parsed twice.
+        bad = sf.col(REASON).isNotNull() & (sf.col(_TASK) >= 0)
+        text = sf.when(bad, sf.make_valid_utf8(sf.col(LINE))).alias(UNPARSED)
         return self._rows().select(*self._names, text, REASON, origin(file=sf.col(_FILE)).alias(ORIGIN))
 
     def require_rows(self) -> DataFrame:
@@ -157,8 +162,7 @@ class CsvLines:
             sf.lit(": "),
             sf.left(sf.make_valid_utf8(sf.col(LINE)), sf.lit(_SHOWN)),
         )
-        good = sf.when(~self._is_bad, sf.lit(True)).otherwise(sf.raise_error(said).cast("boolean"))
-        return self._rows().filter(good).select(*self._names)
+        return require_good(self._rows(), sf.col(REASON).isNotNull(), said).select(*self._names)
 
     @property
     def _parts(self) -> list[Column]:
@@ -167,13 +171,6 @@ class CsvLines:
     @property
     def _names(self) -> list[Column]:
         return [*map(column_named, self.columns.names), *self._parts]
-
-    @property
-    def _is_bad(self) -> Column:
-        """Return whether a row of :meth:`_rows` cannot be parsed; the task's number must be kept."""
-        from pyspark.sql import functions as sf
-
-        return sf.col(REASON).isNotNull() & (sf.col(_TASK) >= 0)
 
     def _rows(self) -> DataFrame:
         """Return the rows with :data:`LINE`, :data:`_FILE`, and why they cannot be parsed, in :data:`REASON`."""
@@ -215,6 +212,29 @@ def _shown(columns: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in columns)[:_SHOWN]
 
 
+def require_no_file_functions(frame: DataFrame) -> None:
+    """Check that nothing computed from rows of files with headers asks Spark for the file that it reads now.
+
+    The rows pass a Python process, and Spark has read on meanwhile.
+
+    Raises:
+        ConfigError: a function is used that would name another file.
+    """
+    conf, key = frame.sparkSession.conf, "spark.sql.debug.maxToStringFields"
+    before = conf.get(key)
+    conf.set(key, str(2**31 - 1))  # else a plan is told in part
+    try:
+        plan = str(frame._jdf.queryExecution().logical().toString())
+    finally:
+        conf.set(key, str(before))
+    if _FIRST in plan and (found := _FILE_FUNCTION.search(plan)) is not None:
+        raise ConfigError(
+            f"{found[0]}() would name another file than that of the row, since the source csv has a header; use "
+            "_metadata.file_path, _metadata.file_block_start or _metadata.file_block_length",
+            key="transform",
+        )
+
+
 def _fits(columns: StructType, form: CsvFormat, options: Mapping[str, Any]) -> Column:
     """Return false, for a header is no row; it is an error if it does not name the columns."""
     from pyspark.sql import SparkSession
@@ -225,22 +245,25 @@ def _fits(columns: StructType, form: CsvFormat, options: Mapping[str, Any]) -> C
         return sf.lit(False)
     line, places = sf.col(LINE), [f"c{number}" for number in range(len(columns))]
     texts = StructType([StructField(place, StringType()) for place in places])
-    named = _parsed(line, texts, options)
+    given = {name: value for name, value in options.items() if name.lower() not in ("nullvalue", "emptyvalue")}
+    # One expression of each: Spark would parse the line once for each that names a part of it.
+    named = sf.to_json(_parsed(line, texts, given))
+    names = sf.to_json(
+        sf.struct(*(sf.lit(name).alias(place) for place, name in zip(places, columns.names, strict=True)))
+    )
     is_exact = SparkSession.active().conf.get("spark.sql.caseSensitive") == "true"
-    each = [(named[place], sf.lit(name)) for place, name in zip(places, columns.names, strict=True)]
-    same = [one == other if is_exact else sf.lower(one) == sf.lower(other) for one, other in each]
-    fits = reduce(lambda one, other: one & other, same, named[UNPARSED].isNull())
+    same = named == names if is_exact else sf.lower(named) == sf.lower(names)
     said = sf.concat(
         sf.lit("file "),
         sf.col(_FILE),
         sf.lit(": its header does not name the columns; the header: "),
         sf.left(sf.make_valid_utf8(line), sf.lit(_SHOWN)),
         sf.lit(
-            f"; the columns: {', '.join(columns.names)}. Mend the file or the schema, or give the source options: "
-            "{enforceSchema: true}, which takes the columns by their places"
+            f"; the columns: {', '.join(columns.names)[:_SHOWN]}. Mend the file or the schema, or give the source "
+            "options: {enforceSchema: true}, which takes the columns by their places"
         ),
     )
-    return sf.when(sf.coalesce(fits, sf.lit(False)), sf.lit(False)).otherwise(sf.raise_error(said).cast("boolean"))
+    return sf.when(sf.coalesce(same, sf.lit(False)), sf.lit(False)).otherwise(sf.raise_error(said).cast("boolean"))
 
 
 def _parsed(line: Column, columns: StructType, options: Mapping[str, Any]) -> Column:

@@ -15,7 +15,22 @@ REPLACED = (
     "ISO-8859-1} if that is the encoding of the file, or convert it, as iconv does; if it has this very character, "
     "{encoding: UTF-8}"
 )
+_GOOD = "_jobpipe_good"
 NO_UTF8 = "its bytes are no UTF-8: is the file in another encoding, such as ISO-8859-1?"
+
+
+def require_good(frame: DataFrame, bad: Column, said: Column) -> DataFrame:
+    """Return rows that fail if one of them is bad, also one that a filter would leave out, or a join.
+
+    The check is not deterministic, so Spark moves no filter below it.
+
+    Args:
+        said: by the error.
+    """
+    from pyspark.sql import functions as sf
+
+    good = sf.when(bad, sf.raise_error(said).cast("int")).otherwise(sf.spark_partition_id())
+    return frame.withColumn(_GOOD, good).filter(sf.col(_GOOD) >= 0).drop(_GOOD)
 
 
 def tolerant_lines(frame: DataFrame) -> DataFrame:
@@ -45,8 +60,7 @@ def require_decoded(frame: DataFrame) -> DataFrame:
     if bad is None:
         return frame
     file = frame.metadataColumn("_metadata")["file_path"]
-    said = sf.concat(sf.lit("file "), file, sf.lit(f": a row cannot be read: {REPLACED}"))
-    return frame.filter(sf.when(bad, sf.raise_error(said).cast("boolean")).otherwise(sf.lit(True)))
+    return require_good(frame, bad, sf.concat(sf.lit("file "), file, sf.lit(f": a row cannot be read: {REPLACED}")))
 
 
 def with_undecoded(frame: DataFrame) -> DataFrame:
@@ -86,5 +100,4 @@ def require_utf8(frame: DataFrame, column: str) -> DataFrame:
         frame.metadataColumn("_metadata")["file_path"],
         sf.lit(f": a line cannot be read: {NO_UTF8} Convert it, as iconv does, or read it as csv with option encoding"),
     )
-    valid = sf.col(column).isNull() | sf.is_valid_utf8(sf.col(column))
-    return frame.filter(sf.when(valid, sf.lit(True)).otherwise(sf.raise_error(said).cast("boolean")))
+    return require_good(frame, ~sf.is_valid_utf8(sf.col(column)), said)

@@ -168,6 +168,8 @@ class FormatSource(Source):
         if form is None:
             return None
         columns = read_columns(schema, job.folder)
+        if any(name.startswith("_jobpipe_") for name in columns.names):
+            return None
         return CsvLines.read(lambda kind: self._load(spark, job, kind, {}, "text"), columns, form, options)
 
     def _given(self, job: JobContext) -> dict[str, str]:
@@ -191,6 +193,8 @@ class FormatSource(Source):
         if schema is not None:
             reader = reader.schema(schema)
         given, path = self._given(job), getattr(self.options, "path", None)
+        if kind == "text":
+            given = {name: value for name, value in given.items() if name.lower() != "wholetext"}
         if path is None:
             return reader.options(**given, **more).load()
         if "path" not in self.patterns({"format": self.format}):
