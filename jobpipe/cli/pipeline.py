@@ -61,9 +61,9 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
 
 def _warnings(found: Pipeline) -> list[Problem]:
     """Return what is probably wrong, and what a run does not do."""
-    from jobpipe.pipelines.checks import left_out_by_run
+    from jobpipe.pipelines.checks import left_out_by_run, schedules_not_fired
 
-    return [*found.warnings, *left_out_by_run(found)]
+    return [*found.warnings, *schedules_not_fired(found), *left_out_by_run(found)]
 
 
 @pipeline.command()
@@ -141,6 +141,8 @@ def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: s
     metavar="JOB",
     help="Start this job over, without its checkpoint; may be repeated.",
 )
+@click.option("--lower", metavar="LOWER", help="Where the run of a BATCH job begins: an ISO 8601 time, or an offset.")
+@click.option("--upper", metavar="UPPER", help="Where it ends; rows from UPPER on are not of the run.")
 @click.option("--plain", is_flag=True, help="Print lines instead of live tables, as without a terminal.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop all jobs after this time.")
 @pass_settings
@@ -151,6 +153,8 @@ def run(
     overlays: tuple[str, ...],
     only: tuple[str, ...],
     new_checkpoint: tuple[str, ...],
+    lower: str | None,
+    upper: str | None,
     plain: bool,
     timeout: float | None,
 ) -> int:
@@ -160,15 +164,20 @@ def run(
     restarted as pipeline.restart says. When a job has failed for good, the others are stopped. Jobs with a schedule are
     left out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
 
+    With --lower and --upper, --only names one BATCH job, which reads what lies between them. A time without a zone is
+    in the zone of the job's schedule, else in UTC.
+
     Exits with 0 if all jobs ended normally, 1 if one failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from jobpipe.config.sources import settled_environment
     from jobpipe.control.runs_here import require_no_run_of_server
     from jobpipe.pipelines.board import BoardConsole
+    from jobpipe.pipelines.bounds import bounds_of
     from jobpipe.pipelines.foreground import last_lines, run_pipeline
     from jobpipe.pipelines.states import JobState
 
     found = load(file, given, overlays)
+    bounds = bounds_of(found, only, lower, upper)
     for warning in _warnings(found):
         click.echo(printable(str(warning)), err=True)
     require_no_run_of_server(settings.config.home, found.name)
@@ -181,6 +190,7 @@ def run(
         console=console,
         only=only,
         new_checkpoint=new_checkpoint,
+        bounds=bounds,
         plain=plain,
         timeout=timeout,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobpipe.cli.context import json_option
-from jobpipe.cli.output import emit_json, emit_table, seconds
+from jobpipe.cli.output import emit_json, emit_table, printable, seconds
 from jobpipe.cli.pipeline import load, of_file
 from jobpipe.errors import ConfigError
 
@@ -49,8 +49,12 @@ def preview(
     JSON keys of each: lower, upper, due (UTC), local_lower, local_upper, local_due, seconds (from lower to upper).
     """
     from jobpipe.control.schedules_rule import Rule
+    from jobpipe.pipelines.checks import schedules_not_fired
 
-    rule = Rule.of(_schedule_of(load(file, given, overlays), job))
+    found = load(file, given, overlays)
+    rule = Rule.of(_schedule_of(found, job))
+    for warning in schedules_not_fired(found):
+        click.echo(printable(str(warning)), err=True)
     rows = list(_rows(rule, _moment(begin, rule), count))
     if as_json:
         emit_json(rows)

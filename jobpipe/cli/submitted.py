@@ -70,13 +70,14 @@ def submit(
     severity).
     """
     from jobpipe.control.interface import Submission
+    from jobpipe.pipelines.checks import schedules_not_fired
     from jobpipe.pipelines.tree import plain
 
     found = load(file, given, overlays)
     client = client_of(settings, url, token_file, start=True)
     submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
     submitted = client.submit(submission, new_checkpoint=new_checkpoint)
-    for warning in found.warnings:
+    for warning in (*found.warnings, *schedules_not_fired(found)):
         click.echo(printable(str(warning)), err=True)
     if as_json:
         emit_json(view_of(submitted))

@@ -13,6 +13,7 @@ from jobpipe.control.loaded import digest_of, fits_of, subscriptions_by_job
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.checks import schedules_not_fired
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
@@ -119,7 +120,7 @@ class PipelineChanges:
             runs=runs,
             unchanged=tuple(unchanged),
             removed=tuple(job.name for job in removed),
-            warnings=pipeline.warnings,
+            warnings=(*pipeline.warnings, *schedules_not_fired(pipeline)),
         )
 
     def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:

@@ -28,6 +28,7 @@ from jobpipe.control.tools import Tools
 from jobpipe.control.views import pipeline_status, run_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.locks import holder, locked
@@ -192,12 +193,14 @@ class ControlServer(Control):
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
+        self._require_bounds(pipeline, job)
         self._look(self._changes.resume(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
+        self._require_bounds(pipeline, job)
         self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
@@ -271,6 +274,18 @@ class ControlServer(Control):
             raise ControlConflict(
                 f"pipeline {pipeline} is run in the foreground by process {process}; stop that first", pipeline=pipeline
             )
+
+    def _require_bounds(self, pipeline: str, job: str | None) -> None:
+        """Refuse to begin a run without bounds of a job that needs some, as ``jobpipe pipeline run`` does."""
+        try:
+            loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
+        except ConfigError:  # it cannot be loaded here: its run will say so
+            return
+        for row in self._changes.jobs(pipeline, job):
+            if job is None and row.scheduled:
+                continue
+            if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:
+                raise ControlConflict(why, pipeline=pipeline, job=row.name)
 
     def _look(self, jobs: Iterable[JobRow]) -> None:
         self._supervisor.look((job.pipeline, job.name) for job in jobs)

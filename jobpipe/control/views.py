@@ -7,6 +7,7 @@ from jobpipe.control.records import AttemptRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
+from jobpipe.pipelines.checks import NOT_FIRED
 from jobpipe.pipelines.states import JobState
 
 
@@ -38,7 +39,7 @@ def _job_status(store: Store, supervisor: Supervisor, pipeline: PipelineRow, job
         want=job.want,
         known_at=supervisor.known_at((job.pipeline, job.name)) or since,
         since=since,
-        detail="" if run is None else run.detail,
+        detail=_detail(job, run),
         run=None if run is None else run.id,
         attempt=0 if run is None or not run.attempts else job.numbers,
         scheduled=job.scheduled,
@@ -47,6 +48,13 @@ def _job_status(store: Store, supervisor: Supervisor, pipeline: PipelineRow, job
         reads=job.reads,
         publishes=job.publishes,
     )
+
+
+def _detail(job: JobRow, run: RunRow | None) -> str:
+    """Return what is to be said of a job; of one that only a schedule would start, that none does."""
+    if job.scheduled and (run is None or (run.is_over and not run.detail)):
+        return NOT_FIRED
+    return "" if run is None else run.detail
 
 
 def run_view(store: Store, run: RunRow) -> RunView:

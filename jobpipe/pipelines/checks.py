@@ -24,6 +24,7 @@ from jobpipe.pipelines.wording import problem_at
 Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
+NOT_FIRED = "schedules start no run in this version"
 _PLACEMENT = "spool.placement"
 _ACKS = SPARK_JOBPIPE + "acks"
 # Spark takes 12, 12L and 1e3 for numbers; every other word of these characters can name a view, select and 1a too.
@@ -76,6 +77,27 @@ def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
             what = "GAP is of scheduled intervals, which jobpipe pipeline run does not make"
             path = ("pipeline", "alerts", number, "on")
             yield problem_at(pipeline.tree, path, what, "leave it out", "warning")
+
+
+def schedules_not_fired(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield a warning for each schedule: no engine of this version fires it."""
+    for job in pipeline.jobs.values():
+        if job.spec.schedule is not None:
+            remedy = f"run the job yourself: jobpipe pipeline run FILE --only {job.name}"
+            if job.mode is Mode.BATCH:
+                remedy += " --lower LOWER --upper UPPER"
+            yield problem_at(pipeline.tree, (*job.path, "schedule"), NOT_FIRED, remedy, "warning")
+
+
+def without_bounds(job: Job) -> str | None:
+    """Return why a job cannot run without bounds, and what to do, in one sentence; None: it can."""
+    named = needs_bounds(job)
+    if named is None:
+        return None
+    return (
+        f"job {job.name} cannot run: its {named}, and this run has no bounds; give them: "
+        f"jobpipe pipeline run FILE --only {job.name} --lower LOWER --upper UPPER"
+    )
 
 
 def needs_bounds(job: Job) -> str | None:

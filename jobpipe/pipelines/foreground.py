@@ -29,7 +29,8 @@ from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNo
 from jobpipe.interrupts import handled
 from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board
-from jobpipe.pipelines.checks import needs_bounds
+from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
+from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.lasting import Rooms
 from jobpipe.pipelines.locks import locked
@@ -94,6 +95,7 @@ def run_pipeline(
     console: Console,
     only: Sequence[str] = (),
     new_checkpoint: Sequence[str] = (),
+    bounds: Bounds = NO_BOUNDS,
     plain: bool = False,
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
@@ -107,6 +109,7 @@ def run_pipeline(
     Args:
         only: names of jobs; without them all that have no schedule.
         new_checkpoint: names of those that begin without their checkpoints, which are moved to where they are kept.
+        bounds: of the run, if ``only`` names one BATCH job.
         plain: lines instead of live tables.
         timeout: seconds after which all is stopped.
         environment: what is added to that of the attempts.
@@ -117,7 +120,7 @@ def run_pipeline(
             checkpoints are of another topic prefix.
         RegistryUnavailable: the registry does not answer.
     """
-    names = _chosen(pipeline, only)
+    names = _chosen(pipeline, only, bounds)
     places = Places.of(config.home, pipeline.name)
     with ExitStack() as stack:
         make_home(config.home)
@@ -135,6 +138,7 @@ def run_pipeline(
             jobs=registered,
             run=run,
             config=config_file,
+            bounds=bounds,
             stop_seconds=stop_seconds,
             parent=_this_process(),
             environment=dict(environment or {}),
@@ -155,7 +159,7 @@ def run_pipeline(
         return _Foreground(graph, jobs, admin, board, timeout, alerts).run()
 
 
-def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
+def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: Bounds) -> list[str]:
     for name in only:
         if name not in pipeline.jobs:
             raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
@@ -163,12 +167,8 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[str]:
     if not names:
         raise ConfigError("all jobs have a schedule; name one with --only to run it once now", key="jobs")
     for name in names:
-        if (named := needs_bounds(pipeline.jobs[name])) is not None:
-            raise ConfigError(
-                f"job {name} cannot run: its {named}, and this run has no bounds; "
-                "run the other jobs, each named with --only, or name no bounds",
-                key=name,
-            )
+        if not bounds.given and (why := without_bounds(pipeline.jobs[name])) is not None:
+            raise ConfigError(why, key=name)
     return names
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import JobpipeError
+from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
 from jobpipe.pipelines.ends import REPLACED_END, End, end_by_code, end_by_record, end_without_record
 from jobpipe.pipelines.launching import Delay, Launched, submit
 from jobpipe.pipelines.pipeline import Job, Pipeline
@@ -74,6 +75,7 @@ class Setting:
 
     Attributes:
         run: its id.
+        bounds: those of the run.
         config: the file of jobpipe's configuration; None: found as always.
         stop_seconds: how long a stop may take.
         parent: the process with which attempts end; None: they live on.
@@ -85,6 +87,7 @@ class Setting:
     jobs: Jobs
     run: str
     config: Path | None
+    bounds: Bounds = NO_BOUNDS
     stop_seconds: float
     parent: ParentProcess | None
     environment: Mapping[str, str]
@@ -273,6 +276,8 @@ class SupervisedJob:
             tree=plain(setting.pipeline.tree),
             job=self._job.name,
             run=setting.run,
+            lower=setting.bounds.lower,
+            upper=setting.bounds.upper,
             attempt=number,
             storage=setting.places.storage(setting.pipeline, self._job.name),
             config=None if self._launcher.cluster else setting.config,

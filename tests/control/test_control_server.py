@@ -702,6 +702,28 @@ def test_what_cannot_be_started_is_tried_again(world: World) -> None:
     assert (first.state, first.error) == (JobState.FAILED, "OSError")
 
 
+def test_a_job_that_needs_bounds_is_not_begun_without(world: World) -> None:
+    server = world.server()
+    batch = job_of(
+        execution={"runtime-mode": "BATCH"},
+        source={"type": "text", "path": "in/${run.upper}"},
+        sink={"type": "json", "path": "out/${run.lower}"},
+        schedule={"crontab": "0 2 * * *"},
+    )
+    submitted = server.submit(world.submission({"report": batch, "every": job_of()}))
+    assert [warning.what for warning in submitted.warnings] == ["schedules start no run in this version"]
+    assert status(server).detail == "schedules start no run in this version"
+    assert server.restart(NAME, "every").name == NAME
+    assert server.restart(NAME).name == server.resume(NAME).name == NAME  # a scheduled job is not meant
+    for begin in (server.restart, server.resume):
+        with pytest.raises(
+            ControlConflict,
+            match=r"job report cannot run: its .* names \$\{run.(lower|upper)\}, and this run has no bounds",
+        ):
+            begin(NAME, "report")
+    assert server.runs(NAME, "report") == ()
+
+
 def test_a_run_for_a_schedule_has_its_bounds_and_is_made_once(world: World) -> None:
     server = world.server()
     schedule = {"crontab": "0 2 * * *"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.alerting import Outbox
+from jobpipe.pipelines.bounds import Bounds, bounds_of
 from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.loading import load_pipeline
@@ -65,30 +68,54 @@ def view(state: JobState = JobState.FINISHED, detail: str = "", name: str = "rep
 
 
 def test_all_jobs_without_a_schedule(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, ()) == ["publish", "report"]
+    assert _chosen(pipeline, (), Bounds()) == ["publish", "report"]
 
 
 def test_those_that_are_named_once_each(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, ["audit", "report", "audit"]) == ["audit", "report"]
+    assert _chosen(pipeline, ["audit", "report", "audit"], Bounds()) == ["audit", "report"]
 
 
 def test_a_job_that_there_is_not(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigError, match=r"no job 'reprot'; .*report"):
-        _chosen(pipeline, ["report", "reprot"])
+        _chosen(pipeline, ["report", "reprot"], Bounds())
 
 
 def test_a_job_that_needs_bounds(write: Write) -> None:
     """It would fail, again and again."""
     named = loaded(write(FILE.replace("path: audit", 'path: "audit/${run.lower}"')))
-    assert _chosen(named, ()) == ["publish", "report"]
+    assert _chosen(named, (), Bounds()) == ["publish", "report"]
     with pytest.raises(ConfigError, match=r"job audit cannot run: its sink names \$\{run.lower\}, and .* no bounds"):
-        _chosen(named, ["audit"])
+        _chosen(named, ["audit"], Bounds())
+    bounds = bounds_of(named, ["audit"], "2026-11-21", "2026-11-22T00:00:00+01:00")
+    assert _chosen(named, ["audit"], bounds) == ["audit"]
+    assert bounds == Bounds(datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("only", "lower", "upper", "message"),
+    [
+        (["audit"], "1", None, "--upper is missing"),
+        ([], "1", "2", "name it with --only"),
+        (["audit", "report"], "1", "2", "name it with --only"),
+        (["report"], "1", "2", "job report is STREAMING"),
+        (["audit"], "2", "2", "--upper 2 is not after --lower 2"),
+        (["audit"], "1", "2026-11-21", "two times, or two offsets"),
+        (["audit"], "noon", "2026-11-21", "'noon' is neither an ISO 8601 time nor an offset"),
+    ],
+)
+def test_bounds_that_do_not_fit(
+    pipeline: Pipeline, only: list[str], lower: str, upper: str | None, message: str
+) -> None:
+    assert bounds_of(pipeline, ["audit"], "1", "2") == Bounds(1, 2)
+    assert not bounds_of(pipeline, only, None, None).given
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        bounds_of(pipeline, only, lower, upper)
 
 
 def test_a_file_of_schedules(write: Write) -> None:
     text = FILE[: FILE.index("  publish:")] + FILE[FILE.index("  audit:") :]
     with pytest.raises(ConfigError, match="--only"):
-        _chosen(load_pipeline(write(text)), ())
+        _chosen(load_pipeline(write(text)), (), Bounds())
 
 
 @pytest.fixture
@@ -116,6 +143,7 @@ def test_a_second_run_is_refused(places: Places) -> None:
 def test_a_run_that_was_killed_keeps_none_away(places: Places) -> None:
     program = """
 import sys; from pathlib import Path
+from jobpipe.pipelines.bounds import Bounds, bounds_of
 from jobpipe.pipelines.foreground import _locked; from jobpipe.pipelines.places import Places
 with _locked(Places.of(Path(sys.argv[1]), "flights"), "flights"):
     print("locked", flush=True); sys.stdin.read()
