@@ -115,7 +115,7 @@ class JobBook:
             self.end_run(run, JobState.FAILED, detail)
             return
         tools.store.change_run(run.id, failures=restarts.attempts, next_at=tools.clock() + delay, delay=delay)
-        self.to(run, JobState.RESTARTING, f"attempt {attempt.number}: {detail}; the next attempt in {delay:.0f} s")
+        self.to(run, JobState.RESTARTING, f"attempt {run.attempts}: {detail}; the next attempt in {delay:.0f} s")
 
     def _restart_policy(self, attempt: AttemptRow) -> RestartSpec:
         """Return that of the newest file; where it cannot be loaded here, of the one that the attempt began with.

@@ -25,7 +25,7 @@ from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
-from jobpipe.control.views import pipeline_status, run_view
+from jobpipe.control.views import Views
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.checks import without_bounds
@@ -116,6 +116,7 @@ class ControlServer(Control):
             self._loaded = tools.loaded
             self._changes = PipelineChanges(self._store)
             self._supervisor = Supervisor(tools)
+            self._views = Views(self._store, self._supervisor, self._config.home, self._clock)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)
             jobs_watched = WatchedJobs(self._store)
@@ -169,12 +170,12 @@ class ControlServer(Control):
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""
         with self._store.write():  # all of one moment
-            return tuple(pipeline_status(self._store, self._supervisor, row) for row in self._store.pipelines())
+            return tuple(self._views.pipeline(row) for row in self._store.pipelines())
 
     def pipeline(self, name: str) -> PipelineStatus:
         """See :class:`Control`."""
         with self._store.write():
-            return pipeline_status(self._store, self._supervisor, self._changes.pipeline(name))
+            return self._views.pipeline(self._changes.pipeline(name))
 
     def submission(self, name: str) -> Submission:
         """See :class:`Control`."""
@@ -218,11 +219,11 @@ class ControlServer(Control):
         _require_between("limit", limit, 1, 1000)
         if pipeline is not None:
             self._changes.jobs(pipeline, job)
-        return tuple(run_view(self._store, run) for run in self._store.runs(pipeline, job, limit))
+        return tuple(self._views.run(run) for run in self._store.runs(pipeline, job, limit))
 
     def run(self, run: str) -> RunView:
         """See :class:`Control`."""
-        return run_view(self._store, self._changes.run(run))
+        return self._views.run(self._changes.run(run))
 
     def start_run(self, pipeline: str, job: str, *, lower: str | None = None, upper: str | None = None) -> RunView:
         """Let a run of a job begin, for a schedule; the run with these bounds is returned if there is one.
@@ -232,7 +233,7 @@ class ControlServer(Control):
         """
         found = self._changes.start_run(pipeline, job, self._clock(), lower, upper)
         self._look(self._changes.jobs(pipeline, job))
-        return run_view(self._store, found)
+        return self._views.run(found)
 
     def cancel(self, run: str) -> RunView:
         """See :class:`Control`."""

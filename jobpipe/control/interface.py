@@ -59,8 +59,8 @@ class AttemptView:
     error: str = ""
     detail: str = ""
     exit_code: int | None = None
-    batches: int = 0
-    rows: int = 0
+    batches: int | None = 0
+    rows: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,8 @@ class JobStatus:
         kind: query, flow or application.
         run: its newest one, None before the first.
         scheduled: whether its runs are made by a schedule.
-        batches, rows: what the attempts of its newest run did that have ended.
+        attempt: which one of its newest run, from 1; 0: there was none.
+        batches, rows: what the attempts of its newest run did, the present one too; None: not known, as on a cluster.
     """
 
     pipeline: str
@@ -107,8 +108,8 @@ class JobStatus:
     run: str | None = None
     attempt: int = 0
     scheduled: bool = False
-    batches: int = 0
-    rows: int = 0
+    batches: int | None = 0
+    rows: int | None = 0
     reads: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
 

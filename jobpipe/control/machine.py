@@ -216,7 +216,7 @@ class JobMachine:
             return 0.0
         if found is Started.YES and (after := self._read()) is not None and after.attempt is not None:
             self._contacts.keep(launcher, after.attempt)
-            self._book.event(run, JobState.SUBMITTED, f"attempt {after.attempt.number}")
+            self._book.event(run, JobState.SUBMITTED, f"attempt {run.attempts + 1}")
         return 0.0
 
     def _is_wanted(self) -> bool:

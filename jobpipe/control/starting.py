@@ -68,8 +68,8 @@ def start_attempt(
     found = tools.jobs.state(*key)
     if found.lease is not None:
         if not _has_died(found.lease):
-            who = f"attempt {found.lease.attempt} of run {found.lease.run}, process {found.lease.pid}"
-            return Started.WAIT, f"it waits for the lease of {who} on {found.lease.host}"
+            who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
+            return Started.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
         tools.jobs.evict_lease(*key, found.lease.instance)
         return Started.AGAIN, ""
     if run.attempts and found.order is not None and found.order.run != run.id:

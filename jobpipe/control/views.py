@@ -2,88 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RunView
 from jobpipe.control.records import AttemptRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
 from jobpipe.pipelines.checks import NOT_FIRED
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.reports import Report, read_report
+from jobpipe.pipelines.restarts import restarted_after
 from jobpipe.pipelines.states import JobState
 
 
-def pipeline_status(store: Store, supervisor: Supervisor, pipeline: PipelineRow) -> PipelineStatus:
-    """Return how a pipeline stands; of jobs that its file does not have any more, those that still end."""
-    definition = store.definition(pipeline.name, pipeline.version)
-    if definition is None:
-        raise PipelineNotFound(f"pipeline {pipeline.name} was deleted just now", pipeline=pipeline.name)
-    return PipelineStatus(
-        name=pipeline.name,
-        file=definition.file,
-        version=pipeline.version,
-        want=pipeline.want,
-        submitted=pipeline.submitted,
-        jobs=tuple(_job_status(store, supervisor, pipeline, job) for job in store.jobs(pipeline.name)),
-    )
+class Views:
+    """Makes the views; each method is called inside a change of the store, so that all is of one moment.
 
+    Args:
+        home: where attempts of this host report how far they are.
+        clock: seconds since 1970.
+    """
 
-def _job_status(store: Store, supervisor: Supervisor, pipeline: PipelineRow, job: JobRow) -> JobStatus:
-    run = store.run(job.run) or store.run(job.following)
-    if run is not None and run.is_over and job.following is not None:
-        run = store.run(job.following) or run
-    since = pipeline.submitted if run is None else run.since
-    return JobStatus(
-        pipeline=job.pipeline,
-        name=job.name,
-        kind=job.kind,
-        state=JobState.STOPPED if run is None else run.state,
-        want=job.want,
-        known_at=supervisor.known_at((job.pipeline, job.name)) or since,
-        since=since,
-        detail=_detail(job, run),
-        run=None if run is None else run.id,
-        attempt=0 if run is None or not run.attempts else job.numbers,
-        scheduled=job.scheduled,
-        batches=0 if run is None else run.batches,
-        rows=0 if run is None else run.rows,
-        reads=job.reads,
-        publishes=job.publishes,
-    )
+    def __init__(self, store: Store, supervisor: Supervisor, home: Path, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._supervisor = supervisor
+        self._home = home
+        self._clock = clock
 
+    def pipeline(self, pipeline: PipelineRow) -> PipelineStatus:
+        """Return how a pipeline stands; of jobs that its file does not have any more, those that still end."""
+        definition = self._store.definition(pipeline.name, pipeline.version)
+        if definition is None:
+            raise PipelineNotFound(f"pipeline {pipeline.name} was deleted just now", pipeline=pipeline.name)
+        return PipelineStatus(
+            name=pipeline.name,
+            file=definition.file,
+            version=pipeline.version,
+            want=pipeline.want,
+            submitted=pipeline.submitted,
+            jobs=tuple(self._job(pipeline, job) for job in self._store.jobs(pipeline.name)),
+        )
 
-def _detail(job: JobRow, run: RunRow | None) -> str:
-    """Return what is to be said of a job; of one that only a schedule would start, that none does."""
-    if job.scheduled and (run is None or (run.is_over and not run.detail)):
-        return NOT_FIRED
-    return "" if run is None else run.detail
+    def _job(self, pipeline: PipelineRow, job: JobRow) -> JobStatus:
+        run = self._store.run(job.run) or self._store.run(job.following)
+        if run is not None and run.is_over and job.following is not None:
+            run = self._store.run(job.following) or run
+        since = pipeline.submitted if run is None else run.since
+        done = self._done(run)
+        return JobStatus(
+            pipeline=job.pipeline,
+            name=job.name,
+            kind=job.kind,
+            state=JobState.STOPPED if run is None else run.state,
+            want=job.want,
+            known_at=self._supervisor.known_at((job.pipeline, job.name)) or since,
+            since=since,
+            detail=self._detail(job, run),
+            run=None if run is None else run.id,
+            attempt=0 if run is None else run.attempts,
+            scheduled=job.scheduled,
+            batches=None if done is None else done.batches,
+            rows=None if done is None else done.rows,
+            reads=job.reads,
+            publishes=job.publishes,
+        )
 
+    def _done(self, run: RunRow | None) -> Report | None:
+        """Return what all attempts of a run did, the present one too; None: that is not known."""
+        if run is None:
+            return Report()
+        done = Report(batches=run.batches, rows=run.rows)
+        for attempt in [] if run.is_over else self._store.attempts(run.id, 1):
+            if attempt.ended is None:
+                newest = self._reported(attempt)
+                if newest is None:
+                    return None
+                done = Report(batches=done.batches + newest.batches, rows=done.rows + newest.rows)
+        return done
 
-def run_view(store: Store, run: RunRow) -> RunView:
-    """Return a run with its attempts."""
-    return RunView(
-        id=run.id,
-        pipeline=run.pipeline,
-        job=run.job,
-        state=run.state,
-        began=run.began,
-        ended=run.ended,
-        detail=run.detail,
-        lower=run.lower,
-        upper=run.upper,
-        attempts=tuple(_attempt_view(attempt, run) for attempt in store.attempts(run.id)),
-    )
+    def _reported(self, attempt: AttemptRow) -> Report | None:
+        return read_report(Places.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
 
+    def _detail(self, job: JobRow, run: RunRow | None) -> str:
+        """Return what is to be said of a job.
 
-def _attempt_view(attempt: AttemptRow, run: RunRow) -> AttemptView:
-    return AttemptView(
-        number=attempt.number,
-        state=run.state if attempt.ended is None else attempt.state,
-        began=attempt.began,
-        ended=attempt.ended,
-        launched=attempt.launched,
-        application=attempt.application,
-        error=attempt.error,
-        detail=attempt.detail,
-        exit_code=attempt.exit_code,
-        batches=attempt.batches,
-        rows=attempt.rows,
-    )
+        Of one that only a schedule would start, that none does; of one that was restarted, for a while why.
+        """
+        if job.scheduled and (run is None or (run.is_over and not run.detail)):
+            return NOT_FIRED
+        if run is None or run.detail or run.state is not JobState.RUNNING:
+            return "" if run is None else run.detail
+        attempts = self._store.attempts(run.id, 2)
+        if len(attempts) < 2:
+            return ""
+        before, newest = attempts
+        since = newest.began if newest.holder is None else newest.holder.since or newest.began
+        return restarted_after(before.detail or before.error, self._clock() - since)
+
+    def run(self, run: RunRow) -> RunView:
+        """Return a run with its attempts, numbered from 1."""
+        attempts = self._store.attempts(run.id)
+        first = run.attempts - len(attempts) + 1
+        return RunView(
+            id=run.id,
+            pipeline=run.pipeline,
+            job=run.job,
+            state=run.state,
+            began=run.began,
+            ended=run.ended,
+            detail=run.detail,
+            lower=run.lower,
+            upper=run.upper,
+            attempts=tuple(self._attempt(number, attempt, run) for number, attempt in enumerate(attempts, first)),
+        )
+
+    def _attempt(self, number: int, attempt: AttemptRow, run: RunRow) -> AttemptView:
+        done: Report | AttemptRow | None = attempt if attempt.ended is not None else self._reported(attempt)
+        return AttemptView(
+            number=number,
+            state=run.state if attempt.ended is None else attempt.state,
+            began=attempt.began,
+            ended=attempt.ended,
+            launched=attempt.launched,
+            application=attempt.application,
+            error=attempt.error,
+            detail=attempt.detail,
+            exit_code=attempt.exit_code,
+            batches=None if done is None else done.batches,
+            rows=None if done is None else done.rows,
+        )

@@ -10,6 +10,8 @@ from jobpipe.pipelines.spec import RestartSpec
 JITTER = 0.1
 """Part of a delay by which it is longer or shorter, so that jobs that failed of one cause do not start all at once."""
 
+TOLD_SECONDS = 60.0  # that a job runs before it is not said any more why it was restarted
+
 FINAL = frozenset(
     {
         "AddressError",
@@ -63,6 +65,16 @@ class Restarts:
         if spec.max_attempts is not None and self.attempts >= spec.max_attempts:
             return None
         return float(min(spec.delay * 2 ** min(self.attempts - 1, 60), spec.max_delay)) * self._spread()
+
+
+def restarted_after(why: str, seconds: float) -> str:
+    """Return what is said of a job that runs again; "" once it has run for a minute.
+
+    Args:
+        why: the attempt before failed; "": none did.
+        seconds: how long it runs.
+    """
+    return f"restarted after: {why}" if why and seconds < TOLD_SECONDS else ""
 
 
 def _spread() -> float:

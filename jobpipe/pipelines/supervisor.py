@@ -21,7 +21,7 @@ from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.rates import Rates
 from jobpipe.pipelines.reports import Report, read_report
-from jobpipe.pipelines.restarts import Restarts
+from jobpipe.pipelines.restarts import Restarts, restarted_after
 from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe.pipelines.tree import plain
@@ -44,7 +44,7 @@ class JobView:
     """How a job stands.
 
     Attributes:
-        attempt: the number of its newest attempt, 0 before the first.
+        attempt: the number of its newest attempt's lease, 0 before the first; people see ``attempts``.
         attempts: how many there were in this run.
         seconds: since it was started, or, once it has ended, how long it ran.
         detail: of a failure or a restart why; "" otherwise.
@@ -107,6 +107,7 @@ class SupervisedJob:
         self._attempt = 0
         self._attempts = 0
         self._cause = ""
+        self._before = ""  # why the attempt before this one failed
         self._batches = self._rows = 0  # of attempts that have ended
         self._report = Report()  # of the one that runs
         self._rates = Rates()
@@ -160,13 +161,16 @@ class SupervisedJob:
         """How it stands."""
         with self._lock:
             until = self._ended_at or time.monotonic()
+            detail = self._detail
+            if not detail and self._state is JobState.RUNNING and self._held_at is not None:
+                detail = restarted_after(self._before, until - self._held_at)
             return JobView(
                 self._job.name,
                 self._state,
                 self._attempt,
                 self._attempts,
                 until - self._began if self._began else 0.0,
-                self._detail,
+                detail,
                 self._batches + self._report.batches,
                 self._rows + self._report.rows,
                 self._setting.places.log(self._job.name),
@@ -207,8 +211,9 @@ class SupervisedJob:
             delay = restarts.delay(end.error, ran)
             if delay is None:
                 return end
-            self._to(JobState.RESTARTING, f"attempt {self._attempt}: {end.detail}; the next attempt in {delay:.0f} s")
-            log.warning("job %s, attempt %d: %s", self._job.name, self._attempt, end.detail)
+            self._to(JobState.RESTARTING, f"attempt {self._attempts}: {end.detail}; the next attempt in {delay:.0f} s")
+            log.warning("job %s, attempt %d: %s", self._job.name, self._attempts, end.detail)
+            self._before = end.detail
             self._stopping.wait(delay)
         return End(JobState.STOPPED)
 

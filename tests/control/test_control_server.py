@@ -148,7 +148,8 @@ def test_an_exit_code_that_is_reported_after_the_end_record(world: World) -> Non
 
 
 def test_one_that_is_killed_is_started_again(world: World) -> None:
-    server = world.server()
+    offset = [0.0]
+    server = world.server(clock=lambda: time.time() + offset[0])
     server.submit(world.submission())
     world.work(1).gone(-9)
     second = world.attempt(2)
@@ -157,8 +158,43 @@ def test_one_that_is_killed_is_started_again(world: World) -> None:
     wait(server, JobState.RUNNING)
     (run,) = server.runs(NAME)
     assert run.attempts[0].detail == "its process was killed by signal 9, without an end record"
+    assert [each.number for each in run.attempts] == [1, 2]
+    now = status(server)
+    assert (now.attempt, now.detail) == (2, f"restarted after: {run.attempts[0].detail}")
+    offset[0] += 60.0
+    assert status(server).detail == ""
     worker.end("FINISHED", 0)
     wait(server, JobState.FINISHED)
+
+
+def test_attempts_are_numbered_within_their_run(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    world.work(1).end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    server.restart(NAME, "report")
+    worker = world.work(2)
+    now = wait(server, JobState.RUNNING)
+    assert (now.attempt, [each.number for each in server.runs(NAME)[0].attempts]) == (1, [1])
+    worker.end("FAILED", 1, error="Oops")
+    eventually(lambda: any((each.detail or "").startswith("attempt 1: Oops") for each in server.events()))
+
+
+def test_what_the_present_attempt_has_done_is_counted(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    now = wait(server, JobState.RUNNING)
+    assert (now.batches, now.rows) == (None, None)  # it has not said so far
+    Reporter(Snapshot.read(world.attempt(1).snapshot).report).tell(2, 15)
+    now = status(server)
+    assert (now.batches, now.rows) == (2, 15)
+    assert [(each.batches, each.rows) for each in server.runs(NAME)[0].attempts] == [(2, 15)]
+    worker.end("FAILED", 1, error="Oops", batches=3, rows=20)
+    worker = world.work(2)
+    wait(server, JobState.RUNNING)
+    Reporter(Snapshot.read(world.attempt(2).snapshot).report).tell(1, 7)
+    assert (status(server).batches, status(server).rows) == (4, 27)
 
 
 def test_stop_and_resume(world: World) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -118,6 +119,12 @@ class Servers:
         """Return how a job stands."""
         found: dict[str, Any] = self.status()["jobs"].get(name, {"state": "", "known_at": 0.0})
         return found
+
+    def stored_attempts(self, job: str) -> dict[int, dict[str, Any]]:
+        """Return what the server has stored of a job's attempts, by the number of the lease, as the journal has it."""
+        with contextlib.closing(sqlite3.connect(self._server_folder / "server.db")) as store:
+            rows = store.execute("SELECT number, state, rows, ended FROM attempts WHERE job = ?", (job,)).fetchall()
+        return {number: {"state": state, "rows": done, "ended": ended} for number, state, done, ended in rows}
 
     def journal(self, job: str) -> list[Line]:
         """Return what the attempts of a job have done."""
@@ -230,7 +237,9 @@ def came_out_as_it_was(servers: Servers, job: str) -> None:
     if not job.startswith(("fails", "dies")):
         assert len(works) == 1, journal  # none was stopped, none started again
         assert servers.job(job)["state"] == ("STOPPED" if job in STEADY else "FINISHED")
-    told = {each["number"]: each for run in servers.status()["runs"] if run["job"] == job for each in run["attempts"]}
+    told = servers.stored_attempts(job)
+    shown = [len(run["attempts"]) for run in servers.status()["runs"] if run["job"] == job]
+    assert len(told) == sum(shown)
     newest = max(told)
     for line in journal:
         if line.what in ("FINISHED", "FAILED", "STOPPED") and line.attempt > newest - 90:

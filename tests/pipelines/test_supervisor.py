@@ -218,7 +218,8 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
         assert world.order == Order("r1", number, "run")
         assert Snapshot.read(attempt.snapshot).attempt == number
         handler = world.run(number)
-        world.wait(JobState.RUNNING)
+        view = world.wait(JobState.RUNNING)
+        assert view.detail == ("" if number == 1 else "restarted after: OSError (topic a)")
         world.leave(handler, number, "FAILED", 1, error="OSError", place="topic a", batches=2, rows=10)
     assert world.attempt().number == 3
     assert world.jobs._jobs.state(*JOB).end is None  # it was read, and removed
@@ -227,6 +228,12 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
     assert (view.state, view.detail) == (JobState.FAILED, "OSError (topic a)")
     assert (view.attempt, view.attempts, view.batches, view.rows) == (3, 3, 6, 30)
     assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
+
+
+def test_why_a_job_was_restarted_is_said_for_a_minute() -> None:
+    assert restarts.restarted_after("OSError", 59.0) == "restarted after: OSError"
+    assert restarts.restarted_after("OSError", 60.0) == ""
+    assert restarts.restarted_after("", 1.0) == ""
 
 
 def test_between_two_attempts_it_says_what_comes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
