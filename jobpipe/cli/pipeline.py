@@ -205,6 +205,8 @@ def run(
             click.echo(f"jobpipe: job {job.name} was stopped by another program", err=True)
         if job.state is JobState.LOST:
             click.echo(f"jobpipe: job {job.name} is LOST: {printable(job.detail)}", err=True)
+    for count in ran.dead_letters:
+        click.echo(printable(str(count)), err=True)
     return ran.code
 
 

@@ -31,7 +31,7 @@ from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
 from jobpipe.pipelines.checks import without_bounds
-from jobpipe.pipelines.graph import Graph, graph_of
+from jobpipe.pipelines.graph import Graph, dead_letters_of, graph_of
 from jobpipe.pipelines.lasting import Rooms
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
@@ -54,6 +54,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
+class DeadLetterCount:
+    """How many dead letters a run has added to a topic; ``topic`` with the prefix."""
+
+    topic: str
+    rows: int
+
+    def __str__(self) -> str:
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        return f"{rows} could not be processed and went to {self.topic}: jobpipe tail {self.topic} --from earliest"
+
+
+@dataclass(frozen=True)
 class Ran:
     """How a run in the foreground ended.
 
@@ -61,12 +73,14 @@ class Ran:
         stopped_by: the signal that ended it.
         late: it took longer than it was to take.
         topics: the last view of each topic.
+        dead_letters: those of this run, by topic; without topics that got none.
     """
 
     jobs: tuple[JobView, ...]
     stopped_by: signal.Signals | None
     late: bool
     topics: tuple[TopicView, ...]
+    dead_letters: tuple[DeadLetterCount, ...] = ()
 
     @property
     def failed(self) -> tuple[JobView, ...]:
@@ -156,7 +170,9 @@ def run_pipeline(
             return name in by_name and not by_name[name].ended
 
         stack.enter_context(ServingOn(config, admin, lambda: graph.topics, active))
-        return _Foreground(graph, jobs, admin, board, timeout, alerts).run()
+        dead = dict.fromkeys(filter(None, (dead_letters_of(pipeline, pipeline.jobs[name]) for name in names)))
+        dead_topics = [pipeline.spec.topic_prefix + topic for topic in dead]
+        return _Foreground(graph, jobs, admin, board, timeout, alerts, dead_topics).run()
 
 
 def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: Bounds) -> list[str]:
@@ -206,6 +222,7 @@ class _Foreground:
         board: Board,
         timeout: float | None,
         alerts: RunAlerts,
+        dead_letters: Sequence[str] = (),
     ) -> None:
         self._pipeline = graph.pipeline
         self._alerts = alerts
@@ -220,6 +237,7 @@ class _Foreground:
         shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
         self._admin = admin
         self._watcher = Watcher(admin, shown)
+        self._dead_before = {topic: self._rows_in_spool(topic) for topic in dead_letters}
         self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
 
     def run(self) -> Ran:
@@ -245,7 +263,13 @@ class _Foreground:
                     job.join(KILL_SECONDS)
                 raise
             self._look(last=True)
-        return Ran(tuple(job.view for job in self._jobs), self._signal, late, tuple(self._watcher.views))
+        views = tuple(self._watcher.views)
+        dead = [
+            DeadLetterCount(view.topic, view.rows - self._dead_before[view.topic])
+            for view in views
+            if view.rows > self._dead_before.get(view.topic, view.rows)
+        ]
+        return Ran(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
 
     def _look(self, *, last: bool = False) -> None:
         self._watcher.poll()
@@ -272,6 +296,13 @@ class _Foreground:
                     job = rest.partition(".")[0]
                     lags[job] = lags.get(job, 0) + line.lag_rows
         return lags
+
+    def _rows_in_spool(self, topic: str) -> int:
+        """Return how many rows a topic has had so far, 0 if its spool is not here."""
+        place = self._admin.config.spool_dir / topic
+        with contextlib.suppress(SpoolError):
+            return int(read_status(place, topic)["total_rows"]) if has_spool(place) else 0
+        return 0
 
     def _catalog(self, topic: str) -> dict[str, Any] | None:
         """Return how a topic stands that has no coordinator any more, if its spool is here."""

@@ -74,6 +74,31 @@ def test_serve_until_told_to_stop(
 
 
 @pytest.mark.slow
+def test_tail_reads_the_spool_of_a_publisher_that_is_gone(
+    run: Run, start: Start, file: str, config: Config, publisher: Publisher
+) -> None:
+    code, out, err = start("tail", "orders", "--from", "earliest", "--limit", "12", "--json", file=file).end()
+    assert (code, sorted(numbers(out)), err) == (0, list(range(12)), "")  # it is served by its publisher
+    publisher.close()
+    end_coordinators()
+    until_gone(config, "orders")
+    code, out, err = start("tail", "orders", "--from", "earliest", "--json", file=file).end()
+    assert (code, sorted(numbers(out))) == (0, list(range(12)))
+    assert err.startswith("no publisher serves orders: reading its spool in ")
+    until_gone(config, "orders")
+
+
+@pytest.mark.slow
+def test_tail_names_the_topic_with_the_prefix(run: Run, file: str, config: Config) -> None:
+    made = Publisher("dev.orders", config=config, name="shop", parallelism=2)
+    publish(made, 0)
+    assert numbers(run("tail", "dev.orders", "--from", "earliest", "--limit", "4", "--json", file=file).stdout)
+    found = run("tail", "orders", "--from", "earliest", "--timeout", "0", file=file)
+    assert "no topic orders here, but dev.orders: jobpipe tail dev.orders --from earliest" in found.stderr
+    made.close()
+
+
+@pytest.mark.slow
 def test_serve_gives_way_to_a_publisher(start: Start, file: str, config: Config, orphaned: Publisher) -> None:
     program = start("serve", "orders", file=file)
     assert program.line().startswith("serving orders at ")
