@@ -160,9 +160,9 @@ def run(
 ) -> int:
     """Run the jobs of FILE here until all have ended. Meanwhile, show topics, subscriptions and jobs.
 
-    Ctrl-C stops each job after its current micro-batch. A second Ctrl-C stops them at once. A job that fails is
-    restarted as pipeline.restart says. When a job has failed for good, the others are stopped. Jobs with a schedule are
-    left out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
+    Ctrl-C stops each job after its current micro-batch. A second Ctrl-C, at least a second later, stops them at once. A
+    job that fails is restarted as pipeline.restart says. When a job has failed for good, the others are stopped. Jobs
+    with a schedule are left out, unless --only names them. Each job's log is in logs/pipelines/NAME under jobpipe.home.
 
     With --lower and --upper, --only names one BATCH job, which reads what lies between them. A time without a zone is
     in the zone of the job's schedule, else in UTC.

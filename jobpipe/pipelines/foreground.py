@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -47,6 +47,7 @@ from jobpipe.store.spools import has_spool, read_status
 from jobpipe_registry.machine import start_ticks
 
 POLL_SECONDS = 0.5
+SAME_SECONDS = 1.0  # a signal that comes so soon after another one is the same wish: of a process and of its group
 STOP_SECONDS = 60.0
 KILL_SECONDS = 30.0  # for the threads of killed jobs to end
 LOG_BYTES = 64 * 1024
@@ -117,8 +118,8 @@ def run_pipeline(
 ) -> Ran:
     """Run the jobs of a pipeline until all have ended; in the main thread.
 
-    At the first signal (SIGINT, SIGTERM, SIGHUP) each job ends after the micro-batch it is in, at the second one where
-    it is. When a job has failed for good, the others are stopped.
+    At the first signal (SIGINT, SIGTERM, SIGHUP) each job ends after the micro-batch it is in, at one that comes at
+    least a second later where it is. When a job has failed for good, the others are stopped.
 
     Args:
         only: names of jobs; without them all that have no schedule.
@@ -223,6 +224,7 @@ class _Foreground:
         timeout: float | None,
         alerts: RunAlerts,
         dead_letters: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pipeline = graph.pipeline
         self._alerts = alerts
@@ -230,7 +232,9 @@ class _Foreground:
         self._jobs = jobs
         self._board = board
         self._timeout = timeout
-        self._signals: SimpleQueue[signal.Signals | None] = SimpleQueue()  # None: no more
+        self._clock = clock
+        self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: no more
+        self._first_at = 0.0  # when the first one came
         self._signal: signal.Signals | None = None
         self._wake = threading.Event()
         names = {job.view.name for job in jobs}
@@ -324,7 +328,7 @@ class _Foreground:
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         # It interrupts the main thread anywhere, perhaps with a lock that stopping a job needs; put() waits for none.
-        self._signals.put(signal.Signals(number))
+        self._signals.put((signal.Signals(number), self._clock()))
 
     @contextmanager
     def _obeying(self) -> Iterator[None]:
@@ -338,9 +342,11 @@ class _Foreground:
             thread.join()
 
     def _obey(self) -> None:
-        while (number := self._signals.get()) is not None:
-            again = self._signal is not None
-            self._signal = self._signal or number
+        while (heard := self._signals.get()) is not None:
+            number, at = heard
+            if self._signal is None:
+                self._signal, self._first_at = number, at
+            again = at - self._first_at >= SAME_SECONDS
             for job in self._jobs:
                 (job.kill if again else job.stop)()
             self._wake.set()

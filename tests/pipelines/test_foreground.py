@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, TopicNotFound
+from jobpipe.pipelines import foreground as foreground_module
 from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.bounds import Bounds, bounds_of
 from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
@@ -244,6 +247,7 @@ def run(
     board: Board,
     timeout: float | None = None,
     seen: list[JobView] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Ran:
     class Admin:
         config = SimpleNamespace(spool_dir=pipeline.file.parent / "no-spool")
@@ -252,7 +256,7 @@ def run(
             return {}
 
     told = alerts(pipeline) if seen is None else SimpleNamespace(look=lambda views, topics: seen.extend(views))
-    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout, told)  # type: ignore[arg-type]
+    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout, told, clock=clock)  # type: ignore[arg-type]
     return foreground.run()
 
 
@@ -265,6 +269,33 @@ def test_all_come_to_their_end(pipeline: Pipeline) -> None:
     ran = run(pipeline, jobs, Board())
     assert (ran.code, [job.told for job in jobs]) == (0, [["start"], ["start"]])
     assert [topic.topic for topic in ran.topics] == ["flights"]
+
+
+def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of runs before."""
+    counts = iter([3, 5])
+    monkeypatch.setattr(foreground_module, "has_spool", lambda place: True)
+    monkeypatch.setattr(
+        foreground_module,
+        "read_status",
+        lambda place, topic: {
+            "total_rows": next(counts), "total_bytes": 9, "ended": True, "subscriptions": [], "waiting": None
+        },
+    )  # fmt: skip
+
+    def locate(topic: str) -> None:
+        raise TopicNotFound("it is not served", topic=topic)
+
+    admin = SimpleNamespace(
+        statuses=lambda topics, timeout: {}, locate=locate, config=SimpleNamespace(spool_dir=Path("spool"))
+    )
+    jobs = [Job("publish", JobState.FINISHED)]
+    told = alerts(pipeline)
+    graph = graph_of(pipeline)
+    ran = _Foreground(graph, jobs, admin, Board(), None, told, ["flights"]).run()  # type: ignore[arg-type]
+    (count,) = ran.dead_letters
+    assert str(count) == "2 rows could not be processed and went to flights: jobpipe tail flights --from earliest"
+    assert str(replace(count, rows=1)).startswith("1 row could not")
 
 
 def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
@@ -328,9 +359,21 @@ def test_signals_stop_then_kill(pipeline: Pipeline) -> None:
     signals = iter([signal.SIGHUP, signal.SIGTERM])
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     jobs = [Job("publish", JobState.CANCELED, by="kill")]
-    ran = run(pipeline, jobs, Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]]))
+    times = iter([10.0, 11.0])
+    hook = Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
+    ran = run(pipeline, jobs, hook, clock=lambda: next(times))
     assert (ran.stopped_by, ran.code, jobs[0].told) == (signal.SIGHUP, 129, ["start", "stop", "kill"])
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_signals_within_a_second_are_one(pipeline: Pipeline) -> None:
+    """GNU timeout signals its child, and then the group of processes."""
+    signals = iter([signal.SIGTERM, signal.SIGTERM])
+    times = iter([10.0, 10.9])
+    jobs = [Job("publish", JobState.STOPPED, by="stop")]
+    hook = Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
+    ran = run(pipeline, jobs, hook, clock=lambda: next(times))
+    assert (ran.stopped_by, "stop" in jobs[0].told, "kill" in jobs[0].told) == (signal.SIGTERM, True, False)
 
 
 def test_a_signal_in_the_middle_of_a_stop(pipeline: Pipeline) -> None:
