@@ -19,7 +19,9 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
 
-LINE_SECONDS = 10.0  # between two lines of a topic
+LINE_SECONDS = 10.0  # between two lines of why a job waits
+SUMMARY_SECONDS = 60.0
+WIDE = 120  # columns of a terminal that shows all there is
 _STYLES = {
     JobState.FINISHED: "green",
     JobState.FAILED: "red",
@@ -81,7 +83,9 @@ class LiveBoard:
     def show(self, topics: Sequence[TopicView], jobs: Sequence[JobView]) -> None:
         """Draw the tables."""
         title = f"{self._title}, {time.monotonic() - self._started:.0f} s"
-        tables = [_job_table(title, jobs), *([_topic_table(topics)] if topics else [])]  # a low terminal cuts the last
+        tables = [_job_table(title, jobs)]
+        if topics:
+            tables.append(_topic_table(topics, self._live.console.width))  # a low terminal cuts the last
         self._live.update(Group(*tables), refresh=True)
 
 
@@ -98,16 +102,16 @@ class _Shown:
         """Whether it is to be said, after that: why a job waits now and then, all else at once."""
         if (self.state, self.attempts) != (known.state, known.attempts):
             return True
-        return self.detail != known.detail and self.at - known.at >= LINE_SECONDS
+        return bool(self.detail) and self.detail != known.detail and self.at - known.at >= LINE_SECONDS
 
 
 class PlainBoard:
-    """A line per topic every few seconds, and one for each change of a job; of why it waits every few seconds."""
+    """A line for each change of a topic or a job, of why a job waits every few seconds, and a summary each minute."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._started = time.monotonic()
-        self._shown: dict[str, tuple[float, str]] = {}
+        self._started = self._summed = time.monotonic()
+        self._topics: dict[str, tuple[str, bool]] = {}  # state, and whether it waits, as last printed
         self._jobs: dict[str, _Shown] = {}
 
     def __enter__(self) -> Board:
@@ -122,49 +126,77 @@ class PlainBoard:
         """Print what is due."""
         now = time.monotonic()
         for view in topics:
-            last, state = self._shown.get(view.topic, (0.0, ""))
-            if view.state != state or (view.state == "live" and now - last >= LINE_SECONDS):
-                self._shown[view.topic] = (now, view.state)
+            state = (view.state, view.waiting is not None)
+            if self._topics.get(view.topic) != state:
+                self._topics[view.topic] = state
                 self._print(_topic_line(view))
         for job in jobs:
             shown, known = _Shown(now, job.state, max(job.attempts, 1), job.detail), self._jobs.get(job.name)
             if known is None or shown.is_due_after(known):
                 self._jobs[job.name] = shown
                 self._print(f"{job.name}: {_state(job, _rows(job))}")
+        if now - self._summed >= SUMMARY_SECONDS:
+            self._summed = now
+            self._print(_summary(topics, jobs))
 
     def _print(self, text: str) -> None:
         line = f"{time.monotonic() - self._started:4.0f} s  {text}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _topic_table(topics: Sequence[TopicView]) -> Table:
+def _topic_table(topics: Sequence[TopicView], width: int) -> Table:
+    """Return the topics with their subscriptions; on a narrow terminal without columns that matter less."""
+    wide = width >= WIDE
+    names = [view.topic for view in topics]
+    prefix = "" if wide else common_prefix(names)
+    readers = "" if wide else common_prefix([line.name for view in topics for line in view.subscriptions])
     table = Table()
-    for heading in ("topic", "state"):
-        table.add_column(heading)
-    for heading in ("rows", "rows/s", "MB/s"):
-        table.add_column(heading, justify="right")
-    table.add_column("subscription")
-    for heading in ("lag batches", "lag rows", "reconnects"):
-        table.add_column(heading, justify="right")
+    table.add_column(f"topic {prefix}…" if prefix else "topic", overflow="fold")
+    table.add_column("state", overflow="fold")
+    for heading in ("rows", "rows/s", *(("MB/s",) if wide else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(f"subscription {readers}…" if readers else "subscription", overflow="fold")
+    for heading in ("lag batches", "lag rows", "reconnects") if wide else ("lag rows",):
+        table.add_column(heading, justify="right", no_wrap=True)
     for view in topics:
-        numbers = (f"{view.rows:,}", f"{view.rows_per_second:,.0f}", f"{view.bytes_per_second / 1e6:.2f}")
-        first = (view.topic, view.waiting or view.state, *numbers)
-        lines = [_subscription_cells(line) for line in view.subscriptions] or [("", "", "", "")]
-        for index, cells in enumerate(lines):
+        numbers = [f"{view.rows:,}", f"{view.rows_per_second:,.0f}"]
+        numbers += [f"{view.bytes_per_second / 1e6:.2f}"] if wide else []
+        first = (view.topic.removeprefix(prefix), view.waiting or view.state, *numbers)
+        lines = [_subscription_cells(line, readers, wide=wide) for line in view.subscriptions]
+        for index, cells in enumerate(lines or [()]):
             row = (*(first if index == 0 else ("",) * len(first)), *cells)
-            table.add_row(*map(Text, row), end_section=index == len(lines) - 1)  # Text: no markup is meant
+            table.add_row(*map(Text, row), end_section=index == max(0, len(lines) - 1))  # Text: no markup is meant
     return table
 
 
-def _subscription_cells(line: SubscriptionView) -> tuple[str, str, str, str]:
-    return line.name, f"{line.lag_batches:,}", f"{line.lag_rows:,}", str(line.reconnects)
+def common_prefix(names: Sequence[str]) -> str:
+    """Return what all names begin with, up to a dot; "" of one name alone.
+
+    >>> common_prefix(["dev.shop.orders", "dev.shop.bad-orders"])
+    'dev.shop.'
+    """
+    folders = [name.split(".")[:-1] for name in set(names)]
+    shared: list[str] = []
+    for parts in zip(*folders, strict=False) if len(folders) > 1 else ():
+        if len(set(parts)) > 1:
+            break
+        shared.append(f"{parts[0]}.")
+    return "".join(shared)
+
+
+def _subscription_cells(line: SubscriptionView, prefix: str, *, wide: bool) -> tuple[str, ...]:
+    name = line.name.removeprefix(prefix)
+    if not wide:
+        return name, f"{line.lag_rows:,}"
+    return name, f"{line.lag_batches:,}", f"{line.lag_rows:,}", str(line.reconnects)
 
 
 def _job_table(title: str, jobs: Sequence[JobView]) -> Table:
-    table = Table("job", title=Text(title), title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("job", overflow="fold")
     for heading in ("rows", "rows/s", "lag rows"):
-        table.add_column(heading, justify="right")
-    table.add_column("state")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
     for job in jobs:
         rows = (f"{job.rows:,}", f"{job.rows_per_second:,.0f}") if job.rows else ("", "")
         lag = "" if job.lag_rows is None else f"{job.lag_rows:,}"
@@ -173,8 +205,14 @@ def _job_table(title: str, jobs: Sequence[JobView]) -> Table:
     return table
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number with its thing: ``1 row``, ``2,000 rows``."""
+    ending = "" if number == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def _rows(job: JobView) -> str:
-    return f", {job.rows:,} rows, {job.rows_per_second:,.0f} rows/s" if job.rows else ""
+    return f", {counted(job.rows, 'row')}, {job.rows_per_second:,.0f} rows/s" if job.rows else ""
 
 
 def _state(job: JobView, more: str = "") -> str:
@@ -189,11 +227,22 @@ def _topic_line(view: TopicView) -> str:
         return f"{view.topic}: not there yet"
     if view.state == "away":
         return f"{view.topic}: does not answer"
-    head = f"{view.topic}: {view.state}, {view.rows:,} rows, {view.rows_per_second:,.0f} rows/s"
-    parts = [f"{head}, {view.bytes_per_second / 1e6:.2f} MB/s"]
-    parts += [f"waits: {view.waiting}"] if view.waiting else []
+    head = f"{view.topic}: {view.state}, {counted(view.rows, 'row')}, {view.rows_per_second:,.0f} rows/s"
+    parts = [f"{head}, waits: {view.waiting}" if view.waiting else head]
+    parts += [_behind(line) for line in view.subscriptions if line.lag_batches]
+    return "; ".join(parts)
+
+
+def _behind(line: SubscriptionView) -> str:
+    return f"{line.name} is {counted(line.lag_batches, 'batch')} ({counted(line.lag_rows, 'row')}) behind"
+
+
+def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView]) -> str:
+    """Return how all stands: what flows, and who is behind."""
+    running = sum(job.state is JobState.RUNNING for job in jobs)
+    parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
     parts += [
-        f"{line.name} {line.lag_batches} batches ({line.lag_rows:,} rows) behind, {line.reconnects} reconnects"
-        for line in view.subscriptions
+        f"{view.topic} {counted(view.rows, 'row')}, {view.rows_per_second:,.0f} rows/s" for view in topics if view.rows
     ]
+    parts += [_behind(line) for view in topics for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)

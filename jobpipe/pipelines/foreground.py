@@ -28,7 +28,7 @@ from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.interrupts import handled
 from jobpipe.pipelines.alerting import Outbox
-from jobpipe.pipelines.board import Board, open_board
+from jobpipe.pipelines.board import Board, counted, open_board
 from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.graph import Graph, dead_letters_of, graph_of
@@ -62,8 +62,8 @@ class DeadLetterCount:
     rows: int
 
     def __str__(self) -> str:
-        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
-        return f"{rows} could not be processed and went to {self.topic}: jobpipe tail {self.topic} --from earliest"
+        command = f"jobpipe tail {self.topic} --from earliest"
+        return f"{counted(self.rows, 'row')} could not be processed and went to {self.topic}: {command}"
 
 
 @dataclass(frozen=True)
