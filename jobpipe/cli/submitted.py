@@ -66,8 +66,8 @@ def submit(
     Returns at once. With the embedded registry, a control server is started if none is running. Exits with 1 if --wait
     finds a job that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
 
-    JSON keys: pipeline, created, version, runs (job: id), unchanged, removed, warnings (file, line, key, what, remedy,
-    severity).
+    JSON keys: pipeline, created, version, changed, runs (job: id), unchanged, removed, warnings (file, line, key, what,
+    remedy, severity).
     """
     from jobpipe.control.interface import Submission
     from jobpipe.pipelines.checks import schedules_not_fired
@@ -82,7 +82,10 @@ def submit(
     if as_json:
         emit_json(view_of(submitted))
     else:
-        what = "submitted" if submitted.created else f"changed to version {submitted.version}"
+        what = "submitted"
+        if not submitted.created:
+            version = submitted.version
+            what = f"changed to version {version}" if submitted.changed else f"unchanged (version {version})"
         click.echo(f"pipeline {printable(submitted.pipeline)} {what}")
         for job, run in submitted.runs.items():
             click.echo(f"  {printable(job)}: run {printable(run)}")
@@ -242,6 +245,8 @@ def delete(client: ControlClient, name: str, keep_subscriptions: bool, as_json: 
     JSON keys: pipeline, kept_subscriptions.
     """
 
+    readers = {job.name: job.reads for job in client.pipeline(name).jobs if job.reads}
+
     def deleted() -> bool | None:
         try:
             client.delete(name, keep_subscriptions=keep_subscriptions)
@@ -256,6 +261,10 @@ def delete(client: ControlClient, name: str, keep_subscriptions: bool, as_json: 
         emit_json({"pipeline": name, "kept_subscriptions": keep_subscriptions})
     else:
         click.echo(f"deleted pipeline {printable(name)}")
+        for job, topics in {} if keep_subscriptions else readers.items():
+            for topic in map(printable, topics):
+                what = f"subscription {printable(f'{name}.{job}')} of {topic} is dropped as soon as {topic} is served"
+                click.echo(f"  {what}; if its publisher does not come back: jobpipe serve {topic}")
 
 
 def _emit(found: PipelineStatus, ref: JobRef, as_json: bool) -> None:

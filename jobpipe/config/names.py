@@ -39,8 +39,8 @@ def is_section(name: str) -> bool:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of some names that was probably meant by ``name``, whatever its case; None if none is near."""
-    lower = {each.lower(): each for each in known}
+    """Return the other name that was probably meant by ``name``, whatever its case; None if none is near."""
+    lower = {each.lower(): each for each in known if each != name}
     found = difflib.get_close_matches(name.lower(), lower, n=1)
     return lower[found[0]] if found else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from jobpipe.config import Config
 from jobpipe.control.api import Api
@@ -27,6 +28,7 @@ class RestServer:
     On loopback it takes tokens, without encryption. Elsewhere TLS and certificates, and no tokens.
 
     Args:
+        config_file: that the configuration was read from, for messages; None: there is none.
         failed: called if it ends by itself, from a thread; :attr:`failure` says why.
 
     Attributes:
@@ -44,6 +46,7 @@ class RestServer:
         *,
         limits: HttpLimits | None = None,
         streams: int | None = None,
+        config_file: Path | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         host = config.server_host
@@ -63,7 +66,7 @@ class RestServer:
             else:
                 identities, token = Certificates(trusted), None
             self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
-            self._api = Api(control, Roots.of(config), streams=streams)
+            self._api = Api(control, Roots.of(config, config_file), streams=streams)
             gate = Gate(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
             max_age = config.ssl_max_connection_age
             self._listener = HttpListener(gate, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)

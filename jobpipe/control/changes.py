@@ -39,7 +39,8 @@ class PipelineChanges:
         row = self._store.pipeline(name)
         if row is None:
             known = [each.name for each in self._store.pipelines()]
-            raise PipelineNotFound(f"there is no pipeline {name!r:.120}; {nearest(name, known)}", pipeline=name)
+            remedy = nearest(name, known) if known else "no pipeline has been submitted yet"
+            raise PipelineNotFound(f"there is no pipeline {name!r:.120}; {remedy}", pipeline=name)
         return row
 
     def jobs(self, pipeline: str, job: str | None) -> list[JobRow]:
@@ -82,18 +83,20 @@ class PipelineChanges:
             if store.count_jobs() + added > MOST_JOBS:
                 raise ControlConflict(f"one server has at most {MOST_JOBS} jobs; delete a pipeline", pipeline=name)
             known = store.pipeline(name)
-            version = 1 if known is None else known.version + 1
+            same_file = known is not None and _is_of(submission, store.definition(name, known.version))
+            version = 1 if known is None else known.version + (not same_file)
             want = Want.RUN if known is None else known.want
             store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now))
-            store.add_definition(
-                DefinitionRow(
-                    pipeline=name,
-                    version=version,
-                    file=submission.file,
-                    folder=submission.folder,
-                    tree=json.dumps(dict(submission.tree)),
+            if not same_file:
+                store.add_definition(
+                    DefinitionRow(
+                        pipeline=name,
+                        version=version,
+                        file=submission.file,
+                        folder=submission.folder,
+                        tree=json.dumps(dict(submission.tree)),
+                    )
                 )
-            )
             runs: dict[str, str] = {}
             unchanged: list[str] = []
             rows = _rows_of(pipeline, before, want)
@@ -116,6 +119,7 @@ class PipelineChanges:
         return Submitted(
             pipeline=name,
             created=known is None,
+            changed=not same_file,
             version=version,
             runs=runs,
             unchanged=tuple(unchanged),
@@ -279,6 +283,13 @@ class PipelineChanges:
             if stored is not None and stored.following is not None:
                 self._store.put_job(replace(stored, following=None))
             self._store.change_run(job.following, state=JobState.STOPPED, since=now, ended=now)
+
+
+def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:
+    """Whether a file is the one that is stored."""
+    if stored is None or (stored.file, stored.folder) != (submission.file, submission.folder):
+        return False
+    return bool(json.loads(stored.tree) == json.loads(json.dumps(dict(submission.tree))))
 
 
 def _lost(job: JobRow) -> ControlConflict:

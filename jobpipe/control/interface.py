@@ -140,6 +140,7 @@ class Submitted:
         unchanged: jobs that run on as they are.
         removed: jobs that the file no longer has; they are stopped.
         warnings: of the checks.
+        changed: whether the server had another file, or none; only then is there a new version.
     """
 
     pipeline: str
@@ -149,6 +150,7 @@ class Submitted:
     unchanged: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    changed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def serve(
         alerts = Alerts(control, config, environ=secrets)
         alerts.start()
         stack.callback(alerts.close)
-        rest = RestServer(control, config, failed=stopped.set)
+        rest = RestServer(control, config, config_file=config_file, failed=stopped.set)
         stack.callback(rest.close)
         rest.start()
         tell(rest)

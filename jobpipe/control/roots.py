@@ -22,17 +22,22 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class Roots:
-    """Some folders; links are followed before anything is compared."""
+    """Some folders; links are followed before anything is compared.
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    Args:
+        config_file: where the server's configuration was read from, for messages; None: it has none.
+    """
+
+    def __init__(self, folders: Sequence[Path], config_file: Path | None = None) -> None:
+        self._config_file = config_file
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
 
     @classmethod
-    def of(cls, config: Config) -> Roots:
+    def of(cls, config: Config, config_file: Path | None = None) -> Roots:
         """Return those of the configuration, or the default."""
         home = Path(os.path.expanduser("~"))  # stays as it is for a user without one
         usual = (config.home,) if home.parts[0] == "~" else (home, config.home)
-        return cls(config.server_roots or usual)
+        return cls(config.server_roots or usual, config_file)
 
     def holds(self, path: Path) -> bool:
         """Whether a path, which need not be there, lies in one of them."""
@@ -46,7 +51,8 @@ class Roots:
             ConfigError: it lies in none of these folders, or is none.
         """
         if not self.holds(folder):
-            raise ConfigError(f"the pipeline's folder {folder} {self._outside}; {self._remedy}", folder=str(folder))
+            what = f"the pipeline's folder {folder} {self._outside}"
+            raise ConfigError(f"{what}; {self._remedy(folder)}", folder=str(folder))
         real = Path(os.path.realpath(folder))
         if not real.is_dir():
             what = f"the pipeline's folder {folder} is not a folder of the server's host"
@@ -64,15 +70,21 @@ class Roots:
                 places.append((f"jobs.{job.name}.application", folder / job.spec.application))
         for key, path in places:
             if not self.holds(path):
-                yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy)
+                yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy(path.parent))
 
     @property
     def _outside(self) -> str:
         return f"lies outside {', '.join(map(str, self.folders))} (after links are resolved)"
 
-    @property
-    def _remedy(self) -> str:
-        return "move it, or add its folder to jobpipe.server.roots of the server"
+    def _remedy(self, folder: Path) -> str:
+        """Return what to do: the line of YAML, the file for it, the command."""
+        listed = ",".join(str(each) for each in (*self.folders, Path(os.path.realpath(folder))))
+        file = self._config_file or "~/.config/jobpipe/jobpipe.yaml"
+        return (
+            f"move it, or give {file} on the server's host the line\n"
+            f'  jobpipe.server.roots: "{listed}"\n'
+            "and restart the server: jobpipe server --stop, then submit again, or jobpipe server"
+        )
 
 
 def _local(place: str) -> tuple[Path, ...]:

@@ -57,6 +57,10 @@ def read_rows(path: Path) -> list[Row]:
         text = path.read_text(encoding="utf-8")
         listed = text.lstrip().startswith("[")
         rows = json.loads(text) if listed else [json.loads(line) for line in text.split("\n") if line.strip()]
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path} is not there; give a file with a JSON object on each line", file=str(path)
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected a JSON object on each line, or a list of them ({error})") from error
     if len(rows) > ROWS_MOST or not all(isinstance(row, dict) for row in rows):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jobpipe.config import Config, Key, keys, load, resolve
-from jobpipe.config.names import by_loose_name
+from jobpipe.config.names import by_loose_name, closest
 from jobpipe.errors import ConfigError
 
 REFERENCE = Path(__file__).parents[2] / "conf" / "jobpipe.yaml"
@@ -126,6 +126,12 @@ def test_definition_is_whole(about: Key) -> None:
     assert all(about.parse(text) is not None for text in about.recommended)
     for name in (about.name, about.short, about.attribute, about.spark.removeprefix("spark.")):
         assert by_loose_name(name) is about
+
+
+def test_the_same_name_is_never_suggested() -> None:
+    assert closest("tick", ["ticks"]) == "ticks"
+    assert closest("ticks", ["ticks"]) is None
+    assert closest("ticks", ["ticks", "tricks"]) == "tricks"
 
 
 def test_every_attribute_has_one_key() -> None:

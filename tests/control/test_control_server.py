@@ -167,6 +167,20 @@ def test_one_that_is_killed_is_started_again(world: World) -> None:
     wait(server, JobState.FINISHED)
 
 
+def test_a_file_that_has_not_changed_keeps_its_version(world: World) -> None:
+    server = world.server()
+    with pytest.raises(PipelineNotFound, match="no pipeline has been submitted yet"):
+        server.pipeline(NAME)
+    first = server.submit(world.submission())
+    assert (first.created, first.changed, first.version) == (True, True, 1)
+    again = server.submit(world.submission())
+    assert (again.created, again.changed, again.version, again.unchanged) == (False, False, 1, ("report",))
+    other = server.submit(world.submission(restart={"policy": "never"}))
+    assert (other.changed, other.version) == (True, 2)
+    with pytest.raises(PipelineNotFound, match="did you mean"):
+        server.pipeline(f"{NAME}s")
+
+
 def test_attempts_are_numbered_within_their_run(world: World) -> None:
     server = world.server()
     server.submit(world.submission())

@@ -94,7 +94,7 @@ def test_the_life_of_a_pipeline(served: Served, run: Run) -> None:
     run("pipeline", "delete", "flights", code=1)
     run("pipeline", "stop", "flights")
     served.control.ending = 2
-    run("pipeline", "delete", "flights", "--keep-subscriptions")
+    assert run("pipeline", "delete", "flights", "--keep-subscriptions").stdout == "deleted pipeline flights\n"
     assert served.control.calls.count(("delete", "flights", True)) == 3
     run("pipeline", "status", "flights", code=1)
     assert json.loads(run("pipeline", "list", "--json").stdout) == []

@@ -308,6 +308,22 @@ def test_the_default_roots_are_homes(tmp_path: Path) -> None:
     assert set(roots.folders) == {Path(os.path.realpath(Path.home())), tmp_path / "h"}
 
 
+def test_the_remedy_has_the_line_the_file_and_the_command(tmp_path: Path) -> None:
+    from jobpipe.control.roots import Roots
+
+    (tmp_path / "in").mkdir()
+    roots = Roots([tmp_path / "in"], tmp_path / "jobpipe.yaml")
+    assert roots.folder(tmp_path / "in") == tmp_path / "in"
+    with pytest.raises(ConfigError) as caught:
+        roots.folder(tmp_path / "out")
+    _, line, command = str(caught.value).splitlines()
+    assert f"give {tmp_path / 'jobpipe.yaml'} on the server's host the line" in str(caught.value)
+    (tmp_path / "jobpipe.yaml").write_text(line.strip())
+    (tmp_path / "jobpipe.yaml").chmod(0o600)
+    assert load(str(tmp_path / "jobpipe.yaml"), environ={}).server_roots == (tmp_path / "in", tmp_path / "out")
+    assert "jobpipe server --stop" in command
+
+
 def test_one_server_a_home(served: Served, server_config: Config) -> None:
     files = ServerFiles.of(server_config.home)
     with pytest.raises(ControlConflict) as caught, files.locked():

@@ -79,7 +79,7 @@ def test_other_files_are_told(tmp_path: Path, text: str | bytes) -> None:
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.json: expected"):
+    with pytest.raises(ConfigError, match=r"missing\.json is not there"):
         read_rows(tmp_path / "missing.json")
 
 
