@@ -8,9 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jobpipe.errors import ConfigError
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import coming_launch, spark_defaults
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, LOCAL_FS, hindrance, in_process_conf
+from jobpipe_registry.embedded import find_java
+from jobpipe_registry.errors import Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +73,7 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
         builder: by default ``SparkSession.builder``. The settings are added to it.
 
     Raises:
-        ConfigError: a properties file that Spark will read cannot be read.
+        ConfigError: a properties file that Spark will read cannot be read, or there is no Java.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -82,6 +85,8 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     if SparkContext._active_spark_context is None:
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this program: its JVM has the settings
             SparkContext._ensure_initialized()
+        if SparkContext._jvm is None:
+            require_java()
         given = coming_launch().conf if SparkContext._jvm is None else dict(SparkConf().getAll())
         given = {key: value for key, value in (given | own).items() if _chosen.get(key) != value}
         found, undone = missing(given), _undone(given)
@@ -91,6 +96,19 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     spark = builder.getOrCreate()
     _complete(spark)
     return spark
+
+
+def require_java() -> None:
+    """Raise ConfigError if there is no java program, before Spark looks for one and says less.
+
+    Raises:
+        ConfigError: it is neither below JAVA_HOME nor on the PATH.
+    """
+    try:
+        find_java()
+    except Unavailable as error:
+        needed = error.reason.partition("; or set registerserver.connect")[0]  # that helps the registry, and not Spark
+        raise ConfigError(needed, key="java") from None
 
 
 _chosen: dict[str, str] = {}  # what this process chose last, by key: the JVM has it for later sessions too

@@ -19,7 +19,7 @@ from jobpipe.spark.batch_reader import JobPipeBatchReader
 from jobpipe.spark.evolution import differences, merge
 from jobpipe.spark.launched import launch, require_installed
 from jobpipe.spark.metadata import METADATA, with_metadata
-from jobpipe.spark.options import OF, WITHOUT_NAME, SourceOptions
+from jobpipe.spark.options import OF, SourceOptions
 from jobpipe.spark.schema import published_schema
 from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.spark.unlimited_reader import UnlimitedStreamReader
@@ -79,8 +79,6 @@ class JobPipeDataSource(DataSource):
             SchemaMismatch: the topics have different schemas, or, with ``mergeSchema``, none that fits all.
             UnsupportedType: Spark has no type for a column of a publisher without Spark.
         """
-        if self._settings.name is None:  # at load() nothing tells a stream from a batch read
-            log.warning("%s: %s", OF, WITHOUT_NAME)
         schema = _one_schema(self._published(), merging=self._settings.merge_schema)
         if self._settings.schema_evolution != "strict":
             schema = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields])

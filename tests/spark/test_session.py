@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import jobpipe
+from jobpipe.errors import ConfigError
 from jobpipe.spark import session
 from jobpipe.spark.launched import coming_launch
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, JAR, LOCAL_FS
-from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS, lacking, missing
+from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS, lacking, missing, require_java
 from tests.spark.kit import JOBS, ROOT, as_a_user
 
 SCRIPTS = Path(sys.executable).parent
@@ -33,6 +34,20 @@ def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = ("CONF_DIR", "HOME", "REMOTE", "CONNECT_MODE_ENABLED", "API_MODE")
     for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", *(f"SPARK_{each}" for each in spark)):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_without_java_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `jobpipe pipeline run` does; Spark would say that its gateway has exited."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    require_java()
+    program.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="Java"):
+        require_java()
 
 
 @pytest.mark.parametrize(("master", "cores"), [("local", "1"), ("local[3]", "3"), ("local[3,2]", "3")])
