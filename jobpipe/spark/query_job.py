@@ -9,6 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe.spark.await_end import EndWatch
 from jobpipe.spark.stopping import GentleEnd
 
+NO_WORKER = "Python worker failed to connect back"
+TOO_BUSY = "the host was too busy to start Python in the ten seconds that Spark waits; start the job again"
 OURS = "jobpipe.errors."  # before the name of an error of ours, in what Spark prints of a failed query
 
 
@@ -70,4 +72,9 @@ def _short(error: StreamingQueryException) -> str:
         return ours[-1]
     traces = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     frames = lines[traces[-1] + 1 :] if traces else []
-    return next((line.strip() for line in frames if not line[0].isspace()), lines[0].strip())
+    return with_remedy(next((line.strip() for line in frames if not line[0].isspace()), lines[0].strip()))
+
+
+def with_remedy(said: str) -> str:
+    """Return what Spark says of an error, with what to do where its words do not tell."""
+    return f"{said.rstrip('.')}: {TOO_BUSY}" if said.rstrip(".").endswith(NO_WORKER) else said

@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException
 from jobpipe.errors import DataLoss
 from jobpipe.pipelines.runner.whereabouts import _ranges, file_in
 from jobpipe.pipelines.runner.work import failure
+from jobpipe.spark.query_job import with_remedy
 
 
 class TheirConfigError(Exception):
@@ -76,3 +77,15 @@ def test_what_failed_says_where() -> None:
 def test_how_an_error_is_called(error: BaseException | str, named: str) -> None:
     """One of other code is no error of ours, whatever its name: it does not end a job for good."""
     assert failure(error).error == named
+
+
+def test_a_host_that_was_too_busy_is_told() -> None:
+    """Spark gives a Python worker ten seconds to connect back."""
+    assert with_remedy("OSError: no space left") == "OSError: no space left"
+    told = "Python worker failed to connect back: the host was too busy to start Python"
+    assert (
+        with_remedy("org.apache.spark.SparkException: Python worker failed to connect back.")
+        .partition(": ")[2]
+        .startswith(told)
+    )
+    assert failure(RuntimeError("Python worker failed to connect back.")).message.endswith("start the job again")

@@ -10,6 +10,7 @@ from jobpipe.errors import CheckpointMismatch, JobpipeError
 from jobpipe.pipelines.checkpoint_owner import remedy
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in, reason_of
+from jobpipe.spark.query_job import with_remedy
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
 _OF_CHECKPOINT = re.compile(
@@ -76,7 +77,7 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     name = _named(type(error).__module__, type(error).__name__)
     if reason := reason_of(error):
         said = f"{said}: {reason}"
-    return Done(name, said, place or file_in(str(error)), batches=batches, rows=rows)
+    return Done(name, with_remedy(said), place or file_in(str(error)), batches=batches, rows=rows)
 
 
 def told_of_checkpoint(done: Done, storage: str, job: str) -> Done:
