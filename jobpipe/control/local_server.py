@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken, WaitTimeou
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
-TAIL_BYTES = 4096
+TAIL_BYTES = 16 * 1024
+_OURS = "jobpipe: "  # before the last sentence of a program
+_QUIET = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO) ")
 _POLL_SECONDS = 0.05
 _started: list[subprocess.Popen[bytes]] = []  # they live on; an object that goes would say so
 
@@ -51,8 +54,9 @@ def ensure_server(config: Config, config_file: Path | None) -> ServerAddress:
     if not config.embedded or files.running():
         return _awaited(config, files, None) if files.running() else require_server(config)
     files.make()
+    begin = files.log.stat().st_size if files.log.exists() else 0
     command = [*_program(), "--config", str(config_file or os.devnull), "server", "--detached"]
-    return _awaited(config, files, _spawn(command, files))
+    return _awaited(config, files, _spawn(command, files), begin)
 
 
 def _program() -> Sequence[str]:
@@ -74,14 +78,17 @@ def _spawn(command: Sequence[str], files: ServerFiles) -> subprocess.Popen[bytes
     return process
 
 
-def _awaited(config: Config, files: ServerFiles, process: subprocess.Popen[bytes] | None) -> ServerAddress:
+def _awaited(
+    config: Config, files: ServerFiles, process: subprocess.Popen[bytes] | None, begin: int = 0
+) -> ServerAddress:
+    """Wait for the server; ``begin``: where in the log this start begins."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if (address := ServerAddress.local(config)) is not None:
             return address
         # Of two commands that start one at once, one server ends; the other one is waited for.
         if process is not None and process.poll() is not None and not files.running():
-            raise JobpipeError(f"the control server did not start. The end of its log:\n{_tail(files.log)}")
+            raise JobpipeError(f"the control server did not start: {_told(files.log, begin)}")
         if process is None and not files.running():
             return require_server(config)
         time.sleep(_POLL_SECONDS)
@@ -116,10 +123,23 @@ def stop_server(config: Config) -> bool:
     return True
 
 
-def _tail(path: Path) -> str:
+def _told(path: Path, begin: int) -> str:
+    """Return why a start failed, by its lines of the log: the last sentence, then the others from WARNING up."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
+            size = path.stat().st_size
+            start = begin if begin <= size else 0  # another file has taken its place
+            file.seek(max(start, size - TAIL_BYTES))
+            return _sentence_first(file.read().decode(errors="replace"), path)
     except OSError:
-        return "(there is none)"
+        return f"it has no log at {path}"
+
+
+def _sentence_first(text: str, path: Path) -> str:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _QUIET.match(line)]
+    last = next((number for number in reversed(range(len(lines))) if lines[number].startswith(_OURS)), len(lines) - 1)
+    if not lines:
+        return f"it says no reason in its log, {path}"
+    rest = lines[:last] + lines[last + 1 :]
+    more = [f"what it logged before, from WARNING up ({path}):", *(f"  {line}" for line in rest)] if rest else []
+    return "\n".join([lines[last].removeprefix(_OURS), *more])

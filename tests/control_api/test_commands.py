@@ -366,3 +366,26 @@ def test_jobs_get_no_secrets_by_environment() -> None:
     others = ("ALERT_URL", "DATABASE_PASSWORD", "SSH_AUTH_SOCK", "PATHOLOGY", "MY_NAMES")
     kept = {"PATH", "JAVA_HOME", "LC_ALL", "JOBPIPE__SPOOL__FSYNC", "SPARK_HOME", "KEY_WORD", "AWS_REGION", "MY_NAME"}
     assert set(kept_variables(dict.fromkeys((*kept, *others), "x"), config)) == kept
+
+
+def test_a_start_that_failed_says_why_first(tmp_path: Path) -> None:
+    """Only lines of this start, from WARNING up: the log has those of starts before, too."""
+    log = tmp_path / "server.log"
+    before = "2026-11-28 10:00:00,000 ERROR jobpipe: an old one\n"
+    log.write_text(before)
+    begin = log.stat().st_size
+    assert local_server._told(log, begin) == f"it says no reason in its log, {log}"
+    lines = [
+        "2026-11-28 11:00:00,000 INFO jobpipe.control: it starts",
+        "2026-11-28 11:00:01,000 WARNING jobpipe.net: slow",
+        "jobpipe: port 8998 is taken; give another one",
+    ]
+    log.write_text(before + "\n".join(lines) + "\n")
+    assert local_server._told(log, begin).splitlines() == [
+        "port 8998 is taken; give another one",
+        f"what it logged before, from WARNING up ({log}):",
+        "  2026-11-28 11:00:01,000 WARNING jobpipe.net: slow",
+    ]
+    log.write_text("jobpipe: no luck\n")  # another file has taken its place
+    assert local_server._told(log, begin) == "no luck"
+    assert local_server._told(tmp_path / "none.log", 0) == f"it has no log at {tmp_path / 'none.log'}"
