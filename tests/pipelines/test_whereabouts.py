@@ -8,9 +8,10 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from jobpipe.errors import DataLoss
-from jobpipe.pipelines.runner.whereabouts import _ranges, file_in
+from jobpipe.pipelines.runner.whereabouts import _ranges, at_stage, file_in, stage_place
 from jobpipe.pipelines.runner.work import failure
 from jobpipe.spark.query_job import with_remedy
+from tests.pipelines.conftest import Write, loaded
 
 
 class TheirConfigError(Exception):
@@ -89,3 +90,28 @@ def test_a_host_that_was_too_busy_is_told() -> None:
         .startswith(told)
     )
     assert failure(RuntimeError("Python worker failed to connect back.")).message.endswith("start the job again")
+
+
+FILE = """
+pipeline: {name: shop, parameters: {column: id}}
+jobs:
+  report:
+    source: {type: rate}
+    transform:
+      - {type: sql, query: "SELECT custmer FROM input"}
+      - {type: sql, query: "SELECT ${var.column} FROM input"}
+    sink: {type: console}
+"""
+
+
+def test_an_error_of_a_stage_says_which(write: Write) -> None:
+    pipeline = loaded(write(FILE))
+    first, second = pipeline.jobs["report"].transforms
+    with pytest.raises(AnalysisException) as told, at_stage(pipeline, second), at_stage(pipeline, first):
+        raise AnalysisException("custmer cannot be resolved")
+    name = pipeline.file.name
+    assert failure(told.value).place == f"{name}:7 jobs.report.transform[0]"
+    assert failure(DataLoss("gone", topic="t")).place == "topic t"
+    assert stage_place(pipeline, second) == f"{name} jobs.report.transform[1]"  # the file has a parameter there
+    pipeline.file.write_text("jobs: {}")
+    assert stage_place(pipeline, first) == f"{name} jobs.report.transform[0]"

@@ -295,6 +295,7 @@ def test_an_error_that_stays_ends_all(tmp_path: Path, home: Path) -> None:
         assert "RESTARTING" not in runner.states("wrong")
         assert runner.states("other")[-1] in ("STOPPED", "CANCELED")
         assert "no_such_column" in runner.output
+        assert "jobs.wrong.transform[0]" in runner.output
         assert str(runner.logs / "wrong.log") in runner.output
 
 

@@ -15,14 +15,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
 from jobpipe.pipelines.graph import subscriptions_of
-from jobpipe.pipelines.pipeline import Job, Pipeline
-from jobpipe.pipelines.plugins import Sink
+from jobpipe.pipelines.pipeline import Job, Pipeline, Stage
+from jobpipe.pipelines.plugins import Sink, Source
 from jobpipe.pipelines.queries import start_for_each_batch
 from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.routes import Routes, routes_of
 from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.whereabouts import place_of, reason_in
+from jobpipe.pipelines.runner.whereabouts import at_stage, place_of, reason_in
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.sources.csv_lines import require_no_file_functions
 from jobpipe.pipelines.spec import Mode, SourceSpec
@@ -75,14 +75,18 @@ class QueryWork:
         tolerant = self._routes is not None or self._job.spec.errors.tolerance == "all"
         frames: dict[str | None, DataFrame] = {}
         for view, stage in self._job.sources.items():
-            source, context = stage.make(self._context.run), replace(self._context, view=view)
-            frame = source.load_tolerant(self._spark, context) if tolerant else None
-            frame = source.load(self._spark, context) if frame is None else frame
-            spec = stage.spec
-            if isinstance(spec, SourceSpec) and spec.watermark is not None and frame.isStreaming:
-                frame = frame.withWatermark(spec.watermark.column, spec.watermark.delay)
-            frames[view] = frame
+            with at_stage(self._pipeline, stage):
+                frames[view] = self._source(view, stage, tolerant=tolerant)
         return frames
+
+    def _source(self, view: str | None, stage: Stage[Source], *, tolerant: bool) -> DataFrame:
+        source, context = stage.make(self._context.run), replace(self._context, view=view)
+        frame = source.load_tolerant(self._spark, context) if tolerant else None
+        frame = source.load(self._spark, context) if frame is None else frame
+        spec = stage.spec
+        if isinstance(spec, SourceSpec) and spec.watermark is not None and frame.isStreaming:
+            frame = frame.withWatermark(spec.watermark.column, spec.watermark.delay)
+        return frame
 
     def _routed(self, routes: Routes) -> Sink:
         run, (sink,) = self._context.run, self._job.sinks
@@ -99,7 +103,8 @@ class QueryWork:
         if self._routes is not None:
             return frame  # the sink transforms them, by the topic that they come from
         for stage in self._job.transforms:
-            frame = stage.make(context.run).apply(frame, context)
+            with at_stage(self._pipeline, stage):
+                frame = stage.make(context.run).apply(frame, context)
         require_no_file_functions(frame)
         return frame
 

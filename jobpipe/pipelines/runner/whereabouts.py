@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.errors import RemoteProtocolError
+from jobpipe.pipelines.pipeline import Pipeline, Stage
+from jobpipe.pipelines.problems import ProblemList
+from jobpipe.pipelines.tree import dotted, find, plain
+from jobpipe.pipelines.yaml_files import read_files
 from jobpipe.store.position import Position
 
 CAUSES_MOST = 20
 REASON_MOST = 500  # characters
 TOPICS_MOST = 5
 
+_STAGE = "_jobpipe_stage"  # an attribute of errors
 _NONE = re.compile(r"(?<=[\[ ,])-(?=[\],])")  # a source that has no offset yet
 _FILE = re.compile(r"(?:error while reading|\[USER_RAISED_EXCEPTION\]) file (\S+?)[.:]?(?:\s|$)")
 
@@ -29,6 +35,38 @@ def file_in(text: str) -> str:
     """Return ``file URI`` of an error's text that names the file in which a row could not be read, else ""."""
     found = _FILE.search(text)
     return "" if found is None else f"file {re.sub('^file:/(?!/)', 'file:///', found[1])}"
+
+
+@contextmanager
+def at_stage(pipeline: Pipeline, stage: Stage[Any]) -> Iterator[None]:
+    """Note of an error in this block of which stage it is; the innermost block counts."""
+    try:
+        yield
+    except Exception as error:
+        if not stage_of(error):
+            with suppress(AttributeError):  # a class without room for it
+                setattr(error, _STAGE, stage_place(pipeline, stage))
+        raise
+
+
+def stage_of(error: BaseException) -> str:
+    """Return what :func:`at_stage` has noted of an error, "" if nothing."""
+    return str(getattr(error, _STAGE, ""))
+
+
+def stage_place(pipeline: Pipeline, stage: Stage[Any]) -> str:
+    """Return where a stage is: ``orders.yaml:7 jobs.report.transform[0]``.
+
+    The line is left out where the file on this host says something else there than the pipeline: it was changed, or
+    has overlays or parameters.
+    """
+    read = read_files(pipeline.file, (), ProblemList())
+    line = None
+    if read is not None and (node := find(read, stage.path)) is not read:
+        same = plain(node) == plain(find(pipeline.tree, stage.path))
+        line = node.shown_at.line if same else None
+    where = pipeline.file.name if line is None else f"{pipeline.file.name}:{line}"
+    return f"{where} {dotted(stage.path)}"
 
 
 def place_of(query: StreamingQuery) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 from jobpipe.errors import CheckpointMismatch, JobpipeError
 from jobpipe.pipelines.checkpoint_owner import remedy
 from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.whereabouts import file_in, reason_of
+from jobpipe.pipelines.runner.whereabouts import file_in, reason_of, stage_of
 from jobpipe.spark.query_job import with_remedy
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
@@ -67,6 +67,7 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     """
     if isinstance(error, JobpipeError):
         place = place or ", ".join(f"{name} {error.fields[name]}" for name in _PLACE if name in error.fields)
+        place = ", ".join(filter(None, (stage_of(error), place)))
         return Done(type(error).__name__, str(error), place, batches=batches, rows=rows)
     if isinstance(error, str):
         named = _CLASS.match(error)
@@ -77,7 +78,8 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     name = _named(type(error).__module__, type(error).__name__)
     if reason := reason_of(error):
         said = f"{said}: {reason}"
-    return Done(name, with_remedy(said), place or file_in(str(error)), batches=batches, rows=rows)
+    place = ", ".join(filter(None, (stage_of(error), place or file_in(str(error)))))
+    return Done(name, with_remedy(said), place, batches=batches, rows=rows)
 
 
 def told_of_checkpoint(done: Done, storage: str, job: str) -> Done:
