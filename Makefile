@@ -184,7 +184,8 @@ $(VENV)/bin/python:
 
 # Versions and hashes are those of requirements/*.txt; pip refuses all others.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml requirements/demo.txt
-	$(BIN)/pip install --quiet --require-hashes -r requirements/demo.txt
+	@echo "Installing jobpipe and PySpark (about 450 MB) into $(VENV): a few minutes, once."
+	$(BIN)/pip install --require-hashes -r requirements/demo.txt
 	$(BIN)/pip install --quiet --no-deps --editable .
 	$(BIN)/pip check
 	touch $@

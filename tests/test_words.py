@@ -26,7 +26,7 @@ TRANSLATED = {
 }
 MEANT = (  # and not translated
     "batches behind",
-    "rows) behind",
+    "'row')}) behind",
     "subscriptions are behind",
     "leaves the Python process behind",
     "the class behind ``jobpipe.registerserver.handler``",

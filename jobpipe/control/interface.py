@@ -94,7 +94,7 @@ class JobStatus:
         run: its newest one, None before the first.
         scheduled: whether its runs are made by a schedule.
         attempt: which one of its newest run, from 1; 0: there was none.
-        batches, rows: what the attempts of its newest run did, the present one too; None: not known, as on a cluster.
+        batches, rows: what the attempts of its newest run did, the present one too; None: not known.
     """
 
     pipeline: str

@@ -50,7 +50,7 @@ class Views:
         if run is not None and run.is_over and job.following is not None:
             run = self._store.run(job.following) or run
         since = pipeline.submitted if run is None else run.since
-        done = self._done(run)
+        done = None if job.kind == "application" else self._done(run)  # such a program tells nothing of its rows
         return JobStatus(
             pipeline=job.pipeline,
             name=job.name,
@@ -64,7 +64,7 @@ class Views:
             attempt=0 if run is None else run.attempts,
             scheduled=job.scheduled,
             batches=None if done is None else done.batches,
-            rows=None if done is None else done.rows,
+            rows=None if done is None or job.kind == "flow" else done.rows,  # a flow counts batches alone
             reads=job.reads,
             publishes=job.publishes,
         )

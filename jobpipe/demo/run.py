@@ -16,6 +16,7 @@ from rich.table import Table
 
 from jobpipe.config import Config, load
 from jobpipe.demo.facts import (
+    AUDIT,
     Fact,
     audit_facts,
     broken_lines,
@@ -37,7 +38,7 @@ from jobpipe.demo.folder import (
 from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
 from jobpipe.interrupts import handled
-from jobpipe.pipelines.board import BoardConsole
+from jobpipe.pipelines.board import BoardConsole, counted
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
@@ -90,6 +91,7 @@ def run_demo(
     started = time.monotonic()
     require_user()
     examples, source = flights_examples(), flights_zip()
+    _say(console, _beginning(files, work))
     with _interruptible(), private_folder(work), own_environment():
         try:
             facts = _run(work, examples, source, files, started + timeout, console, plain=plain)
@@ -101,9 +103,31 @@ def run_demo(
             return 1
         _print_facts(console, facts, time.monotonic() - started)
         ok = all(fact.ok for fact in facts)
-        if not ok:
+        if ok:
+            _say(console, _ending(len(facts), work))
+        else:
             _name_logs(console, work)
         return 0 if ok else 1
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _beginning(files: int, work: Path) -> str:
+    return (
+        f"Four Spark jobs pass {AUDIT['rows']:,} flights to each other, in {counted(files, 'micro-batch')}. This takes "
+        "two to three minutes on two idle cores.\n"
+        "The first minute shows no rows: each job starts its own Spark.\n"
+        f"Everything is written to {work}, and nothing is left running."
+    )
+
+
+def _ending(facts: int, work: Path) -> str:
+    return (
+        f"All {facts} facts hold. The report of the job `report` is {work / 'report.csv'}.\n"
+        "Next, a pipeline of your own: jobpipe pipeline init orders && jobpipe pipeline run orders/pipeline.yaml"
+    )
 
 
 def _run(
@@ -145,6 +169,7 @@ def _run_jobs(work: Path, config: Config, file: Path, deadline: float, console: 
         timeout=max(0.0, deadline - time.monotonic()),
         environment=job_environment(work),
         stop_seconds=GRACE_SECONDS,
+        totals={"flights": AUDIT["rows"]},
     )
     if ran.stopped_by is not None:
         raise KeyboardInterrupt

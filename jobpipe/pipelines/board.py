@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -56,16 +56,21 @@ class BoardConsole(Console):
         os.close(nowhere)
 
 
-def open_board(console: Console, title: str, *, plain: bool) -> Board:
-    """Return the board that fits the console."""
+def open_board(console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None) -> Board:
+    """Return the board that fits the console.
+
+    Args:
+        totals: by topic, how many rows will come, where that is known.
+    """
     lines = plain or not console.is_terminal or console.is_dumb_terminal
-    return PlainBoard(console) if lines else LiveBoard(console, title)
+    return PlainBoard(console, totals) if lines else LiveBoard(console, title, totals)
 
 
 class LiveBoard:
     """Two tables that are redrawn in place."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, totals: Mapping[str, int] | None = None) -> None:
+        self._totals = totals or {}
         self._live = Live(console=console, auto_refresh=False)
         self._title = title
         self._started = time.monotonic()
@@ -85,7 +90,7 @@ class LiveBoard:
         title = f"{self._title}, {time.monotonic() - self._started:.0f} s"
         tables = [_job_table(title, jobs)]
         if topics:
-            tables.append(_topic_table(topics, self._live.console.width))  # a low terminal cuts the last
+            tables.append(_topic_table(topics, self._live.console.width, self._totals))  # a low terminal cuts the last
         self._live.update(Group(*tables), refresh=True)
 
 
@@ -108,8 +113,9 @@ class _Shown:
 class PlainBoard:
     """A line for each change of a topic or a job, of why a job waits every few seconds, and a summary each minute."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, totals: Mapping[str, int] | None = None) -> None:
         self._console = console
+        self._totals = totals or {}
         self._started = self._summed = time.monotonic()
         self._topics: dict[str, tuple[str, bool]] = {}  # state, and whether it waits, as last printed
         self._jobs: dict[str, _Shown] = {}
@@ -137,14 +143,14 @@ class PlainBoard:
                 self._print(f"{job.name}: {_state(job, _rows(job))}")
         if now - self._summed >= SUMMARY_SECONDS:
             self._summed = now
-            self._print(_summary(topics, jobs))
+            self._print(_summary(topics, jobs, self._totals))
 
     def _print(self, text: str) -> None:
         line = f"{time.monotonic() - self._started:4.0f} s  {text}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _topic_table(topics: Sequence[TopicView], width: int) -> Table:
+def _topic_table(topics: Sequence[TopicView], width: int, totals: Mapping[str, int]) -> Table:
     """Return the topics with their subscriptions; on a narrow terminal without columns that matter less."""
     wide = width >= WIDE
     names = [view.topic for view in topics]
@@ -159,7 +165,7 @@ def _topic_table(topics: Sequence[TopicView], width: int) -> Table:
     for heading in ("lag batches", "lag rows", "reconnects") if wide else ("lag rows",):
         table.add_column(heading, justify="right", no_wrap=True)
     for view in topics:
-        numbers = [f"{view.rows:,}", f"{view.rows_per_second:,.0f}"]
+        numbers = [_of_total(view, totals), f"{view.rows_per_second:,.0f}"]
         numbers += [f"{view.bytes_per_second / 1e6:.2f}"] if wide else []
         first = (view.topic.removeprefix(prefix), view.waiting or view.state, *numbers)
         lines = [_subscription_cells(line, readers, wide=wide) for line in view.subscriptions]
@@ -237,12 +243,20 @@ def _behind(line: SubscriptionView) -> str:
     return f"{line.name} is {counted(line.lag_batches, 'batch')} ({counted(line.lag_rows, 'row')}) behind"
 
 
-def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView]) -> str:
-    """Return how all stands: what flows, and who is behind."""
+def _of_total(view: TopicView, totals: Mapping[str, int]) -> str:
+    total = totals.get(view.topic)
+    return f"{view.rows:,}" if total is None else f"{view.rows:,} of {total:,}"
+
+
+def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mapping[str, int]) -> str:
+    """Return how all stands: what flows, and which subscriptions lag."""
     running = sum(job.state is JobState.RUNNING for job in jobs)
     parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
     parts += [
-        f"{view.topic} {counted(view.rows, 'row')}, {view.rows_per_second:,.0f} rows/s" for view in topics if view.rows
+        f"{view.topic} {counted(view.rows, 'row') if view.topic not in totals else f'{_of_total(view, totals)} rows'}, "
+        f"{view.rows_per_second:,.0f} rows/s"
+        for view in topics
+        if view.rows
     ]
     parts += [_behind(line) for view in topics for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)

@@ -115,6 +115,7 @@ def run_pipeline(
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
     stop_seconds: float = STOP_SECONDS,
+    totals: Mapping[str, int] | None = None,
 ) -> Ran:
     """Run the jobs of a pipeline until all have ended; in the main thread.
 
@@ -129,6 +130,7 @@ def run_pipeline(
         timeout: seconds after which all is stopped.
         environment: what is added to that of the attempts.
         stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
+        totals: by topic, how many rows will come, where that is known; only shown.
 
     Raises:
         ConfigError: there is no such job, one cannot run here, or this pipeline runs already on this home, or its
@@ -160,7 +162,7 @@ def run_pipeline(
         )
         jobs = [SupervisedJob(setting, pipeline.jobs[name]) for name in names]
         graph = graph_of(pipeline)
-        board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain))
+        board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
         outbox = Outbox(allowed=config.server_webhooks or ())

@@ -167,6 +167,18 @@ def test_one_that_is_killed_is_started_again(world: World) -> None:
     wait(server, JobState.FINISHED)
 
 
+def test_what_a_program_of_your_own_has_done_is_not_known(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission({"report": {"application": "own.py"}}))
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    Reporter(Snapshot.read(world.attempt(1).snapshot).report).tell(0, 0)
+    assert (status(server).batches, status(server).rows) == (None, None)
+    worker.end("FINISHED", 0)
+    ended = wait(server, JobState.FINISHED)
+    assert (ended.batches, ended.rows) == (None, None)
+
+
 def test_a_file_that_has_not_changed_keeps_its_version(world: World) -> None:
     server = world.server()
     with pytest.raises(PipelineNotFound, match="no pipeline has been submitted yet"):

@@ -124,6 +124,13 @@ def test_prepare_that_fails(examples: Path, tmp_path: Path, console: Console) ->
     assert_nothing_is_left(tmp_path / "work")
 
 
+def test_it_says_what_will_happen(tmp_path: Path, examples: Path, console: Console) -> None:
+    (examples / "prepare.py").write_text("raise SystemExit('no room')")
+    assert run_demo(tmp_path / "work", files=1, console=console) == 1
+    assert "336,776 flights to each other, in 1 micro-batch. This takes two to three minutes" in text(console)
+    assert "facts hold" not in text(console)
+
+
 def test_boards_show_topics_and_lags(console: Console) -> None:
     line = SubscriptionView("audit", "connected", 3, 1234, 1)
     views = [TopicView("flights", "live", 5000, 100.0, 2e6, "disk full", (line,)), TopicView("delays")]
@@ -131,7 +138,7 @@ def test_boards_show_topics_and_lags(console: Console) -> None:
         shown = Console(file=io.StringIO(), width=200, force_terminal=True)
         with open_board(shown, "demo", plain=plain) as board:
             board.show(views, [])
-        for fact in ("flights", "5,000", "2.00", "disk full", "audit", "1,234", "delays"):
+        for fact in ("flights", "5,000", "disk full", "audit", "1,234", "delays"):
             assert fact in text(shown)
 
 
@@ -144,4 +151,8 @@ def test_the_demo(tmp_path: Path, console: Console) -> None:
     for fact in ("336,776", "350,217,607", "8,255", "dead letters"):
         assert fact in shown
     assert "NO" not in shown
+    assert shown.startswith("Four Spark jobs pass 336,776 flights to each other, in 12 micro-batches. ")
+    assert f"facts hold. The report of the job `report` is {tmp_path / 'work' / 'report.csv'}." in shown
+    assert (tmp_path / "work" / "report.csv").exists()
+    assert "jobpipe pipeline init" in shown
     assert_nothing_is_left(tmp_path / "work")
