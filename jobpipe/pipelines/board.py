@@ -99,7 +99,7 @@ class _Shown:
     """What a line has said of a job."""
 
     at: float
-    state: JobState
+    state: str
     attempts: int
     detail: str
 
@@ -137,7 +137,7 @@ class PlainBoard:
                 self._topics[view.topic] = state
                 self._print(_topic_line(view))
         for job in jobs:
-            shown, known = _Shown(now, job.state, max(job.attempts, 1), job.detail), self._jobs.get(job.name)
+            shown, known = _Shown(now, _word(job), max(job.attempts, 1), job.detail), self._jobs.get(job.name)
             if known is None or shown.is_due_after(known):
                 self._jobs[job.name] = shown
                 self._print(f"{job.name}: {_state(job, _rows(job))}")
@@ -221,8 +221,13 @@ def _rows(job: JobView) -> str:
     return f", {counted(job.rows, 'row')}, {job.rows_per_second:,.0f} rows/s" if job.rows else ""
 
 
+def _word(job: JobView) -> str:
+    """Return its state, and STARTING until its Spark is there."""
+    return "STARTING" if job.starting else str(job.state)
+
+
 def _state(job: JobView, more: str = "") -> str:
-    text = f"{job.state}, {job.seconds:.0f} s{more}"
+    text = f"{_word(job)}, {job.seconds:.0f} s{more}"
     if job.attempts > 1:
         text += f", attempt {job.attempts}"
     return f"{text}: {job.detail}" if job.detail else text
@@ -250,7 +255,7 @@ def _of_total(view: TopicView, totals: Mapping[str, int]) -> str:
 
 def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mapping[str, int]) -> str:
     """Return how all stands: what flows, and which subscriptions lag."""
-    running = sum(job.state is JobState.RUNNING for job in jobs)
+    running = sum(job.state is JobState.RUNNING and not job.starting for job in jobs)
     parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
     parts += [
         f"{view.topic} {counted(view.rows, 'row') if view.topic not in totals else f'{_of_total(view, totals)} rows'}, "

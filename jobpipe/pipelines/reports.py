@@ -21,6 +21,7 @@ class Report(BaseModel):
         batches, rows: what it has done.
         error: the line of the exception that ended it; "" before, and without one. It may hold values of rows, so it
             stays in a file that only its owner can read, and is not in the registry.
+        started: its session is there, and its work has begun.
         exit_code: of its process, which ends now; None before. A program that did not start it learns it here alone.
     """
 
@@ -29,6 +30,7 @@ class Report(BaseModel):
     batches: int = Field(default=0, ge=0, le=MAX_COUNT)
     rows: int = Field(default=0, ge=0, le=MAX_COUNT)
     error: str = Field(default="", max_length=MAX_ERROR)
+    started: bool = False
     exit_code: int | None = Field(default=None, ge=0, le=255)
 
 
@@ -46,7 +48,12 @@ class Reporter:
     def tell(self, batches: int, rows: int, error: str = "") -> None:
         """Replace the report. Where that is not possible the old one stays: the work goes on."""
         line = next((line.strip() for line in error.splitlines() if line.strip()), "")[:MAX_ERROR]
-        self._write(Report(batches=batches, rows=rows, error=line), durable=False)  # news of the moment
+        started = self._newest.started
+        self._write(Report(batches=batches, rows=rows, error=line, started=started), durable=False)  # of the moment
+
+    def start(self) -> None:
+        """Tell that the session is there, and the work begins."""
+        self._write(self._newest.model_copy(update={"started": True}), durable=False)
 
     def end(self, exit_code: int) -> None:
         """Add the exit code, as the last act of the attempt; not to a report that was removed: its reader is done."""

@@ -52,6 +52,7 @@ class JobView:
         log: the file where it says more.
         cause: the line of the exception that ended it, also part of ``detail``; "" if that is not known.
         rows_per_second: lately; of a job that has ended, on average.
+        starting: it is RUNNING, and its Spark session is not there yet; never of one on a cluster.
         lag_rows: how many rows of its topics it has not read yet; None if it reads none, or that is not known.
     """
 
@@ -67,6 +68,7 @@ class JobView:
     cause: str = ""
     rows_per_second: float = 0.0
     lag_rows: int | None = None
+    starting: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,7 @@ class SupervisedJob:
                 self._setting.places.log(self._job.name),
                 self._cause,
                 self._rows_per_second,
+                starting=self._state is JobState.RUNNING and not (self._launcher.cluster or self._report.started),
             )
 
     # -- the thread ----------------------------------------------------------------------------------------------------

@@ -121,6 +121,12 @@ def test_what_names_have_in_common() -> None:
     assert common_prefix(["dev.a"]) == common_prefix(["a", "b"]) == common_prefix(["bad", "big"]) == ""
 
 
+def test_a_job_is_starting_until_its_spark_is_there(clock: Clock) -> None:
+    board = Plain()
+    assert board.show(jobs=[replace(JOB, starting=True)]) == ["   0 s  report: STARTING, 12 s"]
+    assert board.show(jobs=[JOB]) == ["   0 s  report: RUNNING, 12 s"]
+
+
 def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
     board = Plain()
     assert board.show(jobs=[JOB]) == ["   0 s  report: RUNNING, 12 s"]

@@ -37,6 +37,16 @@ def test_one_line_of_an_error(path: Path, error: str, line: str) -> None:
     assert read_report(path) == Report(error=line)
 
 
+def test_that_the_work_has_begun_stays_told(path: Path) -> None:
+    reporter = Reporter(path)
+    reporter.tell(0, 0)
+    assert read_report(path) == Report()
+    reporter.start()
+    assert read_report(path) == Report(started=True)
+    reporter.tell(1, 2)
+    assert read_report(path) == Report(batches=1, rows=2, started=True)
+
+
 def test_the_exit_code_is_the_last_word(path: Path) -> None:
     """V14: with what was told before; not after the one who reads it has removed the file."""
     reporter = Reporter(path)

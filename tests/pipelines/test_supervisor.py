@@ -230,6 +230,18 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
     assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
 
 
+def test_a_job_is_starting_until_it_has_reported_that_its_work_begins(world: World) -> None:
+    job = world.start()
+    attempt = world.attempt()
+    handler = world.run(1)
+    assert world.wait(JobState.RUNNING).starting
+    Reporter(Snapshot.read(attempt.snapshot).report).start()
+    eventually(lambda: not job.view.starting)
+    assert job.view.state is JobState.RUNNING
+    world.leave(handler, 1, "FINISHED", 0)
+    assert not world.end().starting
+
+
 def test_why_a_job_was_restarted_is_said_for_a_minute() -> None:
     assert restarts.restarted_after("OSError", 59.0) == "restarted after: OSError"
     assert restarts.restarted_after("OSError", 60.0) == ""

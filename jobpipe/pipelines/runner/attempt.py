@@ -225,7 +225,9 @@ def _worked(
         add_path(pipeline.folder)
         give(job.spec.secrets)
         context = _context(snapshot, pipeline, job, check)
-        return _really(_work(spark, pipeline, job, context, reporter).run(stop))
+        work = _work(spark, pipeline, job, context, reporter)
+        reporter.start()
+        return _really(work.run(stop))
     except StopAsked:
         return _really(Done(stopped=True))
     except (JobpipeError, PySparkException, Py4JError) as error:
