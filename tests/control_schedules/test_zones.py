@@ -22,7 +22,8 @@ PATHS = zoneinfo.TZPATH
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Neither the host's files nor those of the package tzdata."""
-    monkeypatch.setitem(sys.modules, "tzdata", None)
+    for name in ["tzdata", *(name for name in sys.modules if name.startswith("tzdata."))]:  # other tests import some
+        monkeypatch.setitem(sys.modules, name, None)
     zoneinfo.reset_tzpath(to=[])
     zoneinfo.ZoneInfo.clear_cache()
     yield
