@@ -26,6 +26,7 @@ __all__ = [
     "HAS_DEFAULT_CLASS_PATH",
     "HAS_SOURCES",
     "HAS_UTF8_FUNCTIONS",
+    "INSTALLED",
     "NEWER_TYPES",
     "TRIGGER",
     "UNKNOWN_TYPES",
@@ -47,7 +48,8 @@ __all__ = [
     "to_arrow_schema",
 ]
 
-VERSION = require_known(pyspark.__version__)
+INSTALLED = pyspark.__version__
+VERSION = require_known(INSTALLED)
 
 # -- sources -----------------------------------------------------------------------------------------------------------
 

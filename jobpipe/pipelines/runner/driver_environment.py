@@ -73,9 +73,9 @@ def _choose_home(environ: MutableMapping[str, str]) -> None:
     given = environ.get(HOME)
     if given is None:
         return
-    import pyspark
+    from jobpipe.spark.versions import INSTALLED
 
-    ours = "{}.{}".format(*pyspark.__version__.split("."))
+    ours = "{}.{}".format(*INSTALLED.split("."))
     found = _version_of(Path(given))
     if found == ours:
         return
@@ -84,11 +84,11 @@ def _choose_home(environ: MutableMapping[str, str]) -> None:
     own = None if spec is None or spec.origin is None else _version_of(Path(spec.origin).parent)
     if own != ours:
         raise ConfigError(
-            f"{HOME}={given} {has}, and PySpark here is {pyspark.__version__}; set {HOME} to a Spark {ours}, or unset "
-            f"it and pip install pyspark=={pyspark.__version__}",
+            f"{HOME}={given} {has}, and PySpark here is {INSTALLED}; set {HOME} to a Spark {ours}, or unset "
+            f"it and pip install pyspark=={INSTALLED}",
             key=HOME,
         )
-    log.warning("%s=%s is ignored: it %s, and PySpark here is %s", HOME, given, has, pyspark.__version__)
+    log.warning("%s=%s is ignored: it %s, and PySpark here is %s", HOME, given, has, INSTALLED)
     del environ[HOME]
 
 
