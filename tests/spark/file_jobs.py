@@ -56,11 +56,10 @@ class FileJob:
         file.write_text(yaml.safe_dump(text))
         return load_pipeline(file)
 
-    def run(self, storage: str = "state", run: str = "r1") -> None:
-        """Run the job to its end."""
-        pipeline = self.load()
+    def context(self, pipeline: Pipeline, storage: str = "state", run: str = "r1") -> JobContext:
+        """Return what the plug-ins of the job are told."""
         (job,) = pipeline.jobs.values()
-        context = JobContext(
+        return JobContext(
             pipeline=pipeline.name,
             job=job.name,
             mode=job.mode,
@@ -69,6 +68,12 @@ class FileJob:
             run=RunValues(run),
             trigger=job.spec.trigger,
         )
+
+    def run(self, storage: str = "state", run: str = "r1") -> None:
+        """Run the job to its end."""
+        pipeline = self.load()
+        (job,) = pipeline.jobs.values()
+        context = self.context(pipeline, storage, run)
         (source,), (stage,) = job.sources.values(), job.sinks
         frame, sink = source.make(context.run).load(self.spark, context), stage.make(context.run)
         if not frame.isStreaming:

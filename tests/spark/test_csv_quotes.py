@@ -19,6 +19,7 @@ from jobpipe.pipelines.sources.csv_lines import QUOTES, require_no_file_function
 from jobpipe.pipelines.sources.formats import CsvSource
 from jobpipe.pipelines.spec import Mode
 from tests.spark.file_jobs import FileJob
+from tests.spark.kit import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -280,6 +281,28 @@ def test_a_stream_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
     job.run()
     rows = spark.read.schema("id BIGINT, day STRING").json(str(tmp_path / "out")).collect()
     assert sorted((row.id, row.day) for row in rows) == [(1, "01"), (2, "02")]
+
+
+def test_partitions_that_come_to_a_stream_are_read_by_its_next_start(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's reader of texts knows of no columns but those of partitions that are there when the stream starts."""
+    job = FileJob(spark, tmp_path, {"type": "csv", "path": "in", "schema": "id BIGINT, day STRING"})
+    pipeline = job.load()
+    context, (made,) = job.context(pipeline), pipeline.jobs.values()
+    frame = made.sources[None].make(context.run).load(spark, context)
+    job.write("day=01/a.csv", "1\n")
+    query = made.sinks[0].make(context.run).start(frame, context)
+    with pytest.raises(Exception, match="Invalid batch"):
+        query.awaitTermination(PATIENCE)
+    job.run()
+    assert job.ids() == [1]
+
+
+def test_a_quote_that_is_never_closed_with_multi_line(spark: SparkSession, tmp_path: Path) -> None:
+    """As docs/files.md says; the bound is Spark's own, and its error names the file."""
+    write(tmp_path, '1,"a\n2,b\n3,c\n')
+    assert source(spark, tmp_path, SCHEMA, multiLine=True).collect() == [(1, "a\n2,b\n3,c\n")]
+    with pytest.raises(Exception, match=r"in/a\.csv|MALFORMED_CSV_RECORD"):
+        source(spark, tmp_path, SCHEMA, multiLine=True, maxCharsPerColumn=5).collect()
 
 
 @pytest.mark.parametrize(
