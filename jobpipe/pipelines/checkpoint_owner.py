@@ -79,18 +79,18 @@ class Owner(BaseModel):
         Raises:
             CheckpointMismatch: it belongs to another job, or this one had other sources, state or sinks.
         """
-        name, folder = f"{storage}/{NAME}", storage
+        name = f"{storage}/{NAME}"
         try:
             other = Owner.model_validate_json(note)
         except ValidationError as error:
             raise CheckpointMismatch(
-                f"{name} does not say what the checkpoint in {folder} belongs to: {error.error_count()} problems; if "
+                f"{name} does not say what the checkpoint in {storage} belongs to: {error.error_count()} problems; if "
                 "it is this job's, delete the file",
                 file=name,
             ) from error
         if (other.namespace, other.pipeline, other.job) != (self.namespace, self.pipeline, self.job):
             raise CheckpointMismatch(
-                f"the checkpoint in {folder} belongs to {other.title}, and this is {self.title}: it would leave out "
+                f"the checkpoint in {storage} belongs to {other.title}, and this is {self.title}: it would leave out "
                 "the rows that the other one has read. Give the pipeline another storage; if it is the same job under "
                 f"another name, delete {name}",
                 file=name,
@@ -101,9 +101,10 @@ class Owner(BaseModel):
             ("sinks", other.sinks, self.sinks),
         ):
             if begun and before != now:
-                gone, come = (_some(part for part in these if part not in those) for these, those in _both(before, now))
+                come = _some(part for part in now if part not in before)
+                gone = _some(part for part in before if part not in now)
                 raise CheckpointMismatch(
-                    f"the checkpoint in {folder} does not fit job {self.job}: among its {what} is now {come}, and was "
+                    f"the checkpoint in {storage} does not fit job {self.job}: among its {what} is now {come}, and was "
                     f"{gone} when the checkpoint was begun. {remedy(self.job)}; if it is to go on from it all the "
                     f"same, delete {name}",
                     file=name,
@@ -165,10 +166,6 @@ def _section(value: Any) -> Mapping[str, Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _both(one: tuple[Part, ...], other: tuple[Part, ...]) -> tuple[tuple[tuple[Part, ...], tuple[Part, ...]], ...]:
-    return (one, other), (other, one)
 
 
 def _some(parts: Iterable[Part]) -> str:
